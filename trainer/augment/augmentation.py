@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from imageshards.errors import UserError
+from imageshards.text import counted
 from trainer.dataset.spec import Batch, ImageSpec
 
 # Pictures much larger than the model's are shipped to the device a little larger than that,
@@ -59,10 +60,9 @@ def check_pairs(level: str, batch_size: int, replicas: int, mix: bool = True) ->
     multiple = 2 * replicas
     nearest = max(multiple, round(batch_size / multiple) * multiple)
     raise UserError(
-        f"⟦--batch_size⟧ received {batch_size} with {replicas} replica{'s' * (replicas > 1)}; "
-        "⟦--augment strong|augment='strong'⟧ mixes pictures in pairs and expected a "
-        f"multiple of {multiple}, for example {nearest}; or choose "
-        "⟦--augment light|augment='light'⟧."
+        f"⟦--batch_size⟧ received {batch_size} with {counted(replicas, 'replica')}, which "
+        f"⟦--augment strong|augment='strong'⟧ mixes in pairs; expected a multiple of {multiple}, "
+        f"for example {nearest}, or ⟦--augment light|augment='light'⟧."
     )
 
 

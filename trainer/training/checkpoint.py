@@ -254,6 +254,5 @@ def _unnumbered(path: str) -> str:
 def _other_model(what: str) -> UserError:
     return UserError(
         f"⟦--output⟧ holds a checkpoint with {what}, which this model and optimizer do not have; "
-        "expected the same ⟦--model⟧ in the same version: use another ⟦--output⟧, or start over "
-        "with ⟦--overwrite⟧."
+        "expected the same ⟦--model⟧: use another ⟦--output⟧, or ⟦--overwrite⟧."
     )

@@ -143,8 +143,7 @@ class Loop:
 
     def _any_failed(self, failed: bool) -> bool:
         """Whether the batch failed on any host; notes whether any has been told to stop."""
-        requested = self._stop.requested
-        told = self._hosts.gather(f"step {self.step + 1}", [failed, requested])
+        told = self._hosts.gather(f"step {self.step + 1}", [failed, self._stop.requested])
         self._agreed_stop = max((signum for _, signum in told if signum), default=None)
         return any(one for one, _ in told)
 

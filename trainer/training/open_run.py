@@ -124,9 +124,7 @@ def open_run(
 def epochs_of(config: RunConfig, train: TrainingData) -> Epochs:
     """How long a run is."""
     num_records, batch_size = train.num_records, train.batch_size
-    total = config.steps
-    if total is None:
-        total = config.epochs * num_records // batch_size
+    total = config.steps or config.epochs * num_records // batch_size
     return Epochs(num_records, batch_size, total)
 
 
@@ -178,15 +176,14 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
             continue
         if name == "order_version":
             raise UserError(
-                f"⟦--output⟧ received {output!r}, which holds a run whose records come in version "
-                f"{started.get(name, 1)} of their order, and this trainer reads them in version "
-                f"{settings.get(name)}; resume it with the version of the trainer that started it, "
-                "use another ⟦--output⟧, or start over with ⟦--overwrite⟧."
+                f"⟦--output⟧ received {output!r}, whose run reads records in version "
+                f"{started.get(name, 1)} of their order, this trainer in {settings.get(name)}; "
+                "resume it with its own version, use another ⟦--output⟧, or ⟦--overwrite⟧."
             )
         if name == "data":
             raise UserError(
                 f"⟦--output⟧ received {output!r}, which holds a run on other data: the manifest "
-                "has changed since; use another ⟦--output⟧, or start over with ⟦--overwrite⟧."
+                "has changed since; use another ⟦--output⟧, or ⟦--overwrite⟧."
             )
         raise UserError(
             f"⟦--{name}⟧ received {_shown(settings.get(name))}, but the run in ⟦--output⟧ "

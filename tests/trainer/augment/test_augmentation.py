@@ -49,7 +49,7 @@ def test_mixing_needs_whole_pairs_in_each_replica(
     if nearest is None:
         augmentation.check_pairs(level, batch_size, replicas)
         return
-    with pytest.raises(UserError, match=f"--batch_size received {batch_size} .*example {nearest};"):
+    with pytest.raises(UserError, match=f"--batch_size received {batch_size} .*example {nearest},"):
         augmentation.check_pairs(level, batch_size, replicas)
     augmentation.check_pairs(level, nearest, replicas)
     augmentation.check_pairs(level, batch_size, replicas, mix=False)
@@ -58,7 +58,6 @@ def test_mixing_needs_whole_pairs_in_each_replica(
 @pytest.mark.parametrize(
     ("own", "varies", "size", "expected"),
     [
-        ((256, 256), False, (224, 224), (256, 256)),
         ((96, 96), False, (224, 224), (96, 96)),
         ((448, 448), False, (224, 224), (448, 448)),
         ((512, 512), False, (224, 224), (256, 256)),
@@ -136,7 +135,7 @@ def test_none_is_the_picture_itself(augment_on: str) -> None:
     np.testing.assert_array_equal(_images(_stream(parts)), decoded)
 
 
-@pytest.mark.parametrize("augment_on", ["host", "device"])
-def test_strong_without_mixing_keeps_the_labels(augment_on: str) -> None:
-    for batch in _stream(_make("strong", augment_on, mix=False)):
-        np.testing.assert_array_equal(batch["label"], batch["position"] % CLASSES)
+def test_strong_without_mixing_keeps_the_labels() -> None:
+    for augment_on in ("host", "device"):
+        for batch in _stream(_make("strong", augment_on, mix=False)):
+            np.testing.assert_array_equal(batch["label"], batch["position"] % CLASSES)

@@ -106,14 +106,6 @@ def test_a_batch_is_decoded_alike_eagerly_and_in_a_pipeline(count: int, channels
     assert mapped.element_spec.shape == eager.shape
 
 
-def test_a_batch_of_unknown_length_is_decoded_too() -> None:
-    jpegs = _jpegs(*(np.full((8, 8, 3), 9 * i, np.uint8) for i in range(5)))
-    batches = tf.data.Dataset.from_tensor_slices(jpegs).batch(3)
-    decode = batch_pictures(image_spec((8, 8)), (8, 8))
-    found = list(batches.map(lambda j: decode(j, None)).as_numpy_iterator())
-    assert [len(pictures) for pictures in found] == [3, 2]
-
-
 def test_a_picture_that_is_not_of_the_manifests_size_is_an_error() -> None:
     jpegs = _jpegs(np.zeros((12, 18, 3), np.uint8))
     with pytest.raises(tf.errors.InvalidArgumentError, match="EnsureShape|not compatible"):

@@ -61,21 +61,6 @@ def test_any_slice_of_a_batch_draws_the_same(chosen: list[int], seed: int, data:
         np.testing.assert_array_equal(values, np.concatenate([first[name], second[name]]))
 
 
-@pytest.mark.parametrize("level", ["light", "strong"])
-def test_eagerly_and_inside_of_tf_data_the_draws_are_the_same(level: str) -> None:
-    eager = _draw(level, 3, _positions(100, 12))
-    stream = tf.data.Dataset.range(100, 112).batch(4)
-    stream = stream.map(lambda position: dict(params.draw_params(level, 3, position)))
-    batches = list(stream.as_numpy_iterator())
-    for name, values in eager.items():
-        inside = np.concatenate([batch[name] for batch in batches])
-        # Grappler may reorder float32 arithmetic by a bit; what was drawn is exact.
-        np.testing.assert_allclose(inside, values, rtol=3e-7)
-    np.testing.assert_array_equal(
-        np.concatenate([batch["flip"] for batch in batches]), eager["flip"]
-    )
-
-
 @pytest.mark.parametrize(("seed", "start"), [(0, 0), (1, 0), (2**31 - 1, 2**32 - MANY // 2)])
 def test_every_number_is_uniform(seed: int, start: int) -> None:
     bits = params.random_bits(seed, _positions(start), 16, 1)

@@ -179,7 +179,7 @@ def test_a_class_the_model_does_not_know_is_refused() -> None:
             class_ids(subset_of(data_classes), ("cat", "dog"))
 
 
-@pytest.mark.parametrize("own_step", [False, True])
+@pytest.mark.parametrize("own_step", [False, True], ids=["logits", "own step"])
 def test_too_little_memory_is_no_broken_record(
     monkeypatch: pytest.MonkeyPatch, own_step: bool
 ) -> None:
