@@ -42,8 +42,6 @@ NEEDS_TENSORFLOW = 'importorskip("tensorflow")'
 FORBIDDEN = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.bind")
 
 
-LEFT_OUT = pytest.StashKey[int]()
-
 # Google's library asks about each bucket in a thread of its own, for traces that nobody takes here:
 # a request at any time, where tests count them.
 os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] = "true"
@@ -91,32 +89,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--fast"):
         _leave_out(config, items, ("slow", "process"))
     elif "long" not in config.option.markexpr:
-        config.stash[LEFT_OUT] = _leave_out(config, items, ("long",))
+        _leave_out(config, items, ("long",))
 
 
-def _leave_out(config: pytest.Config, items: list[pytest.Item], markers: tuple[str, ...]) -> int:
+def _leave_out(config: pytest.Config, items: list[pytest.Item], markers: tuple[str, ...]) -> None:
     out = [item for item in items if any(map(item.get_closest_marker, markers))]
     config.hook.pytest_deselected(items=out)
     items[:] = [item for item in items if item not in out]
-    return len(out)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process of xdist tells the one that prints the summary."""
-    if output := getattr(session.config, "workeroutput", None):
-        output["left_out"] = session.config.stash.get(LEFT_OUT, 0)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Takes what it told."""
-    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Says that some did not run."""
-    if count := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"{count} long tests did not run: make test-long runs them")
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -17,7 +17,6 @@ import hashlib
 import os
 import re
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
@@ -28,7 +27,6 @@ from imageshards.storage.local import LocalBackend
 
 _MAGIC = re.compile(r"[*?\[]")
 
-_lock = threading.Lock()
 _backends: dict[str, Backend] = {}
 
 
@@ -53,8 +51,6 @@ def extend(
 
 def forget_clients() -> None:
     """Drops all clients: after a fork, or when settings changed, new ones are made."""
-    global _lock
-    _lock = threading.Lock()
     _backends.clear()
 
 
@@ -75,13 +71,10 @@ def backend(path: str) -> Backend:
         OSError: Nobody here knows the scheme.
     """
     scheme = "" if is_local(path) else path.partition("://")[0]
-    found = _backends.get(scheme)
-    if found is None:
-        with _lock:
-            found = _backends.get(scheme)
-            if found is None:
-                found = _backends[scheme] = _new_backend(scheme, path)
-    return found
+    if (found := _backends.get(scheme)) is not None:
+        return found
+    # Of two threads that make one at once, both take that of the first.
+    return _backends.setdefault(scheme, _new_backend(scheme, path))
 
 
 def _new_backend(scheme: str, path: str) -> Backend:

@@ -8,6 +8,8 @@ from typing import Any
 from apache_beam.io.filesystem import BeamIOError, FileMetadata
 from apache_beam.io.localfilesystem import LocalFileSystem
 
+import beam_pipeline  # noqa: F401  # tells storage of Beam's file systems
+
 SCHEME = "teststore"
 
 

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pathlib
 import socket
-import threading
 import time
 from typing import Any
 from unittest import mock
@@ -474,21 +473,6 @@ def test_a_fork_has_a_client_of_its_own(server):
     for child in children:
         child.join(10)
     assert storage.backend(path) is mine
-
-
-@pytest.mark.usefixtures("new_clients")
-def test_threads_share_one_client(server):
-    path = server.bucket() + "/x"
-    storage.write(path, b"data")
-    storage.forget_clients()
-    barrier = threading.Barrier(8)
-
-    def ask(_: int) -> int:
-        barrier.wait(10)
-        return id(storage.backend(path)) if storage.read(path) == b"data" else 0
-
-    with concurrent.futures.ThreadPoolExecutor(8) as threads:
-        assert len(set(threads.map(ask, range(8)))) == 1
 
 
 @pytest.mark.usefixtures("new_clients")
