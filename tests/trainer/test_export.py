@@ -12,7 +12,15 @@ import pytest
 
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
-from tests.support.served_models import SIZE, card, image_spec, network, picture_reader, saved
+from tests.support.served_models import (
+    OPTIONS,
+    SIZE,
+    card,
+    image_spec,
+    network,
+    picture_reader,
+    saved,
+)
 from trainer import export
 from trainer.dataset.spec import FeatureSpec
 
@@ -100,10 +108,11 @@ def test_features_without_a_transform_are_taken_as_recorded(
         "speed": FeatureSpec("float32", ()), "a/tokens": FeatureSpec("int64", None),
         "image/width": FeatureSpec("int64", ()),
     }  # fmt: skip
-    of = card(features, sequence_length=3)
+    of = card(features, sequence_length=3, image=image_spec(OPTIONS | {"filter": "hamming"}))
     model = saved(tmp_path, of)
     serve = served(tmp_path, tmp_path / "s")
-    assert "note: no transform makes speed, a/tokens" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "note: no transform makes speed, a/tokens" in said and "no Hamming filter" in said
     found = serve(
         image_bytes=tf.constant([JPEG, JPEG]), speed=tf.constant([0.5, -1.0]),
         a_tokens=tf.constant([[1, 2, 3, 4], [5, 0, 0, 0]], tf.int64),

@@ -109,6 +109,9 @@ def test_one_and_two_replicas_train_alike_and_leave_a_model(
         assert f"\nvalidation accuracy {last['val_accuracy']:.3f}\n" in ran.stdout
         assert "bound: the model waited" in ran.stdout.splitlines()[-1]
         assert set(FILES) <= {p.name for p in output.iterdir()} <= {*FILES, "best.keras"}
+    refused = run_forked("trainer", *common, "--replicas", 2, "--jit_compile")
+    assert refused.returncode == 2
+    assert "--replicas received 2, where cnn has jit_compile" in refused.stderr
     one, two = map(_metrics, outputs)
     assert [list(record) for record in one] == [KEYS] * 3
     assert [(record["epoch"], record["step"]) for record in one] == [(1, 9), (2, 18), (3, 28)]

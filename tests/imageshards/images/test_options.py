@@ -1,0 +1,39 @@
+"""Options of pictures, as a manifest tells them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from imageshards.images.options import ImageOptions
+
+OTHER = ImageOptions(
+    height_px=20, width_px=30, resize_mode="pad", filter="box", quality=80, subsampling="4:4:4",
+    colorspace="grey", background=(1, 2, 3), only_shrink=True, max_pixels=5, max_bytes=6,
+    bbox_frame="upright",
+)  # fmt: skip
+
+
+def test_a_manifest_tells_every_option() -> None:
+    default = dataclasses.asdict(ImageOptions())
+    assert all(value != default[name] for name, value in dataclasses.asdict(OTHER).items())
+    for options in (ImageOptions(), OTHER):
+        assert ImageOptions.from_manifest(options.to_manifest()) == options
+
+
+@pytest.mark.parametrize(
+    ("image", "mode", "sides"),
+    [
+        ({"size": [20, 30], "mode": "exact", "channels": 1}, "stretch", (20, 30)),
+        ({"size": None, "mode": "none", "channels": 1}, "none", (256, 256)),
+    ],
+    ids=["one size", "many sizes"],
+)
+def test_of_records_of_others_the_size_is_known(
+    image: dict[str, Any], mode: str, sides: tuple[int, int]
+) -> None:
+    options = ImageOptions.from_manifest(image)
+    assert (options.resize_mode, options.height_px, options.width_px) == (mode, *sides)
+    assert options.channels == 1
