@@ -6,20 +6,18 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from imageshards.commands.command_line import Parser
-from imageshards.commands.options import add_options
-from imageshards.errors import UserError
+from imageshards.commands.options import Option, add_options, check_options
 from imageshards.storage.concurrency import available_cores
 from imageshards.text import counted, wrapped
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.commands import console
-from trainer.commands.flags import read_config
+from trainer.commands.flags import pick, read_config
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import find_split
 from trainer.dataset.open import open_dataset
@@ -27,7 +25,7 @@ from trainer.imports import quiet_import
 from trainer.reader.batches import TrainingData, open_data
 
 PROGRAM = "imageshards bench"
-SECONDS = 5.0
+_WAITS = ("median", "p99", "p99.9", "max")
 
 _EPILOG = (
     "The reader is the one that trains. Without --accelerator_ms its batches are taken as fast as "
@@ -40,9 +38,28 @@ _EPILOG = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class BenchConfig:
+    """What is measured, besides the data and how it is read."""
+
+    # fmt: off
+    split: Annotated[str | None, Option(
+        "split to read (default: train or training)", metavar="NAME")] = None
+    seconds: Annotated[float, Option("how long is measured", above=0, metavar="S")] = 5.0
+    accelerator_ms: Annotated[float, Option(
+        "pause after each batch, in ms, in place of a model's step", least=0, metavar="MS")] = 0.0
+    trace_folder: Annotated[str | None, Option(
+        "writes a trace of TensorFlow's profiler there", metavar="DIR")] = None
+    json: Annotated[bool, Option("prints one JSON object instead")] = False
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code, as `console.run` does."""
-    return console.run(PROGRAM, lambda: _bench(_parse(argv)))
+    return console.run(PROGRAM, lambda: _bench(make_parser().parse_args(argv)))
 
 
 def make_parser() -> Parser:
@@ -52,77 +69,27 @@ def make_parser() -> Parser:
         description="Measures how fast a data set can be read; trains nothing.",
         epilog=_EPILOG,
     )
-    add_options(parser, ReadConfig, ["data", "mix"])
-    parser.add_argument(
-        "--split", metavar="NAME", help="split to read (default: train or training)"
-    )
-    add_options(parser, ReadConfig, ["batch_size"])
-    add_options(parser, ReadConfig, ["image_size"])
-    add_options(parser, ReadConfig, ["augment", "augment_on", "seed"])
-    names = ["classes", "where", "balance", "inputs", "sequences", "sequence_length"]
-    names += ["cache_folder", "threads"]
-    add_options(parser, ReadConfig, names)
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        metavar="S",
-        default=SECONDS,
-        help=f"how long is measured (default: {SECONDS:g})",
-    )
-    parser.add_argument(
-        "--accelerator_ms",
-        type=float,
-        metavar="MS",
-        default=0.0,
-        help="pause after each batch, in ms, in place of a model's step (default: 0)",
-    )
-    parser.add_argument(
-        "--trace_folder", metavar="DIR", help="writes a trace of TensorFlow's profiler there"
-    )
-    parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
+    names = ["data", "mix", "batch_size", "image_size", "augment", "augment_on", "seed", "classes"]
+    names += ["where", "balance", "inputs", "sequences", "sequence_length"]
+    add_options(parser, ReadConfig, [*names, "cache_folder", "threads"])
+    add_options(parser, BenchConfig)
     return parser
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    args: argparse.Namespace = make_parser().parse_args(argv)
-    if not (math.isfinite(args.seconds) and args.seconds > 0):
-        raise UserError(f"--seconds received {args.seconds}; expected a number above 0.")
-    if not (math.isfinite(args.accelerator_ms) and args.accelerator_ms >= 0):
-        raise UserError(
-            f"--accelerator_ms received {args.accelerator_ms}; expected 0 or a number above."
-        )
-    return args
-
-
 def _bench(args: argparse.Namespace) -> int:
-    config = read_config(vars(args))
+    bench, config = BenchConfig(**pick(vars(args), BenchConfig)), read_config(vars(args))
     check_pairs(config.augment, config.batch_size, 1, tuple(config.inputs) == ("image",))
-    if args.split:
-        find_split(open_dataset(config), "--split", args.split)
-    config = dataclasses.replace(config, train_split=args.split, validation_split="none")
+    if bench.split:
+        find_split(open_dataset(config), "--split", bench.split)
+    config = dataclasses.replace(config, train_split=bench.split, validation_split="none")
     described, _ = open_data(config)
-    pause_sec = args.accelerator_ms / 1e3
-    figures = measured(described, args.seconds, pause_sec, args.trace_folder)
-    print(json.dumps(figures, allow_nan=False) if args.json else figures_text(figures))
+    figures = measured(described, bench)
+    print(json.dumps(figures, allow_nan=False) if bench.json else figures_text(figures))
     return 0
 
 
-def measured(
-    described: TrainingData,
-    seconds: float,
-    pause_sec: float = 0.0,
-    trace_folder: str | None = None,
-) -> dict[str, Any]:
-    """Measures the reader that `imageshards train` would use.
-
-    Args:
-        described: What is read.
-        seconds: How long is measured, after as many batches as the reader makes in advance.
-        pause_sec: After each batch.
-        trace_folder: Where TensorFlow's profiler writes what it saw meanwhile.
-
-    Returns:
-        The figures, as JSON values.
+def measured(described: TrainingData, bench: BenchConfig) -> dict[str, Any]:
+    """Measures the reader that `imageshards train` would use: figures, as JSON values.
 
     Raises:
         UserError: A record cannot be read.
@@ -135,6 +102,7 @@ def measured(
         from trainer.reader.broken_records import explain
         from trainer.reader.find_broken import find_broken
         from trainer.reader.pipeline import PREFETCH_BATCHES, memory_bytes
+    pause_sec, trace_folder = bench.accelerator_ms / 1e3, bench.trace_folder
     augment_on = resolve_augment_on(described.augment_on, strategy.gpu_count())
     described = dataclasses.replace(described, augment_on=augment_on)
     subset, read_options = described.subset, described.read_options
@@ -148,7 +116,7 @@ def measured(
             next(batches)
         with traced or contextlib.nullcontext():
             cpu_sec, begun_sec = time.process_time(), time.perf_counter()
-            while (asked_sec := time.perf_counter()) - begun_sec < seconds:
+            while (asked_sec := time.perf_counter()) - begun_sec < bench.seconds:
                 next(batches)
                 waits_sec.append(time.perf_counter() - asked_sec)
                 time.sleep(pause_sec)
@@ -164,7 +132,7 @@ def measured(
         "busy_cores": round(cpu_sec / passed_sec, 2),
         "utilization": round(1 - sum(waits_sec) / passed_sec, 4) if pause_sec else None,
         "wait_msec": dict(zip(_WAITS, np.round(percentiles, 2).tolist(), strict=True)),
-        "accelerator_msec": pause_sec * 1e3,
+        "accelerator_msec": bench.accelerator_ms,
         "memory_bytes": dict(memory_bytes(subset, read_options, batch_size, shipped)),
         "data": subset.dataset.data,
         "split": subset.split.name,
@@ -176,9 +144,6 @@ def measured(
         "threads": read_options.threads,
         "cores": available_cores(),
     }
-
-
-_WAITS = ("median", "p99", "p99.9", "max")
 
 
 def figures_text(figures: dict[str, Any]) -> str:

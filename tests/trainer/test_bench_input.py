@@ -77,8 +77,8 @@ def test_a_corrupt_record_is_one_sentence(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--seconds", "0"], "--seconds received 0.0; expected a number above 0"),
-        (["--accelerator_ms", "-1"], "--accelerator_ms received -1.0; expected 0 or"),
+        (["--seconds", "0"], "--seconds received 0.0; expected more than 0"),
+        (["--accelerator_ms", "-1"], "--accelerator_ms received -1.0; expected at least 0"),
         (["--split", "all"], "--split received 'all'; expected one of"),
         (["--batch_size", "41"], "--batch_size received 41"),
         (["--augment", "strong", "--batch_size", "7"], "--batch_size received 7"),

@@ -55,8 +55,8 @@ def parse_config(argv: Sequence[str] | None) -> RunConfig:
     return RunConfig(
         read,
         given.get("output") or default_output(read.paths),
-        OptimizerConfig(**_pick(given, OptimizerConfig)),
-        **_pick(given, RunConfig, {"output", "optimizer"}),
+        OptimizerConfig(**pick(given, OptimizerConfig)),
+        **pick(given, RunConfig, {"output", "optimizer"}),
     )
 
 
@@ -69,10 +69,10 @@ def read_config(given: Mapping[str, Any]) -> ReadConfig:
     paths = given["data"]
     if len(paths) > 1:
         paths = [join_paths([path for text in paths for path in split_paths(text)])]
-    return ReadConfig(paths[0], **_pick(given, ReadConfig, {"data"}))
+    return ReadConfig(paths[0], **pick(given, ReadConfig, {"data"}))
 
 
-def _pick(given: Mapping[str, Any], kind: Any, without: Collection[str] = ()) -> dict[str, Any]:
+def pick(given: Mapping[str, Any], kind: Any, without: Collection[str] = ()) -> dict[str, Any]:
     """The values of `given` that are fields of `kind`."""
     names = {field.name for field in dataclasses.fields(kind)} - set(without)
     return {
