@@ -58,11 +58,6 @@ def _of_fields(kind: Callable[..., _Options], args: argparse.Namespace, **more: 
     return kind(**{name: given[name] for name in names & given.keys()} | more)
 
 
-def flag_names() -> list[str]:
-    """All flags of `imageshards build` itself."""
-    return make_parser().flags
-
-
 def make_parser() -> Parser:
     """All flags of `imageshards build`."""
     parser = Parser(

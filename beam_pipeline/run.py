@@ -83,7 +83,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
         from beam_pipeline.plan_only import plan_only
         from beam_pipeline.runners.choice import check_flags, choose
 
-        check_flags(beam_args, cli.flag_names())
+        check_flags(beam_args, cli.make_parser().flags)
         # A plan is made here, wherever the job is to run: it takes seconds.
         note_activity("")
         with ProgressLine(activity_line, PLANNING):
@@ -169,7 +169,7 @@ def _run_pipeline(
     from beam_pipeline.runners.choice import choose
 
     staging = state.staging
-    runner = choose(beam_args, options, cli.flag_names())
+    runner = choose(beam_args, options, cli.make_parser().flags)
     replaces_input = any(reads_output(source, options.output) for source in options.sources)
     runner.check()
     if replaces_input and not any(source.read_from for source in options.sources):

@@ -1,14 +1,11 @@
-"""What a Flink cluster, or a place with jars, answers: served on a free port of this host."""
+"""What a Flink cluster answers: served on a free port of this host."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-
-import apache_beam
 
 from tests.support.http_stand_in import HttpStandIn, Reply, Request
 
@@ -87,26 +84,7 @@ def serving(replies: Mapping[str, bytes | Callable[[], bytes] | None]) -> Iterat
         yield f"localhost:{server.port}"
 
 
-def fake_java(folder: pathlib.Path, then: str) -> pathlib.Path:
-    """A `java` that says its version, and runs a shell command for a jar."""
-    path = folder / "java"
-    path.write_text(
-        "#!/bin/sh\n"
-        'if [ "$1" = -version ]; then echo \'openjdk version "17.0.1"\' >&2; exit 0; fi\n'
-        f"{then}\n"
-    )
-    path.chmod(0o755)
-    return path
-
-
-def flags(folder: pathlib.Path, master: str, then: str = "exit 0") -> list[str]:
-    """Flags of a build for a cluster, with a `java` that runs a shell command for the jar."""
-    jar = folder / f"beam-runners-flink-2.2-job-server-{apache_beam.__version__}.jar"
-    jar.write_bytes(b"")
-    return [
-        "--runner=FlinkRunner",
-        f"--flink_master={master}",
-        "--flink_version=2.2",
-        f"--flink_job_server_jar={jar}",
-        f"--job_server_java_launcher={fake_java(folder, then)}",
-    ]
+def flags(master: str) -> list[str]:
+    """Flags of a build for a cluster; what stands for Java is there, and is never started."""
+    launcher = "--job_server_java_launcher=sh"
+    return ["--runner=FlinkRunner", f"--flink_master={master}", "--flink_version=2.2", launcher]

@@ -30,7 +30,7 @@ BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")
 )
 def test_a_flag_nobody_can_use_is_one_sentence(argv, sentence, capsys):
     with pytest.raises(UserError, match=sentence) as error:
-        choose(argv, BUILD, cli.flag_names())
+        choose(argv, BUILD, cli.make_parser().flags)
     assert "\n" not in str(error.value)
     assert capsys.readouterr().err == ""
 

@@ -67,18 +67,18 @@ def test_what_is_no_flink_is_one_sentence(replies, words, monkeypatch):
     ],
     ids=["version", "java"],
 )
-def test_what_a_job_needs_is_asked_for_before_it_is_submitted(given, words, tmp_path):
+def test_what_a_job_needs_is_asked_for_before_it_is_submitted(given, words):
     with serving(Jobs().replies) as master:
         with pytest.raises(UserError, match=words):
-            runner(*flags(tmp_path, master), given).check()
+            runner(*flags(master), given).check()
         # With a job server of its own nothing of that is looked for.
-        runner(*flags(tmp_path, master), given, "--job_endpoint=localhost:1").check()
+        runner(*flags(master), given, "--job_endpoint=localhost:1").check()
 
 
-def test_a_second_job_for_one_output_is_refused_and_another_output_is_not(tmp_path):
+def test_a_second_job_for_one_output_is_refused_and_another_output_is_not():
     jobs = Jobs(abc=NAME, other="another job")
     with serving(jobs.replies) as master:
-        chosen = runner(*flags(tmp_path, master))
+        chosen = runner(*flags(master))
         with pytest.raises(UserError, match=r"still runs the job abc for --output 'gs://bucket"):
             chosen.check()
         jobs.states["abc"] = "FAILED"
@@ -87,13 +87,13 @@ def test_a_second_job_for_one_output_is_refused_and_another_output_is_not(tmp_pa
     assert jobs.cancelled == []
 
 
-def test_a_cluster_that_does_not_list_its_jobs_keeps_a_second_one_from_starting(tmp_path):
+def test_a_cluster_that_does_not_list_its_jobs_keeps_a_second_one_from_starting():
     with serving({"/overview": overview()}) as master:
         with pytest.raises(UserError, match="no Flink answers .*404"):
-            runner(*flags(tmp_path, master)).check()
+            runner(*flags(master)).check()
 
 
-def test_a_job_that_is_left_is_cancelled_at_the_cluster_and_no_other(tmp_path, monkeypatch):
+def test_a_job_that_is_left_is_cancelled_at_the_cluster_and_no_other(monkeypatch):
     jobs = Jobs(abc=NAME, other="another job")
 
     def run(pipeline):
@@ -101,7 +101,7 @@ def test_a_job_that_is_left_is_cancelled_at_the_cluster_and_no_other(tmp_path, m
 
     monkeypatch.setattr(beam.Pipeline, "run", run)
     with serving(jobs.replies) as master:
-        chosen = runner(*flags(tmp_path, master))
+        chosen = runner(*flags(master))
         with pytest.raises(KeyboardInterrupt):
             chosen.run(chosen.new_pipeline())
     assert jobs.cancelled == ["abc"]

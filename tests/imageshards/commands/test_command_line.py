@@ -19,7 +19,7 @@ from imageshards.commands.command_line import (
 )
 from imageshards.errors import UserError
 
-BUILD, TRAIN = cli.flag_names(), parser_of("train").format_help()
+BUILD, TRAIN = cli.make_parser().flags, parser_of("train").format_help()
 TRAIN_FLAGS = re.findall(r"^  (--\w+)", TRAIN, re.MULTILINE)
 
 
