@@ -56,8 +56,6 @@ def help_text() -> str:
 
 
 def _unknown(name: str) -> str:
-    if meant := difflib.get_close_matches(name, ["--help", "--version"], n=1, cutoff=0.75):
-        return f"imageshards: received {name!r}, which is no flag; did you mean {meant[0]}?"
     if name.startswith("-"):
         return (
             f"imageshards: received {name!r} where a command is expected, as in imageshards build "

@@ -335,35 +335,33 @@ def _why_no_data_set(directory: str) -> str:
             f"which {what}; expected the folder that a build wrote: fix the path, or build a data "
             "set there with imageshards build --input PHOTOS --output FOLDER"
         )
+    try:
+        remedy = _how_to_build(directory)
+    except OSError:
+        remedy = "name another folder, or build it again"
     return (
         f"where there is no {MANIFEST_NAME}; a directory without a manifest is not a data set: "
-        f"{_how_to_build(directory)}"
+        f"{remedy}"
     )
 
 
 def _how_to_build(directory: str) -> str:
     """What to do about a missing data set: nothing is built into a folder with other files."""
-    try:
-        staging = storage.join(directory, STAGING_NAME)
-        if storage.is_folder(staging):
-            if holder := storage.lock_holder(storage.join(staging, LOCK_NAME)):
-                return f"it is being built now by {holder}; wait until that has ended"
-            before = storage.join(staging, REPLACED_NAME)
-            is_there = storage.exists(storage.join(before, MANIFEST_NAME))
-            kept = f", and the data set before it is in {before}" if is_there else ""
-            return f"its build has not ended{kept}; run that again to finish it"
-        some = [found.path for found in itertools.islice(storage.files_below(directory), 1000)]
-    except OSError:
-        return "name another folder, or build it again"
+    staging = storage.join(directory, STAGING_NAME)
+    if storage.is_folder(staging):
+        if holder := storage.lock_holder(storage.join(staging, LOCK_NAME)):
+            return f"it is being built now by {holder}; wait until that has ended"
+        before = storage.join(staging, REPLACED_NAME)
+        is_there = storage.exists(storage.join(before, MANIFEST_NAME))
+        kept = f", and the data set before it is in {before}" if is_there else ""
+        return f"its build has not ended{kept}; run that again to finish it"
+    some = [found.path for found in itertools.islice(storage.files_below(directory), 1000)]
     if any(tfrecord.FILE_NAME.search(storage.name_of(path)) for path in some):
         return f"these are TFRecords, which need one: write it by imageshards adopt {directory}"
-    if not some:
-        return f"build one with imageshards build --input PHOTOS --output {directory}"
-    photos = directory.rstrip("/")
-    return (
-        "if these are the photos, build one beside them with imageshards build --input "
-        f"{photos} --output {photos}-shards, and give {photos}-shards instead"
-    )
+    photos = directory.rstrip("/") if some else "PHOTOS"
+    output = f"{photos}-shards" if some else directory
+    beside = "if these are the photos, " if some else ""
+    return f"{beside}build one with imageshards build --input {photos} --output {output}"
 
 
 def read_rejects(directory: str) -> Iterator[dict[str, str]]:

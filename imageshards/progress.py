@@ -1,7 +1,6 @@
-"""Progress for a person: a bar, a line that renews itself, a table at the end.
+"""Progress for a person: a line that renews itself on a terminal, a table at the end.
 
-All of it is tqdm's on a terminal. Where standard error is no terminal a bar stays quiet, and a
-line becomes one plain line every ten seconds.
+Where standard error is no terminal the line becomes one plain line every ten seconds.
 """
 
 from __future__ import annotations
@@ -24,16 +23,6 @@ _LINE_SECONDS = 0.5
 _LOG_SECONDS = 10.0
 # A column of texts is not made narrower than this.
 _LEAST_TEXT_CHARACTERS = 12
-
-
-def progress_bar(work: Iterable[Any] | None = None, **options: Any) -> tqdm[Any]:
-    """tqdm on standard error, on a terminal only: a log wants no bar.
-
-    Args:
-        work: What is done, one by one; None where `update` tells.
-        options: tqdm's own: `total`, `unit`, `desc`, `initial`, …
-    """
-    return tqdm(work, disable=None, dynamic_ncols=True, leave=False, **options)
 
 
 class ProgressLine:

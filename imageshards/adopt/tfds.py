@@ -110,11 +110,12 @@ def _image_and_label(
     """The supervised pair if that is what it holds, else the first of each kind."""
     pair = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
     keys = [str(item.get("featureKey")) for item in pair]
-    found: list[str | None] = []
-    for kind in ("image", "classLabel"):
-        named = [name for name in keys if kind in fields.get(name, {})]
-        found.append(next(iter(named + [name for name, f in fields.items() if kind in f]), None))
-    return found[0], found[1]
+
+    def first(kind: str) -> str | None:
+        named = [name for name in (*keys, *fields) if kind in fields.get(name, {})]
+        return next(iter(named), None)
+
+    return first("image"), first("classLabel")
 
 
 def _channels(image: dict[str, Any]) -> int | None:

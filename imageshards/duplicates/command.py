@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -117,11 +118,11 @@ def summary(
     manifest: Mapping[str, Any], distance: int, twins: Sequence[Twin], undecodable: int
 ) -> dict[str, Any]:
     """What duplicates.json says: counts, then each image that should go with its twin."""
-    from imageshards.duplicates.twins import counts_by_splits
 
     def image(row: Mapping[str, Any]) -> dict[str, Any]:
         return {name: row[name] for name in ("key", "split", "class_name", "shard", "record")}
 
+    counts = Counter((twin.splits, twin.exact) for twin in twins)
     return {
         "fingerprint": manifest["fingerprint"],
         "num_records": sum(split["num_records"] for split in manifest["splits"].values()),
@@ -130,8 +131,9 @@ def summary(
         "near": sum(not twin.exact for twin in twins),
         "undecodable": undecodable,
         "splits": [
-            {"kept": kept, "other": other, "exact": exact, "near": near}
-            for (kept, other), (exact, near) in counts_by_splits(twins).items()
+            {"kept": kept, "other": other}
+            | {"exact": counts[(kept, other), True], "near": counts[(kept, other), False]}
+            for kept, other in dict.fromkeys(twin.splits for twin in twins)
         ],
         "pairs": [
             {

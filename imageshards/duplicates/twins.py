@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,12 +98,3 @@ def _twin(kept: dict[str, Any], other: dict[str, Any]) -> Twin:
 
 def _preference(twin: Twin) -> tuple[Any, ...]:
     return twin.splits[0] == twin.splits[1], twin.distance, not twin.exact, twin.kept["key"]
-
-
-def counts_by_splits(twins: Iterable[Twin]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(split that keeps, split of the other) → exact and near twins."""
-    counts: dict[tuple[str, str], tuple[int, int]] = {}
-    for twin in twins:
-        exact, near = counts.get(twin.splits, (0, 0))
-        counts[twin.splits] = (exact + twin.exact, near + (not twin.exact))
-    return counts

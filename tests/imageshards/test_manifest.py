@@ -73,8 +73,7 @@ def test_nobody_is_advised_to_build_into_the_folder_of_the_photos(tmp_path):
     with pytest.raises(UserError, match=match):
         load_manifest(str(photos), "--data")
     (photos / "cat" / "1.jpg").write_bytes(b"x")
-    beside = f"{photos}-shards"
-    match = f"beside them with .* --input {photos} --output {beside}, and give {beside} instead\\.$"
+    match = f"these are the photos, build .* --input {photos} --output {photos}-shards\\.$"
     with pytest.raises(UserError, match=match):
         load_manifest(f"{photos}/", "--data")
     (photos / STAGING_NAME).mkdir()

@@ -10,10 +10,10 @@ from typing import Any
 
 import keras
 from keras.callbacks import Callback
+from tqdm import tqdm
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.progress import progress_bar
 from imageshards.text import wrapped
 from trainer.evaluation.per_class import finite
 from trainer.output_errors import output_errors
@@ -229,7 +229,10 @@ class Progress(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Shows a bar of this epoch's images, the rate and the time left."""
-        self._bar = progress_bar(
+        self._bar = tqdm(
+            disable=None,  # where standard error is no terminal
+            dynamic_ncols=True,
+            leave=False,
             desc=f"epoch {epoch + 1}/{self.params['epochs']}",
             total=self.params["steps"] * self._batch_size,
             unit=" images",

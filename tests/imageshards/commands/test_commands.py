@@ -46,7 +46,6 @@ def test_a_command_gets_its_flags_and_gives_its_exit_code(tmp_path, capsys):
         (["trian"], "received 'trian', which is no command; did you mean train? All are in"),
         (["export_index"], "did you mean export-index?"),
         (["xyzzy"], "received 'xyzzy', which is no command; all are in imageshards --help."),
-        (["--halp"], "received '--halp', which is no flag; did you mean --help?"),
         (["--input", "photos"], "received '--input' where a command is expected, as in"),
         ([], "usage: imageshards COMMAND"),
     ],
