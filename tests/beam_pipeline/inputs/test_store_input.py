@@ -74,7 +74,7 @@ def test_a_closed_bucket_stops_the_job_and_passing_errors_do_not(
     output = tmp_path / "out"
     server.fail(403, times=10**6, matching=".jpg")
     server.fail(403, times=10**6, matching="list-type=2&prefix=&max")  # what probes a bucket
-    server.fail(403, times=10**6, matching="/o?prefix=&maxResults=1&")
+    server.fail(403, times=10**6, matching="/o?maxResults=1&projection=noAcl&prefix=&")
     assert build("--input", there, "--output", output, *FLAGS) == 2
     said = capfd.readouterr().err
     assert "refused (403)" in said
