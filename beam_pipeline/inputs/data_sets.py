@@ -70,16 +70,14 @@ def open_inputs(options: BuildOptions, replaced: str = "") -> BuildOptions:
             "the original images and their table."
         )
     options = _with_plan(options, found)
+    image, copied = _image_options(options, found), _copied_columns(options, found)
+    columns = () if copied else _columns_to_analyse(*found[0])
     known = iter(found)
     sources = [
-        _opened(*next(known), options) if source.layout == DATA_SET else source
+        _opened(*next(known), options, columns) if source.layout == DATA_SET else source
         for source in options.sources
     ]
-    options = options.with_sources(sources)
-    image, copied = _image_options(options, found), _copied_columns(options, found)
-    if copied is None:
-        options = options.with_sources([_with_columns(s, found) for s in options.sources])
-    return dataclasses.replace(options, image=image, copied=copied)
+    return dataclasses.replace(options.with_sources(sources), image=image, copied=copied)
 
 
 def _folder_of_data_set(source: InputOptions, output: str, replaced: str) -> str:
@@ -127,7 +125,7 @@ def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     """The build with the classes of data sets in their order, and the first one's splits."""
     classes = dict.fromkeys(name for _, manifest in found for name in manifest["classes"])
     plan: dict[str, Any] = {"pinned_classes": tuple(classes)}
-    first = _options_of(found[0][1]).get("plan", {})
+    first = found[0][1].get("options", {}).get("plan", {})
     for name in ("splits", "salt"):
         if name not in options.given and first.get(name):
             plan[name] = first[name]
@@ -150,30 +148,32 @@ def _first_label(found: Sequence[Found]) -> int:
     return label
 
 
-def _options_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a manifest says of its build's options."""
-    return manifest.get("options", {})
-
-
 def _opened(
-    source: InputOptions, manifest: Mapping[str, Any], options: BuildOptions
+    source: InputOptions,
+    manifest: Mapping[str, Any],
+    options: BuildOptions,
+    columns: tuple[ColumnSpec, ...],
 ) -> InputOptions:
     """A data set, with what the listing and the manifest are told of it."""
-    drawn = _options_of(manifest).get("plan", {})
+    drawn = manifest.get("options", {}).get("plan", {})
     # Drawing again with the same fractions and salt would change nothing but splits that the
     # original input gave, so the records keep theirs.
     keeps = "splits" not in options.given or (
         (drawn.get("splits"), drawn.get("salt")) == (dict(options.plan.splits), options.plan.salt)
     )
-    group = _options_of(manifest).get("input", {}).get("group_column")
+    group = manifest.get("options", {}).get("input", {}).get("group_column")
     if group and not keeps:
         raise UserError(
             f"--splits was given, but --input {source.input!r} was built with --group_column "
             f"{group}, and its records do not say which group they are of; leave --splits out, or "
             "build from the original table."
         )
-    fingerprint = manifest["fingerprint"]
-    return dataclasses.replace(source, fingerprint=fingerprint, keeps_splits=keeps)
+    return dataclasses.replace(
+        source,
+        fingerprint=manifest["fingerprint"],
+        keeps_splits=keeps,
+        record_columns=columns,
+    )
 
 
 def _image_options(options: BuildOptions, found: Sequence[Found]) -> ImageOptions:
@@ -249,7 +249,7 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
             )
     if not columns:
         return None
-    as_given = all(_options_of(manifest).get("columns_as_given") for _, manifest in found)
+    as_given = all(manifest.get("options", {}).get("columns_as_given") for _, manifest in found)
     photos = [source.input for source in options.sources if source.layout != DATA_SET]
     if photos and as_given:
         return None  # they are read and analysed with those of the photos
@@ -268,18 +268,18 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
     return CopiedColumns(storage.join(first.location, TRANSFORM_NAME), as_given)
 
 
-def _with_columns(source: InputOptions, found: Sequence[Found]) -> InputOptions:
-    """A data set, with its extra columns as an image table would declare them."""
-    if source.layout != DATA_SET:
-        return source
-    columns = _extra_columns(found[0][1])
+def _columns_to_analyse(
+    source: InputOptions, manifest: Mapping[str, Any]
+) -> tuple[ColumnSpec, ...]:
+    """The extra columns of records as an image table would declare them."""
+    columns = _extra_columns(manifest)
     for column in columns:
         if column.shape is not None and len(column.shape) > 1:
             raise UserError(
                 f"--input {source.input!r} has the extra column {column.name!r} of shape "
                 f"{list(column.shape)}, which no table can have; expected data sets alone."
             )
-    return dataclasses.replace(source, record_columns=columns)
+    return columns
 
 
 def _extra_columns(manifest: Mapping[str, Any]) -> tuple[ColumnSpec, ...]:
