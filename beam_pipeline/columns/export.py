@@ -8,14 +8,12 @@ another vocabulary. No process imports TensorFlow for it, which would take secon
 
 from __future__ import annotations
 
-import functools
 import pathlib
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from imageshards import storage
-from imageshards.storage.concurrency import run_concurrently
 
 LABEL_TEXT = "image/class/text"
 LABEL_ID = "image/class/label"
@@ -45,16 +43,12 @@ def export_labels(names: Sequence[str], transform_dir: str, exported: str = "") 
             "" for the one of this package, with labels alone.
     """
     folder = exported or str(LABEL_GRAPH)
-    files = {f.path[len(folder) + 1 :]: storage.read(f.path) for f in storage.files_below(folder)}
-    files[_VOCABULARY_PATH] = vocabulary_text(names).encode()
+    storage.copy_folder(folder, transform_dir)
+    storage.write(storage.join(transform_dir, _VOCABULARY_PATH), vocabulary_text(names))
     # The package's own graph was traced with one class, whose id is 0.
-    files[_SCHEMA_PATH] = _LABEL_MAX.sub(rb"\g<1>%d\n" % (len(names) - 1), files[_SCHEMA_PATH])
-    run_concurrently(
-        *(
-            functools.partial(storage.write, storage.join(transform_dir, name), data)
-            for name, data in files.items()
-        )
-    )
+    schema = storage.read(storage.join(folder, _SCHEMA_PATH))
+    schema = _LABEL_MAX.sub(rb"\g<1>%d\n" % (len(names) - 1), schema)
+    storage.write(storage.join(transform_dir, _SCHEMA_PATH), schema)
     return transform_dir
 
 

@@ -12,7 +12,6 @@ import importlib.abc
 import importlib.util
 import os
 import sys
-import tempfile
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from beam_pipeline.columns.arrow import REF_COLUMN
 from beam_pipeline.columns.export import LABEL_ID, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.classes import ClassOrder
+from imageshards.commands.command_line import quiet_stderr
 from imageshards.errors import UserError
 from imageshards.manifest import RECORD_FEATURES
 
@@ -45,28 +45,12 @@ def check_installed() -> None:
 
 
 def import_tensorflow_transform() -> None:
-    """Imports TensorFlow and tensorflow-transform without their start-up lines.
+    """Imports TensorFlow and tensorflow-transform without their start-up lines."""
+    if "tensorflow_transform" not in sys.modules:
+        from beam_pipeline.columns import tensorflow_settings  # noqa: F401  # in the environment
 
-    The lines are written by native code before any log level is read, so the file
-    descriptor is turned aside; if the import fails they are shown after all.
-    """
-    if "tensorflow_transform" in sys.modules:
-        return
-    from beam_pipeline.columns import tensorflow_settings  # noqa: F401  # in the environment
-
-    sys.stderr.flush()
-    real = os.dup(2)
-    with tempfile.TemporaryFile() as aside:
-        os.dup2(aside.fileno(), 2)
-        try:
+        with quiet_stderr():
             import tensorflow_transform  # noqa: F401
-        except BaseException:
-            aside.seek(0)
-            os.write(real, aside.read())
-            raise
-        finally:
-            os.dup2(real, 2)
-            os.close(real)
 
 
 def raw_feature_spec(columns: Sequence[ColumnSpec]) -> dict[str, Any]:
@@ -123,10 +107,7 @@ class TransformModule:
                 with open(name, encoding="utf-8") as file:
                     self.source = file.read()
             except (OSError, UnicodeDecodeError) as e:
-                raise UserError(
-                    f"--transform_module received {name!r}, which could not be read ({e}); "
-                    "expected a Python file with preprocessing_fn(inputs)."
-                ) from e
+                raise self._unusable(f"could not be read ({e})") from e
         self.load()
 
     def load(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -134,17 +115,17 @@ class TransformModule:
         try:
             module = self._module()
         except (Exception, SystemExit) as e:
-            raise UserError(
-                f"--transform_module {self.name!r} failed to load ({_cause(e)}); expected a "
-                "Python module with preprocessing_fn(inputs)."
-            ) from e
+            raise self._unusable(f"failed to load ({_cause(e)})") from e
         function = getattr(module, "preprocessing_fn", None)
         if not callable(function):
-            raise UserError(
-                f"--transform_module {self.name!r} has no function preprocessing_fn(inputs); "
-                "add it."
-            )
+            raise self._unusable("has no such function")
         return function
+
+    def _unusable(self, problem: str) -> UserError:
+        return UserError(
+            f"--transform_module received {self.name!r}, which {problem}; expected a Python file "
+            "or module with a function preprocessing_fn(inputs)."
+        )
 
     def _module(self) -> types.ModuleType:
         if self.source is None:

@@ -217,9 +217,7 @@ def manifest_of(
     """
     transform = storage.join(spec.places.staging, TRANSFORM_NAME)
     classes = list(plan.classes)
-    exported, features = run_concurrently(
-        lambda: exported_classes(transform), lambda: exported_features(transform)
-    )
+    exported, features = exported_classes(transform), exported_features(transform)
     if exported != names_by_label(classes, spec.first_label):
         raise UserError(
             f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when "

@@ -91,9 +91,7 @@ class CommitShards(beam.PTransform):
             | "SpreadTasks" >> beam.Reshuffle()
             | "FinalizeShard" >> beam.Map(finalize_shard, spec.places)
         )  # manifest entry
-        skipped = self._skipped[0]
-        if len(self._skipped) > 1:
-            skipped = self._skipped | "Skipped" >> beam.Flatten()
+        skipped = self._skipped | "Skipped" >> beam.Flatten()
         return self._plan | "FinishCommit" >> beam.Map(
             finish_commit,
             pvalue.AsIter(shards),

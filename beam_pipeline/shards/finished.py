@@ -40,11 +40,12 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
         if not storage.is_local(places.staging) and not storage.exists(places.result_path(name)):
             return None
         result = _read_result(name, places)
+        rejects = storage.stat(places.rejects_path(name)) if result.num_rejects else None
     except (OSError, ValueError):
         return None
     if result.digest != digest or any(r.stage == "read" for r in result.rejects):
         return None
-    if result.num_rejects and not _has_size(places.rejects_path(name), result.rejects_bytes):
+    if (rejects.size_bytes if rejects else 0) != result.rejects_bytes:
         return None
     # A commit that was killed may have put another in its place, and kept a copy of this one.
     staged = places.staged_path(name)
@@ -82,14 +83,6 @@ def _read_result(name: str, places: ShardPlaces) -> ShardResult:
 def write_result(result: ShardResult, places: ShardPlaces) -> None:
     """Makes a shard finished."""
     storage.write(places.result_path(result.name), result.to_json())
-
-
-def _has_size(path: str, size_bytes: int) -> bool:
-    try:
-        found = storage.stat(path)
-    except OSError:
-        return False
-    return found is not None and found.size_bytes == size_bytes
 
 
 def holds(path: str, result: ShardResult) -> bool:

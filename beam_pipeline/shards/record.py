@@ -55,8 +55,7 @@ def make_record(
     Args:
         ref: The image.
         data: Its original bytes, or those of the record.
-        unit: The shard.
-        options: How pictures are encoded.
+        unit, options: The shard, and how pictures are encoded.
         stats: Where it is counted.
         index: Number of the image in the shard.
 

@@ -33,9 +33,7 @@ def write_shard(
     Details are in the file beside it, not in the result.
 
     Args:
-        unit: The shard.
-        places: Where.
-        options: How.
+        unit, places, options: What is written, where and how.
         watch: Where what is done is counted, and which pictures are left out.
 
     Raises:
@@ -181,14 +179,7 @@ class RejectsFile:
         self._stack.close()
 
     def add(self, ref: ImageRef, error: ImageError, stage: str, data: bytes | None = None) -> None:
-        """Adds a rejected image.
-
-        Args:
-            ref: The image.
-            error: Why.
-            stage: `read`, `decode` or `copy`.
-            data: Its original bytes, if they were read.
-        """
+        """Adds an image, at what stage and why (`read`, `decode`, `copy`), with what was read."""
         reject = Reject(
             ref.key, ref.origin, ref.label, str(ref.split), error.code, stage, error.message
         )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import difflib
 import importlib.util
 import os
 import re
 import select
 import sys
+import tempfile
 import urllib.parse
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 from imageshards.errors import UserError, user_error_in
@@ -145,6 +147,27 @@ def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
             raise
         print(f"{program}: {known}", file=sys.stderr)
         return EXIT_USER_ERROR
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Keeps lines off the terminal that native code writes before any log level is read.
+
+    So the file descriptor itself is redirected; after an error they are shown.
+    """
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            log.seek(0)
+            os.write(terminal, log.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
 
 
 def check_installed(package: str) -> None:

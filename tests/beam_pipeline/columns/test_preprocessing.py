@@ -83,7 +83,7 @@ def test_module_outputs_replace_the_columns(through_module):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("preprocessing_fn = 3", "has no function preprocessing_fn"),
+        ("preprocessing_fn = 3", "which has no such function; .* preprocessing_fn"),
         ("import no_such_module_xyz", "failed to load .ModuleNotFoundError: No module named"),
         ("def broken(:", "failed to load .SyntaxError"),
         ("raise SystemExit(3)", "failed to load .SystemExit: 3"),

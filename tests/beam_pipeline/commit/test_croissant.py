@@ -69,29 +69,22 @@ def test_what_cannot_be_is_refused(flag, value, expected):
 
 
 @pytest.mark.process
-def test_mlcroissant_knows_what_the_flags_said(insects):
+def test_mlcroissant_finds_it_valid_knows_what_the_flags_said_and_reads_the_index(insects):
     mlc = pytest.importorskip("mlcroissant", reason="mlcroissant is not installed")
     logging.getLogger("absl").setLevel(logging.ERROR)
-    known = mlc.Dataset(str(insects / "croissant.json")).metadata
+    described = mlc.Dataset(str(insects / "croissant.json"))
+    known = described.metadata
     assert (known.name, known.description, known.url) == (
-        "set",
-        "Insects.",
-        "https://example.org/insects",
-    )
+        "set", "Insects.", "https://example.org/insects",
+    )  # fmt: skip
     assert [creator.name for creator in known.creators] == ["Ada Lovelace", "A Museum"]
     assert known.license == ["https://creativecommons.org/licenses/by/4.0/"]
     assert known.date_published.date().isoformat() == "2026-11-22"
-    missing = [text for text in known.ctx.issues.warnings if "citeAs" not in text]
-    assert missing == []
-
-
-@pytest.mark.process
-def test_mlcroissant_reads_the_index_as_its_records(insects):
-    mlc = pytest.importorskip("mlcroissant", reason="mlcroissant is not installed")
-    records = list(mlc.Dataset(str(insects / "croissant.json")).records("records"))
+    assert not known.ctx.issues.errors
+    assert [text for text in known.ctx.issues.warnings if "citeAs" not in text] == []
     rows = read_index(str(insects), manifest(insects)).to_pylist()
-    assert len(records) == len(rows) == 36
-    found = {record["records/key"].decode(): record for record in records}
+    found = {record["records/key"].decode(): record for record in described.records("records")}
+    assert len(found) == len(rows) == 36
     for row in rows:
         record = found[row["key"]]
         for name, value in row.items():

@@ -55,15 +55,6 @@ def test_a_shard_gives_the_last_records_of_a_class_of_which_it_takes_none(counts
         assert (source, name) not in takes
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=40))
-def test_of_one_class_no_plan_has_fewer_moves(counts):
-    base, odd = divmod(sum(counts), len(counts))
-    # At best the fullest `odd` shards keep base + 1 records.
-    fullest = sorted(counts, reverse=True)
-    least = sum(max(0, c - base - (i < odd)) for i, c in enumerate(fullest))
-    assert len(plan_moves([{"a": count} for count in counts])) == least
-
-
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 9), st.data())
 def test_a_reject_costs_two_moves_at_most(classes, shards, data):
     dealt = [name for name, count in enumerate(classes) for _ in range(count)]  # as a plan deals

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import pathlib
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
-from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.options import ImageOptions, PlanOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import PlanShards
@@ -162,37 +160,6 @@ def test_finalize_write_may_be_done_again_in_any_state(
     pathlib.Path(files[0]).unlink()
     with pytest.raises(FileNotFoundError):  # a shard that is lost ends the write
         finalize(sink, temporary, results)
-
-
-def test_finished_shards_wait_where_they_are_told_to(batches, tmp_path):
-    """With a staging folder nothing gets its final name, and a second run does nothing again."""
-    staging = tmp_path / "staging"
-    staging.mkdir()
-    written = []
-    for _ in range(2):
-        write = WriteBalancedTFRecord(f"{tmp_path}/set/", image=SMALL, staging=str(staging))
-        run(batches, write, shards=2)
-        assert not (tmp_path / "set").exists()
-        written.append({p.name: p.stat().st_mtime_ns for p in staging.iterdir()})
-    assert written[0] == written[1]
-    assert set(written[0]) == {
-        "train-00000-of-00002", "train-00000-of-00002.json",
-        "train-00001-of-00002", "train-00001-of-00002.json",
-    }  # fmt: skip
-    said = json.loads((staging / "train-00000-of-00002.json").read_text())
-    assert said["num_records"] == 11 and sum(said["classes"].values()) == 11
-
-
-def test_processes_of_a_pool_write_the_same(batches, tmp_path):
-    run(batches, WriteBalancedTFRecord(f"{tmp_path}/here-", image=SMALL))
-    with LocalPool(2, lambda sentence: None) as pool:
-        run(batches, WriteBalancedTFRecord(f"{tmp_path}/pool-", image=SMALL, pool=pool))
-        assert pool.progress()[0] == 21
-    here = sorted(tmp_path.glob("here-*"))
-    assert [p.read_bytes() for p in here] == [
-        p.read_bytes() for p in sorted(tmp_path.glob("pool-*"))
-    ]
-    assert len(here) == 4
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capfd, caplog):
