@@ -42,12 +42,15 @@ def test_an_output_inside_the_input(photos, capfd):
     ("flags", "expected"),
     [
         (["--input", "absent"], "absent' cannot be listed"),
-        (["--class_names", "cat,cow"], "--class_names does not hold the label 'dog'"),
+        (
+            ["--class_names", "cat,cow", "--plan_only"],
+            "--class_names does not hold the label 'dog'",
+        ),
         (["--image_sise", "3", "--plan_only"], "did you mean --image_size"),
         (["--direct_num_workers", "many"], "--direct_num_workers"),
         (["--transform_module", "absent.py"], "absent.py"),
     ],
-    ids=["an input", "a worker's", "no flag", "processes", "a module"],
+    ids=["an input", "a label", "no flag", "processes", "a module"],
 )
 def test_a_mistake_leaves_no_output(photos, tmp_path, capfd, flags, expected):
     source = [] if "--input" in flags else ["--input", photos]
@@ -149,6 +152,7 @@ def test_a_mistake_is_one_line_on_the_terminal_and_a_bug_is_a_traceback(photos, 
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("imageshards build: --num_shards received 99")
     assert "while running" not in line
+    assert not (tmp_path / "out").exists()
     done = subprocess.run([*command, "--salt", "x"], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert "TypeError: 'NoneType' object is not callable" in done.stderr
