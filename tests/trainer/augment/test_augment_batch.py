@@ -114,9 +114,7 @@ def test_an_erased_rectangle_has_the_area_the_shape_and_the_colour_asked_for() -
     expected[:2, :4] = True
     np.testing.assert_array_equal(erased, expected)
     np.testing.assert_allclose(found[0][~expected], PICTURE[0, :, :8].numpy()[~expected], atol=0.01)
-
-
-def test_erasing_may_cover_everything_but_never_leaves_the_picture() -> None:
+    # It may cover everything, but never leaves the picture.
     found = _adjusted(PICTURE, erase=True, erase_area=1.0, erase_aspect=3.0, erase_x=0.999)
     assert np.isfinite(found).all() and (found[0, :, -1] == [1, 2, 3]).all()
 

@@ -111,8 +111,3 @@ def test_a_picture_that_is_not_of_the_manifests_size_is_an_error() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="EnsureShape|not compatible"):
         _decode(jpegs, image_spec((8, 8)), (8, 8))
     assert _decode(jpegs, image_spec((8, 8), varies=True), (8, 8)).shape == (1, 8, 8, 3)
-
-
-def test_bytes_that_are_no_picture_are_an_error() -> None:
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        _decode(tf.constant([b"no picture"]), image_spec((8, 8)), (8, 8))

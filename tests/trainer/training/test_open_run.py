@@ -27,21 +27,15 @@ from trainer.training.open_run import (
 )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("settings") / "shards"
-    return make_data_set(path, {"train": 12, "validation": 3}, size_px=((8, 8),))
-
-
-def _config(folder: pathlib.Path, read: dict[str, Any], **changes: Any) -> RunConfig:
+def _config(shapes: pathlib.Path, read: dict[str, Any], **changes: Any) -> RunConfig:
     given: dict[str, Any] = {"batch_size": 4, "augment_on": "host", **read}
-    return RunConfig(ReadConfig(str(folder), **given), "out", **changes)
+    return RunConfig(ReadConfig(str(shapes), **given), "out", **changes)
 
 
 def _settings(
-    folder: pathlib.Path, read: dict[str, Any] | None = None, **changes: Any
+    shapes: pathlib.Path, read: dict[str, Any] | None = None, **changes: Any
 ) -> dict[str, Any]:
-    config = _config(folder, read or {}, **changes)
+    config = _config(shapes, read or {}, **changes)
     return settings_of(config, open_data(config.read)[0])
 
 
@@ -58,10 +52,10 @@ def test_every_epoch_ends_with_its_last_whole_batch(counts: tuple[int, int], tot
     assert ends[-1] == total <= epochs.count * records // batch
 
 
-def test_a_run_is_as_long_as_its_epochs_or_steps(folder: pathlib.Path) -> None:
-    for changes, total in (({"epochs": 3}, 9), ({"steps": 17}, 17)):
-        config = _config(folder, {}, **changes)
-        assert epochs_of(config, open_data(config.read)[0]) == Epochs(12, 4, total)
+def test_a_run_is_as_long_as_its_epochs_or_steps(shapes: pathlib.Path) -> None:
+    for changes, total in (({"epochs": 3}, 16), ({"steps": 17}, 17)):
+        config = _config(shapes, {}, **changes)
+        assert epochs_of(config, open_data(config.read)[0]) == Epochs(22, 4, total)
 
 
 _STEPS = {"optimizer": OptimizerConfig(schedule="step", decay_steps=5)}
@@ -72,7 +66,7 @@ _STEPS = {"optimizer": OptimizerConfig(schedule="step", decay_steps=5)}
     [
         ({}, {"read": {"cache": "disk"}}),
         ({}, {"read": {"threads": 1, "skip_broken": 3}}),
-        ({}, {"read": {"image_size": (8, 8)}}),  # the data set's own
+        ({}, {"read": {"image_size": (12, 12)}}),  # the data set's own
         ({}, {"replicas": 2}),
         ({}, {"checkpoint_steps": 1, "keep_checkpoints": 9}),
         ({}, {"epochs": 50}),
@@ -82,9 +76,9 @@ _STEPS = {"optimizer": OptimizerConfig(schedule="step", decay_steps=5)}
     ids=str,
 )
 def test_settings_that_change_no_step_may_differ(
-    folder: pathlib.Path, begun: dict[str, Any], changes: dict[str, Any]
+    shapes: pathlib.Path, begun: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    check_same("out", _settings(folder, **begun), _settings(folder, **changes))
+    check_same("out", _settings(shapes, **begun), _settings(shapes, **changes))
 
 
 _NEVER = [
@@ -99,32 +93,32 @@ _NEVER = [
     ({"optimizer": OptimizerConfig(learning_rate=0.5)}, "--learning_rate received 0.5"),
     ({"optimizer": OptimizerConfig(ema=0.9)}, "--ema received 0.9"),
     # Schedules whose rate depends on the length of the run.
-    ({"optimizer": OptimizerConfig(schedule="step"), "epochs": 6}, "--steps received 18"),
-    ({"optimizer": OptimizerConfig(schedule="cosine"), "epochs": 6}, "--steps received 18"),
+    ({"optimizer": OptimizerConfig(schedule="step"), "epochs": 6}, "--steps received 33"),
+    ({"optimizer": OptimizerConfig(schedule="cosine"), "epochs": 6}, "--steps received 33"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "flag"), _NEVER, ids=[flag for _, flag in _NEVER])
 def test_a_changed_setting_is_refused_by_its_flag(
-    folder: pathlib.Path, changes: dict[str, Any], flag: str
+    shapes: pathlib.Path, changes: dict[str, Any], flag: str
 ) -> None:
-    begun = _settings(folder)
+    begun = _settings(shapes)
     if flag.startswith("--steps"):
-        begun = _settings(folder, optimizer=changes["optimizer"])
+        begun = _settings(shapes, optimizer=changes["optimizer"])
     with pytest.raises(UserError) as caught:
-        check_same("out", begun, _settings(folder, **changes))
+        check_same("out", begun, _settings(shapes, **changes))
     assert str(caught.value).startswith(flag) and "--overwrite" in str(caught.value)
 
 
-def test_another_data_set_is_refused(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_another_data_set_is_refused(shapes: pathlib.Path, tmp_path: pathlib.Path) -> None:
     other = make_data_set(tmp_path / "o", {"train": 12, "validation": 3}, size_px=((8, 8),))
     edit_manifest(other, classes=["circle", "square", "oval"])
     with pytest.raises(UserError, match="a run on other data: the manifest has changed"):
-        check_same("out", _settings(folder), _settings(other))
+        check_same("out", _settings(shapes), _settings(other))
 
 
-def test_a_run_in_another_order_is_not_resumed(folder: pathlib.Path) -> None:
-    settings = _settings(folder)
+def test_a_run_in_another_order_is_not_resumed(shapes: pathlib.Path) -> None:
+    settings = _settings(shapes)
     older = {name: value for name, value in settings.items() if name != "order_version"}
     with pytest.raises(UserError, match="version 1 of their order, .* --overwrite") as caught:
         check_same("out", older, settings)
@@ -132,14 +126,14 @@ def test_a_run_in_another_order_is_not_resumed(folder: pathlib.Path) -> None:
 
 
 def test_overwriting_reads_nothing_of_the_old_run(
-    folder: pathlib.Path, tmp_path: pathlib.Path
+    shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     """Its list of broken records may be of other data, or no list at all."""
     tf = pytest.importorskip("tensorflow")
     broken = tmp_path / "broken.json"
     broken.write_text("no list")
     (tmp_path / ".run").touch()
-    config = _config(folder, {"skip_broken": 1})
+    config = _config(shapes, {"skip_broken": 1})
     config = dataclasses.replace(config, output=str(tmp_path))
     with begin_run(str(tmp_path), overwrite=True):
         run = open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})

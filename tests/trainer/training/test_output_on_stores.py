@@ -12,7 +12,6 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import UserError
-from tests.support.commands import run_forked
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.store_servers import StoreServer, store_server
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.process
 
 # Augmentation, whose graph takes half a second of each process, does not depend on the output.
 DENSE = ["--model", "tests.support.tiny_models:dense", "--augment", "none"]
-SHORT = ["--steps", 4, "--checkpoint_steps", 1]
 
 
 # What is below these calls is tried with each store where it is: here one is enough.
@@ -68,32 +66,22 @@ def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
     kill_at_every_write(output, monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(shapes: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A run on the local disk."""
-    folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    ran = run_forked("trainer", *_flags(shapes, folder, *SHORT))
-    assert ran.returncode == 0, ran.stderr
-    return folder
-
-
-# In s3:// test_several_hosts kills a run.
-
-
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_other_commands_read_the_model_where_it_is(
+def test_a_model_is_trained_in_a_bucket_and_the_other_commands_read_it_there(
     shapes: pathlib.Path,
-    undisturbed: pathlib.Path,
     output: str,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    storage.copy_folder(str(undisturbed), output)
+    assert main(_flags(shapes, output, "--steps", 2)) == 0
+    assert f"model    {output}/model.keras" in capsys.readouterr().out
+    near = str(tmp_path / "near")
+    storage.copy_folder(output, near)
     picture = tmp_path / "a.jpg"
     picture.write_bytes(encoded(scene(60, 50)))
     figures, rows = [], []
-    for model in (str(undisturbed), output):
+    for model in (near, output):
         flags = ["--model_path", model, "--data", str(shapes), "--json"]
         assert evaluate.main([*flags, "--report", f"{output}/evaluated"]) == 0
         found = json.loads(capsys.readouterr().out)
