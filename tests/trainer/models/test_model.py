@@ -160,25 +160,6 @@ def test_weights_of_another_head_leave_the_head_random(
     assert re.search(r": 4 of 5 layers; left random: dense\w*\n", capsys.readouterr().out)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [".keras", ".h5"])
-def test_weights_of_a_bare_architecture_fit_inside(tmp_path: pathlib.Path, kind: str) -> None:
-    """`.h5`: as keras.applications publishes them, by the layers' names."""
-    path = str(tmp_path / f"published{kind}")
-    donor = keras.applications.MobileNetV2(weights=None, classes=7, input_shape=(32, 32, 3))
-    if kind == ".h5":
-        from keras.src.legacy.saving.legacy_h5_format import save_model_to_hdf5
-
-        save_model_to_hdf5(donor, path, include_optimizer=False)
-    else:
-        donor.save(path)
-    network = _build("MobileNetV2", (32, 32), 4, RGB)
-    found = load_weights(network, path)
-    loaded, total = map(int, re.findall(r" (\d+) of (\d+) layers; left random: \w+$", found)[0])
-    assert total - loaded == 1
-    np.testing.assert_array_equal(network.weights[0], donor.weights[0])
-
-
 def test_weights_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None:
     network = _build("cnn", (8, 8), 2, RGB)
     before = replica_run.digest([v.numpy() for v in network.weights])
