@@ -7,6 +7,7 @@ import warnings
 import zipfile
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 
@@ -14,7 +15,6 @@ from imageshards import storage
 from imageshards.errors import UserError
 
 _KINDS = (".keras", ".weights.h5", ".h5")
-_HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 def load_weights(model: keras.Model, path: str) -> str:
@@ -74,11 +74,6 @@ def _load(target: keras.Model, path: str) -> None:
         target.load_weights(path, skip_mismatch=True, **options)
 
 
-def _is_hdf5(path: str) -> bool:
-    with open(path, "rb") as file:
-        return file.read(len(_HDF5)) == _HDF5
-
-
 def _local(path: str) -> str:
     """The file on this machine, looked at; one in a store is copied."""
     if not path.endswith(_KINDS):
@@ -90,15 +85,15 @@ def _local(path: str) -> str:
         if not storage.exists(path):
             raise UserError(f"--weights received {path!r}, which is not there; expected a file.")
         local_path = storage.local_copy(path)
-        sound = (zipfile.is_zipfile if path.endswith(".keras") else _is_hdf5)(local_path)
+        sound = zipfile.is_zipfile(local_path) or h5py.is_hdf5(local_path)
     except OSError as e:
         raise UserError(
             f"--weights received {path!r}, which cannot be read ({e.strerror or e}); expected a "
             "file that may be read."
         ) from e
     if not sound:
-        kind = "Keras archive" if path.endswith(".keras") else "HDF5 file"
         raise UserError(
-            f"--weights received {path!r}, which is no {kind}; expected one: was it copied whole?"
+            f"--weights received {path!r}, which is no Keras archive and no HDF5 file; expected "
+            "one: was it copied whole?"
         )
     return local_path

@@ -146,14 +146,8 @@ def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy
         cluster_register_timeout_in_ms=1000 * int(hosts.timeout_sec),
         coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=hosts.count)],
     )
-    try:
-        return tf.distribute.MultiWorkerMirroredStrategy(resolver)
-    except tf.errors.UnknownError as e:
-        address = hosts.addresses[hosts.index]
-        raise UserError(
-            f"--cluster names {address} for this host, where TensorFlow cannot start its server "
-            f"({e.message}); expected a free port that the other hosts reach."
-        ) from e
+    # Its port was free when the hosts met.
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
 def _hide_others(gpus: list[Any]) -> None:

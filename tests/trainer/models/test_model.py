@@ -171,7 +171,7 @@ def test_weights_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None
         ("absent.keras", "which is not there"),
         ("weights.ckpt", r"expected a file that ends in \.keras"),
         ("text.keras", "which is no Keras archive"),
-        ("text.h5", "which is no HDF5 file"),
+        ("text.h5", "no HDF5 file"),
         ("other.weights.h5", "in which nothing fits --model cnn"),
     ]:
         with pytest.raises(UserError, match=f"--weights received .*{reason}"):
