@@ -13,7 +13,6 @@ from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.commands import console
 from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_classifier
-from trainer.dataset.tensorflow_files import check_readable
 from trainer.imports import quiet_import
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def find_files(paths: Sequence[str]) -> list[str]:
 def _pictures_in(path: str) -> list[str] | None:
     """The pictures in a folder, sorted; None where `path` is no folder."""
     try:
-        check_readable(path, "FILE")
+        storage.check_bucket(path, "FILE", must_list=False)
         if not storage.is_folder(path):
             return None
         found = (file.path for file in storage.files_below(path))
