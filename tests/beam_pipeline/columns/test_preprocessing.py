@@ -155,3 +155,15 @@ def test_exported_model_serves_with_plain_tensorflow(through_module):
         },
         [],
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_tensorflow_transform_comes_without_keras_3_matplotlib_or_its_start_up_lines():
+    code = (
+        "import sys\n"
+        "from beam_pipeline.columns.preprocessing import import_tensorflow_transform\n"
+        "import_tensorflow_transform()\n"
+        "sys.exit(str({'keras', 'matplotlib', 'trainer'} & sys.modules.keys() or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 
 import pytest
 
-from imageshards.commands import export_index
 from imageshards.example import decode_example
 from imageshards.index import read_index
 from imageshards.manifest import shards_of
 from imageshards.tfrecord import frame_record
-from tests.support.builds import build, manifest
+from tests.support.builds import manifest
 
 pytestmark = pytest.mark.process
 
@@ -39,17 +37,3 @@ def test_every_record_is_where_its_row_says_with_what_it_says(insects):
         assert features["image/class/label"] == [row["label"]]
         assert (row["source_bytes"], row["width"], row["height"]) == (len(original), 32, 24)
         assert row["source_sha256"] == hashlib.sha256(original).hexdigest()
-
-
-def test_a_replacement_leaves_no_index_of_the_old_data_set(insects, tmp_path):
-    output = shutil.copytree(insects, tmp_path / "set")
-    assert export_index.main([str(output)]) == 0
-    assert len(list(output.glob("*.idx"))) == 6
-    flags = ["--splits", "train=0.8,validation=0.2", "--num_shards", "train=2,validation=1"]
-    flags += ["--max_reject_fraction", "0.5", "--image_size", "32", "--no_report", "--overwrite"]
-    assert build("--input", insects.parent / "photos", "--output", output, *flags) == 0
-    described = manifest(output)
-    files = {shard["index"]["file"] for s in described["splits"].values() for shard in s["shards"]}
-    assert {f"index/{path.name}" for path in (output / "index").iterdir()} == files
-    assert len(files) == 3
-    assert not list(output.glob("*.idx"))

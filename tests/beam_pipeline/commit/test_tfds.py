@@ -87,11 +87,6 @@ def test_names_tfds_would_confuse_are_left_out(tmp_path, described, classes):
     assert (label.num_classes, label.names) == (2, ["0", "1"])
 
 
-def test_the_order_of_features_changes_nothing(described):
-    reordered = {**described, "features": dict(reversed(described["features"].items()))}
-    assert tfds_files(described, "x") == tfds_files(reordered, "x")
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("Cats & Dogs", "cats_dogs"), ("日本", "images")],

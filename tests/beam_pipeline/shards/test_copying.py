@@ -101,13 +101,13 @@ def test_another_label_changes_two_features_and_the_same_one_nothing(made):
 
 
 def test_another_record_in_its_place_is_refused(made):
-    (ref, _), (_, other), *_ = refs_of(made)
-    with pytest.raises(ImageError, match="another record"):
-        copy_record(ref, other, {"cat": 0, "dog": 1})
-    features = decode_example(other)
+    (ref, payload), (_, other), *_ = refs_of(made)
+    features = decode_example(payload)
     del features["image/width"]
-    named = refs_of(made)[1][0]
-    with pytest.raises(ImageError, match="has no image/width"):
-        copy_record(named, encode_example(features), {"cat": 0, "dog": 1})
-    with pytest.raises(ImageError, match="no tf.train.Example"):
-        copy_record(ref, b"\xff" * 9, {"cat": 0, "dog": 1})
+    for found, said in (
+        (other, "another record"),
+        (encode_example(features), "has no image/width"),
+        (b"\xff" * 9, "no tf.train.Example"),
+    ):
+        with pytest.raises(ImageError, match=said):
+            copy_record(ref, found, {"cat": 0, "dog": 1})
