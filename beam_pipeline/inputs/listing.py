@@ -1,4 +1,4 @@
-"""From an input to listing tasks, and from a task to batches of references."""
+"""From an input to listing tasks, and from a task to references."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from beam_pipeline.inputs.layout import SPLIT_FOLDERS, input_root, is_glob, layo
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inputs.table_rows import parts
 from beam_pipeline.options import COLUMN_FLAGS, DATA_SET, TABLE, InputOptions, label_group
-from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import printable
 
-BATCH_SIZE = 1000
 EMPTY_CLASS_FOLDER = "empty_class_folder"
 EMPTY_SPLIT_FOLDER = "empty_split_folder"
 UNREAD_FORMAT = "unread_format"
@@ -191,8 +190,8 @@ def _is_split(name: str) -> bool:
 
 def list_task(
     task: ListingTask, source: InputOptions, schema: TableSchema | None
-) -> Iterator[RefBatch | Skipped]:
-    """Lists what a task says: batches of references, and files that were passed over.
+) -> Iterator[ImageRef | Skipped]:
+    """Lists what a task says: references, and what was passed over.
 
     Raises:
         UserError: A file name does not match --label_regex, or a row of a table is wrong.
@@ -209,7 +208,6 @@ def list_task(
         refs = list_records(task.path, task.split, task.entry, source.record_columns)
     else:
         refs = _image_refs(task, source)
-    batch: list[ImageRef] = []
     splits: set[str] = set()
     is_empty = task.label is not None
     for ref in refs:
@@ -220,12 +218,7 @@ def list_task(
         is_empty = False
         if ref.split:
             splits.add(ref.split)
-        batch.append(ref._replace(source=task.source) if task.source else ref)
-        if len(batch) == BATCH_SIZE:
-            yield RefBatch(batch)
-            batch = []
-    if batch:
-        yield RefBatch(batch)
+        yield ref._replace(source=task.source) if task.source else ref
     if source.tells_given_splits:
         yield from (Skipped(GIVEN_SPLIT, split) for split in sorted(splits))
     if is_empty:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import apache_beam as beam
 
-from beam_pipeline.inputs import listing
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
@@ -19,6 +18,8 @@ from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.progress import note_activity
 from imageshards.storage import is_local
+
+BATCH_SIZE = 1000
 
 # Folders of a store that are listed at once, and tasks that are one element.
 _TASKS_AT_ONCE = 16
@@ -110,7 +111,7 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs) -> Iterator[Any]:
             continue
         held += each.refs
         note_activity("listing", len(each.refs), "image")
-        if len(held) >= listing.BATCH_SIZE:
+        if len(held) >= BATCH_SIZE:
             yield RefBatch(held)
             held = []
     if held:
@@ -119,11 +120,17 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs) -> Iterator[Any]:
 
 def _list(task: ListingTask, inputs: _Inputs) -> Iterator[Any]:
     skipped: collections.Counter[str] = collections.Counter()
+    refs: list[ImageRef] = []
     for found in list_task(task, *inputs[task.source]):
         if isinstance(found, Skipped):
             skipped[str(found)] += 1
-        else:
-            yield found
+            continue
+        refs.append(found)
+        if len(refs) == BATCH_SIZE:
+            yield RefBatch(refs)
+            refs = []
+    if refs:
+        yield RefBatch(refs)
     if skipped:
         yield beam.pvalue.TaggedOutput("skipped", dict(skipped))
 

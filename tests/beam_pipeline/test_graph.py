@@ -15,7 +15,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from beam_pipeline.inputs import duplicate_keys, listing
+from beam_pipeline.inputs import duplicate_keys
+from beam_pipeline.inputs import transforms as inputs
 from beam_pipeline.planning import plan
 from beam_pipeline.planning import transforms as planning
 from tests.support import builds
@@ -127,7 +128,7 @@ class Growth:
 def growth(case, tmp_path_factory) -> Growth:
     larger = _build(case.kind, LARGE, tmp_path_factory.mktemp(f"{case.kind}-more"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "BATCH_SIZE", BATCH)
+        patch.setattr(inputs, "BATCH_SIZE", BATCH)
         patch.setattr(planning, "SAMPLE_SIZE", SAMPLE)
         patch.setattr(plan, "MIN_BUCKET_SIZE", 1)
         patch.setattr(duplicate_keys, "BUCKET_SIZE", 2 * SHARD)

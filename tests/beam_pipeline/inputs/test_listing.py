@@ -42,7 +42,7 @@ def listed(path: object, **options) -> tuple[list[ImageRef], dict[str, int]]:
     for task in listing_tasks(source):
         for found in list_task(task, source, schema):
             if not isinstance(found, Skipped):
-                refs += found.refs
+                refs.append(found)
             elif not found.name:
                 skipped[found.reason] += 1
     return sorted(refs, key=lambda ref: ref.key), dict(skipped)

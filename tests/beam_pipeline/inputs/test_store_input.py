@@ -13,7 +13,7 @@ from beam_pipeline.inputs.image_table import read_schema
 from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import list_task, listing_tasks
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import ImageError, UserError
 from tests.support.builds import build, class_folders, manifest, shard_bytes
@@ -150,9 +150,8 @@ def _unchecked(output: pathlib.Path) -> list[str]:
 def _listed(uri: str, **options) -> list[ImageRef]:
     source = InputOptions(uri, **options)
     schema = read_schema(source) if layout_of(source) == "table" else None
-    found = [b for f in listing_tasks(source) for b in list_task(f, source, schema)]
-    refs = [ref for batch in found if isinstance(batch, RefBatch) for ref in batch.refs]
-    return sorted(refs, key=lambda ref: ref.key)
+    found = [ref for task in listing_tasks(source) for ref in list_task(task, source, schema)]
+    return sorted((ref for ref in found if isinstance(ref, ImageRef)), key=lambda ref: ref.key)
 
 
 def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there):

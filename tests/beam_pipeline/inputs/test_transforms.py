@@ -8,7 +8,8 @@ import tracemalloc
 import pytest
 
 from beam_pipeline.inputs import folders, transforms
-from beam_pipeline.inputs.listing import BATCH_SIZE, ListingTask
+from beam_pipeline.inputs.listing import ListingTask
+from beam_pipeline.inputs.transforms import BATCH_SIZE
 from beam_pipeline.options import InputOptions
 from imageshards.storage import files
 from imageshards.storage.base import Backend, Stat
