@@ -15,7 +15,7 @@ from trainer.augment.geometry import (
     scale_down,
     transform_pictures,
 )
-from trainer.augment.params import LEVELS, NO_MIX, Params, Strengths, draw_params
+from trainer.augment.params import LEVELS, LIGHT, NO_MIX, Params, Strengths, draw_params
 from trainer.augment.pixels import (
     adjust_pixels,
     clip_to_uint8,
@@ -54,8 +54,8 @@ def augmented_pictures(
     """
     strengths = LEVELS[level]
     source = _Source(image, size)
-    strong = strengths.changes_pixels
-    finish_one = _strong_picture(source, fill) if strong else _light_picture(source)
+    is_light = strengths is LIGHT
+    finish_one = _light_picture(source) if is_light else _strong_picture(source, fill)
 
     def pictures(
         encoded: tf.Tensor, position: tf.Tensor, at_once: int = DECODED_AT_ONCE
@@ -137,7 +137,7 @@ class _Source:
             window = scale_down(window, ratio)
             height, width = tf.math.ceil(height / ratio), tf.math.ceil(width / ratio)
             work["ratio_index"] = index
-        if not strengths.changes_pixels:
+        if strengths is LIGHT:
             return work | {"part": _as_integers(window)}
         part = rotated_bounds(window, params["half_tangent"], height, width)
         inside = window._replace(y=window.y - part.y, x=window.x - part.x)

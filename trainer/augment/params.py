@@ -87,17 +87,6 @@ class Strengths:
     mixup: float = 0.0
     cutmix: float = 0.0
 
-    @property
-    def changes_pixels(self) -> bool:
-        """Whether a single picture is changed by more than crop and flip."""
-        colors = self.brightness + self.contrast + self.saturation
-        return self.rotation_rad + colors + self.noise_std + self.erase > 0
-
-    @property
-    def mixes(self) -> bool:
-        """Whether pictures of a pair are mixed."""
-        return self.mixup + self.cutmix > 0
-
 
 LIGHT = Strengths(crop_area=(0.5, 1.0))
 STRONG = Strengths(
@@ -151,13 +140,12 @@ def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
         "crop_x": unit["crop_x"],
         "flip": unit["flip"] < strengths.flip,
     }
-    if strengths.changes_pixels:
-        params |= _pixel_params(strengths, unit) | {"noise_key": bits["noise_key"]}
-    if strengths.mixes:
-        pair = tf.bitwise.right_shift(position, tf.constant(1, position.dtype))
-        numbers = unit_floats(random_bits(seed, pair, len(_PAIR), _PAIR_PURPOSE))
-        params |= _pair_params(strengths, _columns(_PAIR, numbers))
-    return params
+    if strengths is LIGHT:  # which crops and flips only
+        return params
+    params |= _pixel_params(strengths, unit) | {"noise_key": bits["noise_key"]}
+    pair = tf.bitwise.right_shift(position, tf.constant(1, position.dtype))
+    numbers = unit_floats(random_bits(seed, pair, len(_PAIR), _PAIR_PURPOSE))
+    return params | _pair_params(strengths, _columns(_PAIR, numbers))
 
 
 def random_bits(seed: int, number: tf.Tensor, count: int, purpose: int = 0) -> tf.Tensor:

@@ -19,7 +19,7 @@ from trainer.augment.geometry import (
     place_window,
     transform_pictures,
 )
-from trainer.augment.params import CUTMIX, LEVELS, MIXUP, Params, draw_params, mix_bits
+from trainer.augment.params import CUTMIX, LEVELS, LIGHT, MIXUP, Params, draw_params, mix_bits
 from trainer.dataset.spec import IMAGE_INPUT, Batch
 
 # Luminance of RGB, ITU-R BT.601.
@@ -46,7 +46,7 @@ def augment_batch(
         level: `light` or `strong`.
         seed: Of the run.
         size: (height, width) in pixels of the result.
-        num_classes: Of the model; None to leave out mixing.
+        num_classes: Of the model; None to leave out mixing, as `light` does.
         fill: Grey level per channel of erased rectangles.
 
     Returns:
@@ -61,10 +61,10 @@ def augment_batch(
     half_tangent = params.get("half_tangent", tf.zeros_like(windows.y))
     maps = affine_maps(windows, params["flip"], half_tangent, size)
     changed = transform_pictures(tf.cast(pictures, tf.float32), maps, size)
-    if strengths.changes_pixels:
+    if strengths is not LIGHT:
         changed = adjust_pixels(changed, params, noise_rows(size[1], channels), fill)
     batch = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: clip_to_uint8(changed)}}
-    if strengths.mixes and num_classes is not None:
+    if num_classes is not None:
         return mix_pairs(batch, params, num_classes)
     return batch
 

@@ -23,7 +23,8 @@ def _batch(count: int = 12, start: int = 0, channels: int = 3) -> dict[str, Any]
 
 def _apply(given: dict[str, Any], level: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     fill = [127.5] * given["inputs"]["image"].shape[-1]
-    args: dict[str, Any] = {"size": SIZE, "num_classes": CLASSES, "fill": fill} | changes
+    mixed_classes = CLASSES if level == "strong" else None
+    args: dict[str, Any] = {"size": SIZE, "num_classes": mixed_classes, "fill": fill} | changes
     return pixels.augment_batch(given, level, seed, **args)
 
 
