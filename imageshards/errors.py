@@ -106,17 +106,9 @@ class ImageError(Exception):
         return f"{self.code}: {self.message}"
 
 
-_USER_ERRORS = (
-    UserError,
-    OutputError,
-    DamagedManifestError,
-    StorageError,
-    LeaseLostError,
-    IndexDamageError,
-)
 # A Beam runner wraps what a worker raised, at times as text only.
 _IN_TEXT = re.compile(
-    rf"(?:{'|'.join(kind.__name__ for kind in _USER_ERRORS)}): "
+    r"(?:User|Output|DamagedManifest|Storage|LeaseLost|IndexDamage)Error: "
     r"(.*?)(?: \[while running [^\n]*)?(?:\n|$)"
 )
 

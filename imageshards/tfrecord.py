@@ -183,14 +183,9 @@ def is_header(head: bytes) -> bool:
 def _read(stream: IO[bytes], count: int) -> bytes:
     """`count` bytes, fewer only at the end: a remote stream may give less per call."""
     data = stream.read(min(count, _MAX_READ_BYTES))
-    if len(data) == count or not data:
-        return data
-    pieces = [data]
-    missing = count - len(data)
-    while missing and (data := stream.read(min(missing, _MAX_READ_BYTES))):
-        pieces.append(data)
-        missing -= len(data)
-    return b"".join(pieces)
+    while len(data) < count and (more := stream.read(min(count - len(data), _MAX_READ_BYTES))):
+        data += more
+    return data
 
 
 def _check_header(header: bytes, offset: int, size_bytes: int | None) -> tuple[str, int]:

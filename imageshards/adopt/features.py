@@ -24,13 +24,6 @@ _USUAL_NAMES = {
     "filename": ("image/filename", "filename", "file_name", "image_name", "image_id", "id"),
     "text": ("image/class/text", "class_name", "label_name"),
 }
-_DTYPES = {
-    "image": ("string",),
-    # Ids first; where there are none, the names of the classes do as well.
-    "label": ("int64", "string"),
-    "filename": ("string",),
-    "text": ("string",),
-}
 
 
 def _pair(flag: str, example: str, text: str) -> tuple[str, str]:
@@ -134,7 +127,9 @@ def find_roles(
     dtype_of_single = {n: dtype_of(values) for n, values in example.items() if len(values) == 1}
 
     def find(role: str, needed: bool = False) -> str | None:
-        dtypes, mapped = _DTYPES[role], options.feature_map.get(role)
+        # Of labels ids first; where there are none, the names of the classes do as well.
+        dtypes = ("int64", "string") if role == "label" else ("string",)
+        mapped = options.feature_map.get(role)
         names = (mapped,) if mapped else (said.get(role) or "", *_USUAL_NAMES[role])
         fit = [name for name in names if dtype_of_single.get(name) in dtypes]
         if fit:
