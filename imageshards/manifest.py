@@ -179,6 +179,7 @@ _MANIFEST = keyed(
         "fingerprint": text(),
     },
     {
+        # Nobody can seek in compressed shards. Manifests of today do not have this key.
         "compression": one_of("none"),
         "shard_by": text(),
         "skipped": _COUNTS,

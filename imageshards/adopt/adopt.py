@@ -91,8 +91,7 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
     # TFDS's names belong to its label only, not to another one that was mapped.
     of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
     classes = name_classes(files, options.class_names or of_tfds, options.label_offset, roles.label)
-    described = _described(output, options, tfds, splits, files, classes, roles)
-    _write_index(output, described, splits, files)
+    described = _describe(output, options, tfds, splits, files, classes, roles)
     try:
         manifest.check_form(described)
     except FormError as e:
@@ -146,7 +145,7 @@ def _check_lengths(
                 )
 
 
-def _described(
+def _describe(
     output: str,
     options: AdoptOptions,
     tfds: TfdsFolder | None,
@@ -155,29 +154,36 @@ def _described(
     classes: Sequence[str],
     roles: Roles,
 ) -> dict[str, Any]:
-    """The manifest."""
+    """Writes the index of every shard; returns the manifest."""
+    num_records = sum(len(file.rows) for file in files.values())
+    features = features_of([file.lengths for file in files.values()], num_records)
 
-    def shard(path: str) -> dict[str, Any]:
-        columns, folder = files[path].rows.columns, folder_from(output, path)
-        counts = Counter(columns["class_name"])
-        return {
+    def shard(split: str, number: int, path: str) -> dict[str, Any]:
+        rows, folder = files[path].rows, folder_from(output, path)
+        counts = Counter(rows.columns["class_name"])
+        entry = {
             "file": storage.name_of(path),
             **({"folder": folder} if folder else {}),
-            "num_records": len(files[path].rows),
-            "num_bytes": sum(columns["num_bytes"]),
+            "num_records": len(rows),
+            "num_bytes": sum(rows.columns["num_bytes"]),
             "sha256": files[path].sha256,
             "classes": {name: counts[name] for name in classes if counts[name]},
         }
+        table = index_table(rows, split, manifest.shard_name(entry), features)
+        # Files of two folders may have one name.
+        return entry | {"index": write_index(output, f"{split}-{number:05d}", table)}
 
-    shards = {name: [shard(path) for path in paths] for name, paths in splits.items()}
+    shards = {
+        name: [shard(name, number, path) for number, path in enumerate(paths)]
+        for name, paths in splits.items()
+    }
     counts = {name: sum(one["num_records"] for one in found) for name, found in shards.items()}
-    num_records = sum(counts.values())
     told: dict[str, Any] = {
         "format_version": manifest.FORMAT_VERSION,
         "splits": {n: {"num_records": counts[n], "shards": found} for n, found in shards.items()},
         "classes": list(classes),
         "first_label": options.label_offset,
-        "features": features_of([file.lengths for file in files.values()], num_records),
+        "features": features,
         "image": _image(tfds, roles.image, files),
         "shard_by": _shard_by([one["classes"] for found in shards.values() for one in found]),
         "listed": num_records,
@@ -206,19 +212,3 @@ def _image(
     if len(sizes) == 1 and min(sizes) > (0, 0):
         return {"size": [*min(sizes)], "mode": "exact", "channels": channels}
     return {"size": None, "mode": "none", "channels": channels}
-
-
-def _write_index(
-    output: str,
-    described: Mapping[str, Any],
-    splits: Mapping[str, Sequence[str]],
-    files: Mapping[str, ScannedFile],
-) -> None:
-    """Writes an index file for every shard, and names it in the manifest's entry."""
-    for name, paths in splits.items():
-        for number, path in enumerate(paths):
-            shard = described["splits"][name]["shards"][number]
-            file = manifest.shard_name(shard)
-            table = index_table(files[path].rows, name, file, described["features"])
-            # Files of two folders may have one name.
-            shard["index"] = write_index(output, f"{name}-{number:05d}", table)

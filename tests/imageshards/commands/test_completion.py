@@ -62,8 +62,3 @@ def test_every_shell_has_a_script(shell, capsys):
     assert "learning_rate" in script and "export-index" in script
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
-
-
-def test_another_shell_is_one_sentence(capsys):
-    assert main(["completion", "fish"]) == 2
-    assert "invalid choice: 'fish'" in capsys.readouterr().err
