@@ -6,8 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from imageshards.duplicates import near
 from imageshards.duplicates.near import count_bits, near_pairs
@@ -35,14 +33,8 @@ def some_hashes(count: int, bits: int = 64, seed: int = 0) -> np.ndarray:
 def test_all_near_pairs_are_found_each_once(distance, bits, monkeypatch):
     monkeypatch.setattr(near, "_MAX_CELL", 40)  # cells are cut again
     monkeypatch.setattr(near, "_USUAL_CELL", 1)  # by more than one equal band
+    assert near_pairs(np.empty(0, np.uint64), distance).shape == (0, 2)
     hashes = some_hashes(800, bits)
-    assert near_pairs(hashes, distance).tolist() == by_brute_force(hashes, distance)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.sets(st.integers(0, 2**64 - 1), max_size=30), st.integers(0, 10))
-def test_any_few_hashes(values, distance):
-    hashes = np.array(sorted(values), np.uint64)
     assert near_pairs(hashes, distance).tolist() == by_brute_force(hashes, distance)
 
 
