@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import email.utils
-import functools
 import io
 import os
 import socket
@@ -150,7 +149,7 @@ class GcsBackend(ObjectStore):
         bucket, name = split_uri(path)
         return self._client.bucket(bucket).blob(name)
 
-    def direct_get(self, path: str) -> Callable[[int | None], bytes | None] | None:
+    def direct_get(self, path: str, max_bytes: int | None) -> bytes | None:
         if self._direct is None:
             return None
         bucket, name = split_uri(path)
@@ -160,7 +159,7 @@ class GcsBackend(ObjectStore):
             with self.translate_errors(path):
                 url = self._base + target
                 self._credentials.before_request(self._refresh, "GET", url, headers)
-        return functools.partial(self._direct.get, target, headers)
+        return self._direct.get(target, headers, max_bytes)
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         data: bytes = self._blob(path).download_as_bytes(

@@ -14,7 +14,7 @@ import io
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from imageshards.errors import StorageError
@@ -97,7 +97,7 @@ class ObjectStore(Backend):
         """
 
     @abc.abstractmethod
-    def direct_get(self, path: str) -> Callable[[int | None], bytes | None] | None:
+    def direct_get(self, path: str, max_bytes: int | None) -> bytes | None:
         """Reads an object past the library (`DirectReader.get`); None if it cannot, or not yet."""
 
     @abc.abstractmethod
@@ -135,14 +135,12 @@ class ObjectStore(Backend):
             check_may_write(getattr(self._call, "path", ""))
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        get_directly = self.direct_get(path)
-        if get_directly is not None:
-            try:
-                data = get_directly(max_bytes)
-            except FileNotFoundError as e:
-                raise self._translated(path, StoreFailure("missing", "404")) from e
-            if data is not None:
-                return data
+        try:
+            data = self.direct_get(path, max_bytes)
+        except FileNotFoundError as e:
+            raise self._translated(path, StoreFailure("missing", "404")) from e
+        if data is not None:
+            return data
         if max_bytes is not None:
             return self.read_range(path, 0, max_bytes)
         with self.translate_errors(path):

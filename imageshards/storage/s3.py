@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import email.utils
 import errno
-import functools
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import boto3
@@ -157,7 +156,7 @@ class S3Backend(ObjectStore):
     def probe(self, bucket: str, prefix: str) -> None:
         self._hasty_client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
 
-    def direct_get(self, path: str) -> Callable[[int | None], bytes | None] | None:
+    def direct_get(self, path: str, max_bytes: int | None) -> bytes | None:
         bucket, key = split_uri(path)
         direct = self._direct.get(bucket)
         if direct is None:
@@ -168,7 +167,7 @@ class S3Backend(ObjectStore):
             region, service = direct.scope
             frozen = self._credentials.get_frozen_credentials()
             S3SigV4Auth(frozen, service, region).add_auth(request)
-        return functools.partial(direct.reader.get, target, dict(request.headers.items()))
+        return direct.reader.get(target, dict(request.headers.items()), max_bytes)
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         bucket, key = split_uri(path)

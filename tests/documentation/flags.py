@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -15,36 +16,22 @@ PROGRAMS = ("beam_pipeline", "deploy", "imageshards", "trainer")
 PASSES_ON = ("build",)
 # Stands for what is left out.
 ELLIPSES = ("…", "...")
-_ENDS = frozenset("();<>|&\n")
+_ENDS = "();<>|&\n"
 
 
 def calls(shell: str) -> Iterator[list[str]]:
     """Every `imageshards …` and `python -m PROGRAM …` of a shell's text, as words."""
-    text = ""
-    for line in shell.splitlines():
-        text += line
-        if text.endswith("\\"):
-            text = text[:-1]
-            continue
-        try:
-            words = _words(text)
-        except ValueError:  # a quote that a later line closes
-            text += "\n"
-            continue
-        text = ""
-        yield from _calls_in(words)
-
-
-def _words(line: str) -> list[str]:
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    return list(lexer)
+    text = re.sub(r"(^|\s)#.*", r"\1", shell.replace("\\\n", " "), flags=re.MULTILINE)
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=_ENDS)
+    # The end of a line is the end of a command.
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+    yield from _calls_in(list(lexer))
 
 
 def _calls_in(words: Sequence[str]) -> Iterator[list[str]]:
     begun: list[str] | None = None
     for place, word in enumerate([*words, ";"]):
-        if set(word) <= _ENDS and word:
+        if word and set(word) <= set(_ENDS):
             if begun:
                 yield begun
             begun = None
