@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
-import tempfile
 
 import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
 
 from beam_pipeline.inputs.selection import (
     SelectImages,
@@ -22,33 +22,19 @@ from imageshards.errors import UserError, user_error_in
 from tests.support.dataset_factory import Dataset
 
 
-def refs(names: str, source: int = 0) -> list[ImageRef]:
-    """References to `a1 b2` …: a class and a number."""
-    return [ImageRef(name, f"/in{source}/{name}", name[0], source=source) for name in names.split()]
-
-
-def write_json(rows: list, path: pathlib.Path) -> None:
-    path.write_text(json.dumps(rows))
-
-
-def selected(*batches: list[ImageRef], **asked) -> tuple[list, list]:
-    """Sorted [class, key, input] and the counts of what a selection leaves."""
-    with tempfile.TemporaryDirectory() as folder:
-        pipeline = beam.Pipeline("FnApiRunner")
-        made = pipeline | beam.Create([RefBatch(batch) for batch in batches])
-        out = made | SelectImages(**asked)
-        rows = out.batches | beam.FlatMap(lambda b: [(r.label, r.key, r.source) for r in b.refs])
-        skipped = out.skipped | beam.Flatten(pipeline=pipeline)
-        paths = [pathlib.Path(folder, name) for name in ("rows", "skipped")]
-        for found, path in zip((rows, skipped), paths, strict=True):
-            (
-                found
-                | f"List {path.name}" >> beam.combiners.ToList()
-                | path.name >> beam.Map(write_json, path)
-            )
-        pipeline.run().wait_until_finish()
-        kept, left_out = (json.loads(path.read_text()) for path in paths)
-    return sorted(map(tuple, kept)), left_out
+def select(*names: str, expected: str = "", excluded_images: int = 0, **asked) -> None:
+    """Checks what a selection leaves of batches such as `a1 b2`, a class and a number each."""
+    batches = [
+        RefBatch([ImageRef(name, f"/in/{name}", name[0]) for name in of_batch.split()])
+        for of_batch in names
+    ]
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        out = pipeline | beam.Create(batches) | SelectImages(**asked)
+        rows = out.batches | beam.FlatMap(lambda b: [f"{ref.label}:{ref.key}" for ref in b.refs])
+        assert_that(rows, equal_to(expected.split()), "rows")
+        for skipped in out.skipped:
+            count = skipped | beam.Map(lambda each: each["excluded"]) | beam.CombineGlobally(sum)
+            assert_that(count, equal_to([excluded_images]), "skipped")
 
 
 @pytest.fixture
@@ -63,21 +49,19 @@ def keys(tmp_path):
 
 
 def test_images_are_left_out_and_counted(keys):
-    rows, skipped = selected(refs("a1 a2 b1"), refs("b2"), excluded=keys("a2\nb2\n"))
-    assert [key for _, key, _ in rows] == ["a1", "b1"]
-    assert sum(each["excluded"] for each in skipped) == 2
+    wanted = keys("a2\nb2\n")
+    select("a1 a2 b1", "b2", expected="a:a1 b:b1", excluded_images=2, excluded=wanted)
 
 
 def test_keys_that_no_input_has_end_the_build(keys):
     with pytest.raises(Exception) as error:
-        selected(refs("a1 a2"), excluded=keys("a2\nx9\nx7\n"))
+        select("a1 a2", expected="a:a1", excluded_images=1, excluded=keys("a2\nx9\nx7\n"))
     said = str(user_error_in(error.value))
     assert "2 of 3 keys" in said and "'x7'" in said and "keys.txt" in said
 
 
 def test_classes_are_renamed_and_joined():
-    rows, _ = selected(refs("a1 b1 c1"), class_map={"a": "pet", "b": "pet"})
-    assert rows == [("c", "c1", 0), ("pet", "a1", 0), ("pet", "b1", 0)]
+    select("a1 b1 c1", expected="pet:a1 pet:b1 c:c1", class_map={"a": "pet", "b": "pet"})
 
 
 def test_an_unknown_class_is_told_with_those_of_similar_names():
