@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam import pvalue
+from apache_beam.utils.shared import Shared
 from pyarrow import parquet
 
 from beam_pipeline.planning.refs import RefBatch
@@ -195,9 +196,10 @@ class _ExcludeFn(beam.DoFn):
 
     def __init__(self, excluded: KeysFile):
         self._excluded = excluded
+        self._shared = Shared()  # one set of keys for all threads of a worker
 
     def setup(self) -> None:
-        self._keys = self._excluded.keys()
+        self._keys = self._shared.acquire(self._excluded.keys)
 
     def process(self, batch: RefBatch) -> Iterator[Any]:
         left = [ref for ref in batch.refs if ref.key not in self._keys]
