@@ -292,7 +292,7 @@ def write_companions(
 ) -> None:
     """Puts what the manifest tells of beside the shards, and removes what was there before."""
     output, staging = spec.places.output, spec.places.staging
-    files = tfds_files(manifest, "image_shards")
+    files = tfds_files(manifest)
     files[CROISSANT_NAME] = croissant_text(manifest, storage.name_of(output))
     beside = [f"{QUARANTINE_NAME}/{shard['rejected']}" for shard in shards if shard["rejected"]]
     if beside:

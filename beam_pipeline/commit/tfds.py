@@ -6,7 +6,6 @@ so that `tfds.builder_from_directory(OUT)` works and no build imports TFDS.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,16 +21,11 @@ _LABEL = "image/class/label"
 _FIXED_SIZE_MODES = ("crop", "stretch", "pad")
 
 
-def tfds_files(manifest: Mapping[str, Any], name: str) -> dict[str, str]:
-    """File name → text of what TFDS needs next to the shards.
-
-    Args:
-        manifest: `manifest.json` as a dict.
-        name: Name of the data set; made lower-case with underscores for TFDS.
-    """
+def tfds_files(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """File name → text of what TFDS needs next to the shards of a manifest."""
     files = {
         FEATURES_NAME: to_json(_features(manifest)),
-        INFO_NAME: to_json(_dataset_info(manifest, name)),
+        INFO_NAME: to_json(_dataset_info(manifest)),
     }
     names = names_by_label(manifest["classes"], first_label_of(manifest))
     if _survives_tfds(names):
@@ -90,12 +84,12 @@ def _shape(sizes: Sequence[int]) -> dict[str, Any]:
     return {"dimensions": [str(size) for size in sizes]} if sizes else {}
 
 
-def _dataset_info(manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _dataset_info(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "description": "JPEG images with labels; see manifest.json.",
         "fileFormat": "tfrecord",
         "moduleName": "beam_pipeline",
-        "name": re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_") or "images",
+        "name": "image_shards",
         "splits": [_split(split, content) for split, content in manifest["splits"].items()],
         "supervisedKeys": {"tuple": {"items": [{"featureKey": _IMAGE}, {"featureKey": _LABEL}]}},
         "version": "1.0.0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 
@@ -12,26 +13,16 @@ from beam_pipeline.shards.result import Reject
 from imageshards.errors import UserError
 
 
-def reject(key: str = "k", reason: str = "truncated", **more: str) -> Reject:
-    fields = {
-        "uri": f"/in/{key}", "label": "cat", "split": "train", "stage": "decode", "message": "m",
-    }  # fmt: skip
-    return Reject(key=key, reason=reason, **fields | more)
-
-
 def test_the_list_is_one_object_per_line(tmp_path):
-    odd = reject("\\udcff.jpg", split="test", uri="/in/\udcff.jpg", message="in \udcff")
-    path = write_list(iter([reject("b\n1"), odd, reject("é")]), str(tmp_path))
+    plain = Reject("b\n1", "/in/b", "cat", "train", "truncated", "decode", "m")
+    odd = Reject("é", "/in/\udcff.jpg", "cat", "test", "truncated", "decode", "in \udcff")
+    path = write_list(iter([plain, odd]), str(tmp_path))
     assert path == str(tmp_path / "rejects.jsonl")
-    lines = pathlib.Path(path).read_text(encoding="utf-8").split("\n")
-    assert lines.pop() == ""
-    found = [json.loads(line) for line in lines]
-    assert [one["key"] for one in found] == ["b\n1", "\\udcff.jpg", "é"]
-    assert (found[1]["uri"], found[1]["message"]) == ("/in/\\udcff.jpg", "in \\udcff")
-    assert found[2] == {
-        "key": "é", "uri": "/in/é", "label": "cat", "split": "train", "reason": "truncated",
-        "stage": "decode", "message": "m",
-    }  # fmt: skip
+    found = [json.loads(line) for line in pathlib.Path(path).read_text("utf-8").splitlines()]
+    assert found == [
+        dataclasses.asdict(plain),
+        dataclasses.asdict(odd) | {"uri": "/in/\\udcff.jpg", "message": "in \\udcff"},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
@@ -63,7 +62,7 @@ def test_counts_names_and_shapes(builder, described):
 def features_of(folder: pathlib.Path, described: dict[str, Any]) -> Any:
     """What TFDS makes of the features of a manifest."""
     tfds = pytest.importorskip("tensorflow_datasets")
-    for file, text in tfds_files(described, "x").items():
+    for file, text in tfds_files(described).items():
         (folder / file).write_text(text, encoding="utf-8")
     return tfds.builder_from_directory(folder).info.features
 
@@ -85,12 +84,3 @@ def test_picture_shape_follows_the_resize_mode(tmp_path, described, image, shape
 def test_names_tfds_would_confuse_are_left_out(tmp_path, described, classes):
     label = features_of(tmp_path, described | {"classes": classes})["image/class/label"]
     assert (label.num_classes, label.names) == (2, ["0", "1"])
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("Cats & Dogs", "cats_dogs"), ("日本", "images")],
-    ids=ascii,
-)
-def test_name_is_made_one_tfds_takes(described, name, expected):
-    assert json.loads(tfds_files(described, name)["dataset_info.json"])["name"] == expected
