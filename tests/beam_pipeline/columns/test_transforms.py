@@ -182,7 +182,6 @@ def test_exported_features_describe_every_column(through_tft):
     ("columns", "message"),
     [
         ((ColumnSpec("image/encoded", "string"),), "'image/encoded', a name every record already"),
-        ((ColumnSpec("image/class/text", "string"),), "'image/class/text'"),
         ((ColumnSpec("a", "int"), ColumnSpec("a", "float")), "'a' twice"),
     ],
 )
