@@ -1,6 +1,7 @@
 """Folders of TensorFlow Datasets: what their JSON says, and what is refused."""
 
 import json
+import shutil
 
 import pytest
 
@@ -46,6 +47,9 @@ def test_splits_classes_and_features_are_its_own(folder):
     assert told["adopted"]["image"] == "photo" and told["adopted"]["label"] == "kind"
     assert told["image"] == {"size": [32, 40], "mode": "exact", "channels": 1}
     assert told["splits"]["train"]["shards"][1]["folder"] == "1.10.0"
+    shutil.copytree(folder, folder.parent / "1.11.0")
+    with pytest.raises(UserError, match="several data sets of TFDS .*1.10.0, .*1.11.0.; expected"):
+        adopt(str(folder.parent))
 
 
 @pytest.mark.parametrize(
