@@ -197,6 +197,7 @@ def values_of(
         else:
             found.append((variable.path, np.asarray(variable.numpy())))
     mine = {f"{i}": array for i, (name, array) in enumerate(found) if name.endswith(_OF_REPLICAS)}
+    # On the way to other hosts bfloat16 becomes bits without a type.
     for i, bits in hosts.concatenate("replicas", mine).items():
         name, array = found[int(i)]
         found[int(i)] = name, bits.view(array.dtype)
@@ -226,6 +227,7 @@ def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -
     for variable, (name, array) in zip(mine, saved, strict=True):
         if name.endswith(_OF_REPLICAS):
             parts = _parts(variable)
+            # There is a value for each replica of all hosts, in their order: ours lie together.
             if len(parts) * hosts.count == len(array):
                 for part, value in zip(parts, array[hosts.index * len(parts) :], strict=False):
                     part.assign(value)

@@ -92,17 +92,10 @@ def test_metrics_file_has_an_object_per_epoch(tmp_path: pathlib.Path) -> None:
 def test_the_rate_in_the_file_is_the_one_that_weights_were_last_changed_with(
     tmp_path: pathlib.Path, accumulated: int | None, rates: list[int | None]
 ) -> None:
-    class Notes(keras.optimizers.schedules.LearningRateSchedule):
-        """Step s (from 0) has 8 - s."""
-
-        def __call__(self, step: Any) -> Any:
-            return 8.0 - keras.ops.cast(step, "float32")
-
-        def get_config(self) -> dict[str, Any]:
-            return {}
-
+    # Step s (from 0) has 8 - s.
+    schedule = keras.optimizers.schedules.PolynomialDecay(8.0, 8, 0.0)
     metrics = MetricsFile(str(tmp_path / "m.jsonl"))
-    _fit(_model(Notes(), accumulated), metrics)
+    _fit(_model(schedule, accumulated), metrics)
     assert [r["learning_rate"] for r in metrics.history] == rates
 
 

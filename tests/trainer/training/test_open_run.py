@@ -12,19 +12,15 @@ from hypothesis import strategies as st
 
 from imageshards.errors import UserError
 from tests.support.trainer_data import edit_manifest, make_data_set
+from trainer.cluster.hosts import Hosts
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
 from trainer.training.output_folder import begin_run, check_no_model
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
-from trainer.training.open_run import (
-    Epochs,
-    check_same,
-    epochs_of,
-    open_run,
-    settings_of,
-)
+from trainer.training import open_run as opening  # noqa: E402
+from trainer.training.open_run import Epochs, check_same, epochs_of  # noqa: E402
 
 
 def _config(shapes: pathlib.Path, read: dict[str, Any], **changes: Any) -> RunConfig:
@@ -36,7 +32,7 @@ def _settings(
     shapes: pathlib.Path, read: dict[str, Any] | None = None, **changes: Any
 ) -> dict[str, Any]:
     config = _config(shapes, read or {}, **changes)
-    return settings_of(config, open_data(config.read)[0])
+    return opening.settings_of(config, open_data(config.read)[0])
 
 
 @given(
@@ -129,14 +125,13 @@ def test_overwriting_reads_nothing_of_the_old_run(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     """Its list of broken records may be of other data, or no list at all."""
-    tf = pytest.importorskip("tensorflow")
     broken = tmp_path / "broken.json"
     broken.write_text("no list")
     (tmp_path / ".run").touch()
     config = _config(shapes, {"skip_broken": 1})
     config = dataclasses.replace(config, output=str(tmp_path))
     with begin_run(str(tmp_path), overwrite=True):
-        run = open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
+        run = opening.open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
     assert run.broken_handler.found == [] and not broken.exists()
 
 
@@ -147,3 +142,14 @@ def test_checkpoints_of_another_version_are_neither_resumed_nor_replaced(
     (tmp_path / "checkpoints" / "step-00000004").mkdir(parents=True)
     with pytest.raises(UserError, match="holds checkpoints of another version.* --overwrite"):
         check_no_model(str(tmp_path))
+
+
+def test_hosts_with_other_data_are_refused(
+    shapes: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = Hosts(("a:1", "b:1"))
+    other = {"The fingerprint of --data": "other"}
+    monkeypatch.setattr(hosts, "gather", lambda name, value: [value, other])
+    config = _config(shapes, {})
+    with pytest.raises(UserError, match="fingerprint of --data is other on b:1"):
+        opening.open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {}, hosts)

@@ -56,8 +56,7 @@ def test_a_killed_run_on_mixed_data_sets_ends_up_bit_identical_and_knows_its_sha
     more = make_data_set(
         tmp_path / "more", {"train": 9}, num_shards=2, size_px=((12, 12),), seed=2, hot=True
     )
-    mixed = ["--data", more, "--mix", f"shards=0.6,{more}=0.4", "--steps", 7, *SMALL]
-    mixed += PLAIN
+    mixed = ["--data", more, "--mix", f"shards=0.6,{more}=0.4", "--steps", 7, *SMALL, *PLAIN]
     undisturbed, killed = (_flags(shapes, tmp_path / n, *mixed) for n in ("one", "killed"))
     ran = run_forked("trainer", *undisturbed)
     assert ran.returncode == 0, ran.stderr
