@@ -54,7 +54,6 @@ def make_data_set(
     size_px: Sequence[tuple[int, int]] = ((64, 64),),
     grey: bool = False,
     mode: str = "crop",
-    shard_by: str = "balanced",
     first_label: int = 0,
     hot: bool = False,
     seed: int = 1,
@@ -73,7 +72,6 @@ def make_data_set(
         for i in range(count):
             image = draw_shape(i % 3, rng, size_px[i % len(size_px)], grey)
             means.append(np.asarray(image).reshape(-1, 1 if grey else 3).mean(0) / 255)
-            place = i % 3 if shard_by == "class" else i
             encoded = io.BytesIO()
             image.save(encoded, "JPEG", quality=90)
             values: dict[str, Values] = {
@@ -85,7 +83,7 @@ def make_data_set(
             }
             if hot:
                 values["hot"] = [int(i % 3 == k) for k in range(3)]
-            shards[place % num_shards].append(encode_example(values))
+            shards[i % num_shards].append(encode_example(values))
         told = []
         for k, records in enumerate(shards):
             path = folder / f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord"
@@ -103,7 +101,7 @@ def make_data_set(
         folder,
         splits=splits,
         features=features,
-        shard_by=shard_by,
+        shard_by="balanced",
         **({"first_label": first_label} if first_label else {}),
         image={
             "size": height if height == width else [height, width],
