@@ -80,11 +80,10 @@ class OutputLock(abc.ABC):
         self._show_life()
         try:
             self._take()
-        except UserError:
+        except BaseException as e:
             self.__exit__(None, None, None)
-            raise
-        except OSError as e:
-            self.__exit__(None, None, None)
+            if not isinstance(e, OSError):
+                raise
             raise OutputError(
                 f"⟦--output⟧ {self._output!r} cannot be written ({e.strerror or e}); choose "
                 "another folder, make room or fix its permissions."
