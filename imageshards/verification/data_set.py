@@ -8,7 +8,7 @@ from typing import Any
 
 from imageshards import storage
 from imageshards.errors import IndexDamageError
-from imageshards.example import decode_example
+from imageshards.example import decode_record
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import (
     IMAGE_FEATURE,
@@ -25,6 +25,8 @@ from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
 from imageshards.verification.shard import Problem
 
+# Of a key that several records have.
+_MAX_PLACES = 5
 _REJECTS = f"{QUARANTINE_NAME}/{REJECTS_NAME}"
 
 
@@ -128,14 +130,17 @@ def index_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[Prob
                 what = f"it holds {counted(held[each], 'record')} of class {each!r}"
                 yield Problem("records", f"{name}: {what}; the manifest says {said[each]}.", name)
     table = pa.concat_tables(tables)
-    keys = pa.table(table["key"].value_counts().flatten(), ["key", "count"])
-    twice = keys.filter(pc.greater(keys["count"], 1))["key"]
+    # The different keys of many millions of records are more bytes than a plain Arrow text can be.
+    keys = table["key"].cast(pa.large_string())
+    counts = pa.table(keys.value_counts().flatten(), ["key", "count"])
+    twice = counts.filter(pc.greater(counts["count"], 1))["key"]
     places = defaultdict(list)
-    for row in table.filter(pc.is_in(table["key"], twice)).to_pylist():
-        places[row["key"]].append(f"{row['shard']}, record {row['record']}")
-    for key, found in sorted(places.items()):
-        message = f"The key {key!r} is held by {len(found)} records: {'; '.join(found)}."
-        yield Problem("keys", message, found[0].rpartition(", ")[0])
+    for row in table.filter(pc.is_in(keys, twice)).to_pylist():
+        places[row["key"]].append((row["shard"], row["record"]))
+    for key, held_by in sorted(places.items()):
+        shown = "; ".join(f"{file}, record {record}" for file, record in held_by[:_MAX_PLACES])
+        message = f"The key {key!r} is held by {len(held_by)} records: {shown}."
+        yield Problem("keys", message, *held_by[0])
 
 
 def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
@@ -178,15 +183,15 @@ def _originals_problems(directory: str, total: int, keeps_bytes: bool) -> Iterat
     for name in names_in(folder):
         if not SHARD_NAME.fullmatch(name):
             continue
+        path = storage.join(folder, name)
         try:
-            for record in read_records(storage.join(folder, name)):
+            for record in read_records(path):
                 count += 1
-                features = decode_example(record.payload, {"stage", IMAGE_FEATURE})
+                features = decode_record(path, record, {"stage", IMAGE_FEATURE})
                 without += features.get("stage") == [b"decode"] and IMAGE_FEATURE not in features
-        except (RecordError, ValueError) as e:
-            place = f"{QUARANTINE_NAME}/{name}, record {getattr(e, 'number', count - 1)}"
-            at = f" at byte {e.offset_bytes}" if isinstance(e, RecordError) else ""
-            yield f"{place}{at}: {getattr(e, 'reason', e)}"
+        except RecordError as e:
+            place = f"record {e.number} at byte {e.offset_bytes}"
+            yield f"{QUARANTINE_NAME}/{name}, {place}: {e.reason}"
             return
     if count != total:
         yield (
