@@ -262,19 +262,15 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
     first step, when there is no average yet, it does nothing.
     """
     optimizer = _without_loss_scale(model.optimizer)
-    if optimizer is None or not optimizer.use_ema or not int(optimizer._iterations.numpy()):
+    if optimizer is None or not optimizer.use_ema or not int(optimizer.iterations.numpy()):
         yield
         return
-    variables = list(optimizer._trainable_variables)
-    kept = [variable.numpy() for variable in variables]
+    kept = [variable.numpy() for variable in model.trainable_variables]
     try:
-        for variable, average in zip(
-            variables, optimizer._model_variables_moving_average, strict=True
-        ):
-            variable.assign(average.numpy())
+        optimizer.finalize_variable_values(model.trainable_variables)
         yield
     finally:
-        for variable, value in zip(variables, kept, strict=True):
+        for variable, value in zip(model.trainable_variables, kept, strict=True):
             variable.assign(value)
 
 

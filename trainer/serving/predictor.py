@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from imageshards import storage
 from imageshards.errors import ImageError, UserError
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
+from imageshards.storage.concurrency import available_cores
 from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard
 from trainer.serving.columns import Columns
@@ -74,7 +74,7 @@ class Predictor:
             batch_size: Files in memory at a time.
             count: Classes per file.
         """
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        with concurrent.futures.ThreadPoolExecutor(available_cores()) as pool:
             for start in range(0, len(files), batch_size):
                 batch = files[start : start + batch_size]
                 read = list(pool.map(self._record, batch))
