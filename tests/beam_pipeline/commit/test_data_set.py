@@ -67,20 +67,13 @@ def test_shards_and_folder_are_on_the_disk_before_the_manifest_is(flags, tmp_pat
     assert str(output) in synced, "the name of the manifest itself"
 
 
-def test_a_report_that_cannot_be_drawn_costs_no_data_set(
-    flags, tmp_path, monkeypatch, capfd, caplog
-):
-    def fail(*args: object) -> None:
-        raise ValueError("no ink")
-
-    monkeypatch.setattr("imageshards.report.page.page_of", fail)
+def test_a_report_that_cannot_be_drawn_costs_no_data_set(flags, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("imageshards.report.page.page_of", lambda *args: 1 / 0)
     assert build(*flags) == 0
     output = tmp_path / "set"
     assert manifest(output)["listed"] == 28
     (warning,) = [r for r in caplog.records if r.name == "imageshards.report.page"]
-    assert "no ink" in warning.getMessage()
     assert f"imageshards report {output}" in warning.getMessage()
-    assert "report:" not in capfd.readouterr().out
 
 
 def test_a_report_is_drawn_by_the_next_job_if_the_first_was_killed_before(flags, tmp_path):

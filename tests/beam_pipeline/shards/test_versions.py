@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from beam_pipeline.shards.versions import byte_versions, check_versions, versions
+from beam_pipeline.shards.versions import byte_versions, check_versions
 from imageshards.errors import UserError
-
-
-def test_what_decides_the_bytes_is_a_part_of_what_must_be_the_same():
-    assert byte_versions().items() < versions().items()
 
 
 def test_versions_that_differ_are_listed_with_the_remedy():

@@ -26,18 +26,11 @@ def test_rejects_are_kept_as_they_come(tmp_path, keeps_bytes):
     first, second = (decode_example(record.payload) for record in read_records(str(path)))
     assert first.pop("image/encoded", None) == ([b"\xff\xd8broken"] if keeps_bytes else None)
     assert first.pop("stage") == [b"decode"] and second.pop("stage") == [b"read"]
-    assert (
-        first
-        == second
-        == {
-            "image/filename": ["é.jpg".encode()],
-            "uri": [b"/in/\\udcff.jpg"],
-            "label": [b"cat"],
-            "split": [b"train"],
-            "reason": [b"truncated"],
-            "message": [b"in \\udcff"],
-        }
-    )
+    assert first == second
+    assert second == {
+        "image/filename": ["é.jpg".encode()], "uri": [b"/in/\\udcff.jpg"], "label": [b"cat"],
+        "split": [b"train"], "reason": [b"truncated"], "message": [b"in \\udcff"],
+    }  # fmt: skip
 
 
 def test_there_is_no_file_without_rejects_or_after_an_error(tmp_path):
