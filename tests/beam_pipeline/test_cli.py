@@ -172,11 +172,9 @@ REFUSED = [
     ("--label_regex", ["(.) --layout class_folders"], "with --layout class_folders, which has"),
     ("--class_names", ["a,b,a"], "received 'a' twice; expected each class once."),
     ("--input", ["", " "], "expected a path."),
-    ("--output", [""], "expected a path."),
     ("--url", ["example.org"], "expected the address of a page"),
     ("--date_published", ["22.11.2026", "2026-02-30"], "expected a day as YYYY-MM-DD"),
     ("--license", ["", " "], "expected a text"),
-    ("--filter", ["odd"], "invalid choice: 'odd' (choose from"),
 ]  # fmt: skip
 
 

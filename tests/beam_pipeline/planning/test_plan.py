@@ -90,7 +90,6 @@ def test_shards_by_size_are_as_many_as_the_size_asks_for(counts, shard_mb):
         ({"a": 64}, {}, 2),
         ({"a": 512}, {}, 16),
         ({"a": 100_000}, {}, 16),  # 100 MB
-        ({"a": 100_000}, {"shard_mb": 1}, 100),
         ({"a": 100_000}, {"num_shards": {"train": 2}}, 2),  # others follow their size
         ({"a": 500, "b": 524}, {"shard_by": "class"}, 16),  # 8 of each class
         ({"a": 100, "b": 524}, {"shard_by": "class"}, 11),
