@@ -343,7 +343,7 @@ def test_a_function_that_is_no_pure_one_of_static_shapes_is_refused(
         ({"batch_size": 0}, "^batch_size received 0; expected at least 1"),
         ({"batch_size": 2.5}, "^batch_size received 2.5; expected a whole number"),
         ({"batch_size": True}, "^batch_size received True; expected a whole number"),
-        ({"batch_size": 3, "augment": "strong"}, "^batch_size .*; augment='strong' mixes"),
+        ({"batch_size": 3, "augment": "strong"}, "^batch_size .*augment='strong' mixes"),
         ({"augment": "wild"}, "^augment received 'wild'; expected one of none"),
         ({"augment": None}, "^augment received None; expected 'none', .* or a function"),
         ({"augment_on": "auto"}, "^augment_on received 'auto'; expected 'host' or 'device'"),
