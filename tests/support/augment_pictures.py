@@ -45,10 +45,3 @@ def batch(pictures: Any, start: int = 0) -> dict[str, Any]:
         "position": position,
         "record": position,
     }
-
-
-def sliced(whole: dict[str, Any], first: int, last: int) -> dict[str, Any]:
-    """Some rows of a batch."""
-    import tensorflow as tf
-
-    return tf.nest.map_structure(lambda value: value[first:last], whole)

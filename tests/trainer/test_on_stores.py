@@ -189,32 +189,6 @@ def test_records_of_others_are_adopted_and_read_like_local_ones(
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_other_commands_read_buckets_as_well(
-    store: StoreServer,
-    local: pathlib.Path,
-    remote: str,
-    model: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    figures = []
-    for folder in (local, remote):
-        argv = ["--model_path", model, "--data", str(folder), "--json"]
-        report = ["--report", str(tmp_path / "report")] if folder == remote else []
-        assert evaluate.main([*argv, *report]) == 0
-        figures.append(json.loads(capsys.readouterr().out))
-    same = ("num_examples", "loss", "accuracy", "mean_class_accuracy")
-    assert [figures[0][name] for name in same] == [figures[1][name] for name in same]
-    assert "base64" in (tmp_path / "report" / "index.html").read_text()
-
-    argv = ["--data", remote, "--batch_size", "4", "--seconds", "0.01", "--json"]
-    assert bench_input.main([*argv, "--cache_folder", str(tmp_path / "bench")]) == 0
-    assert json.loads(capsys.readouterr().out)["records"] == COUNTS["train"]
-    assert any((tmp_path / "bench").rglob("*.tfrecord"))
-
-
-@pytest.mark.long
-@pytest.mark.slow
 def test_pictures_in_buckets_are_predicted(
     store: StoreServer, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

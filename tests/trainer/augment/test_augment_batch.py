@@ -9,7 +9,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tests.support.augment_pictures import batch, sliced, smooth_picture  # noqa: E402
+from tests.support.augment_pictures import batch, smooth_picture  # noqa: E402
 from trainer.augment import pixels  # noqa: E402
 
 CLASSES = 3
@@ -42,17 +42,6 @@ def test_pictures_come_in_the_size_of_the_model(level: str, channels: int) -> No
     traced = step.get_concrete_function(given).structured_outputs["inputs"]["image"]
     assert traced.shape == (12, *SIZE, channels)
     assert set(result) == set(given)
-
-
-@pytest.mark.parametrize("level", ["light", "strong"])
-def test_any_number_of_replicas_sees_the_same_pictures(level: str) -> None:
-    given, share = _batch(start=7 * 12), 4
-    step = tf.function(lambda some: _apply(some, level, seed=9))
-    whole = step(given)
-    parts = [step(sliced(given, i, i + share)) for i in range(0, 12, share)]
-    np.testing.assert_array_equal(np.concatenate([_image(part) for part in parts]), _image(whole))
-    for name in ("label", "weight"):
-        np.testing.assert_array_equal(tf.concat([part[name] for part in parts], 0), whole[name])
 
 
 PICTURE = tf.constant(smooth_picture((8, 9), 5)[None], tf.float32)

@@ -63,13 +63,6 @@ def test_fetching_during_a_step_is_no_waiting() -> None:
     assert waiting.wait_sec == pytest.approx(0.3 + 0.15)
 
 
-def test_waiting_is_measured_in_keras_own_fit() -> None:
-    model = _model()
-    history = _fit(model, WaitingTime(8)).history
-    assert history["images_per_second"][1] > 0 and 0 <= history["wait_fraction"][1] <= 1
-    assert _fit(model, epochs=1).history.keys() == {"loss", "mae"}  # it leaves nothing behind
-
-
 def test_metrics_file_has_an_object_per_epoch(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "run" / "metrics.jsonl"
     metrics = MetricsFile(str(path), ["loss", "val_loss"])

@@ -79,11 +79,10 @@ class Killed(BaseException):
     """A process ends here."""
 
 
-def kill_at_every_write(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills a process before each of its writes and deletions; another one finds a checkpoint.
-
-    It saves the steps 1 and 2, and 2 again with its validation, and keeps one checkpoint.
-    """
+def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saves the steps 1 and 2, and 2 again with its validation, and keeps one checkpoint."""
     writes = ("open_write", "delete")
     plain = {name: getattr(storage, name) for name in writes}
     left = 0
@@ -103,7 +102,7 @@ def kill_at_every_write(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in writes:
         monkeypatch.setattr(storage, name, dying(name))
     for allowed in range(100):
-        run = storage.join(output, f"run-{allowed}")
+        run = str(tmp_path / f"run-{allowed}")
         left = allowed
         saved, killed = 0, False
         try:
@@ -125,12 +124,6 @@ def kill_at_every_write(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
             break
     monkeypatch.undo()
     assert found == sorted(found) and set(found) == {0, 1, 2, 3}
-
-
-def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kill_at_every_write(str(tmp_path), monkeypatch)
 
 
 def test_a_checkpoint_survives_a_power_cut(

@@ -52,10 +52,6 @@ def test_only_what_a_run_wrote_is_removed(tmp_path: pathlib.Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {".run", "notes.txt"}
 
 
-def test_a_folder_that_is_not_there_is_new(tmp_path: pathlib.Path) -> None:
-    check_only_ours(str(tmp_path / "new"))
-
-
 def test_one_run_at_a_time_holds_a_folder_and_leaves_no_trace_of_that(
     tmp_path: pathlib.Path,
 ) -> None:

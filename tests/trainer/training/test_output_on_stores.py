@@ -15,7 +15,6 @@ from imageshards.errors import UserError
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.store_servers import StoreServer, store_server
-from tests.trainer.training.test_checkpoint import kill_at_every_write
 from trainer import evaluate, export, predict
 from trainer.__main__ import main
 from trainer.training.checkpoint import Checkpoints, RunState
@@ -58,12 +57,6 @@ def _state(step: int) -> RunState:
 
 def _files(folder: str) -> set[str]:
     return {file.path.removeprefix(folder + "/") for file in storage.files_below(folder)}
-
-
-def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
-    output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kill_at_every_write(output, monkeypatch)
 
 
 @pytest.mark.long

@@ -10,7 +10,6 @@ import pytest
 from tests.support.commands import killed_train, run_forked
 from tests.support.runs import digest, metrics
 from tests.support.trainer_data import make_data_set
-from trainer.training.checkpoint import Checkpoints
 
 pytest.importorskip("tensorflow")
 
@@ -23,29 +22,6 @@ PLAIN = ["--augment", "none"]
 def _flags(data: pathlib.Path, output: pathlib.Path, *more: object) -> list[str]:
     flags = ["--data", data, "--output", output, "--batch_size", 8, "--seed", 3, *more]
     return [str(flag) for flag in flags]
-
-
-@pytest.mark.slow
-def test_killed_twice_the_weights_end_up_bit_identical(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    # The reader's own tests resume strong augmentation.
-    more = ["--steps", 4, "--checkpoint_steps", 1, "--replicas", 2, *SMALL]
-    undisturbed, killed = (_flags(shapes, tmp_path / name, *more) for name in ("one", "killed"))
-    ran = run_forked("trainer", *undisturbed)
-    assert ran.returncode == 0, ran.stderr
-    # Resumed within an epoch and at its end; test_fit kills at every step and every hook.
-    for finished in (1, 2):
-        # Each does one step, which the next one goes on from.
-        ran = killed_train("SIGKILL", 2, *killed).result()
-        assert ran.returncode == -9, ran.stderr
-        assert Checkpoints(str(tmp_path / "killed"), 1).steps()[-1] == finished
-    ran = run_forked("trainer", *killed)
-    assert ran.returncode == 0, ran.stderr
-    assert "resumes after step 2 of 4" in ran.stdout
-    assert digest(tmp_path / "killed") == digest(tmp_path / "one")
-    assert metrics(tmp_path / "killed") == metrics(tmp_path / "one")
-    assert [record["step"] for record in metrics(tmp_path / "killed")] == [2, 4]
 
 
 @pytest.mark.long
