@@ -281,8 +281,9 @@ class OptimizerConfig:
         "decoupled; normalisations and biases are exempt", least=0)] = 0.0
     label_smoothing: Annotated[float, Option("from 0 to less than 1", least=0, below=1)] = 0.0
     ema: Annotated[float | None, Option(
-        "momentum of a running average of the weights, for example 0.9999, which is validated "
-        "and saved (default: none)", least=0, below=1)] = None
+        "momentum of a running average of the weights, which is validated and saved; for S steps "
+        "at most 1 - 5 / S, or the first weights stay in it (default: none)",
+        least=0, below=1)] = None
     accumulate_steps: Annotated[int, Option(
         "batches whose gradients are averaged before the weights change; on one replica only",
         least=1)] = 1

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras import ops
+from keras.optimizers.schedules import LearningRateSchedule
 
 from imageshards.errors import UserError
 from trainer.config import OptimizerConfig
@@ -70,66 +71,35 @@ class CrossEntropy(keras.losses.Loss):
 
 
 @keras.saving.register_keras_serializable("imageshards")
-class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate of every step: a warm-up, then one of five shapes.
+class WarmUp(LearningRateSchedule):
+    """A learning rate that rises to `peak` over so many steps, where another schedule begins.
 
     Step s of a warm-up over W steps has (s + 1) / (W + 1) of the peak: it rises from 0, but
     no step is wasted on a rate of 0.
-
-    Args:
-        peak: The highest rate.
-        shape: One of `trainer.config.SCHEDULES`.
-        warmup_steps, total_steps, decay_steps, decay_rate: As `OptimizerConfig` has them.
     """
 
-    def __init__(
-        self,
-        peak: float,
-        shape: str,
-        warmup_steps: int,
-        total_steps: int,
-        decay_steps: int,
-        decay_rate: float,
-    ) -> None:
+    def __init__(self, peak: float, steps: int, then: LearningRateSchedule) -> None:
         super().__init__()
-        self.peak = peak
-        self.shape = shape
-        self.warmup_steps = warmup_steps
-        self.total_steps = total_steps
-        self.decay_steps = decay_steps
-        self.decay_rate = decay_rate
+        self.peak, self.steps, self.then = peak, steps, then
 
     def __call__(self, step: Any) -> Any:
         """int step, counted from 0 → float32 rate."""
         step = ops.cast(step, "float32")
-        rate = self.peak * self._factor(step - self.warmup_steps)
-        if not self.warmup_steps:
-            return rate
-        warming = self.peak * (step + 1.0) / (self.warmup_steps + 1.0)
-        return ops.where(step < self.warmup_steps, warming, rate)
-
-    def _factor(self, after: Any) -> Any:
-        """The share of the peak so many steps after the warm-up."""
-        after = ops.maximum(after, 0.0)
-        progress = ops.minimum(after / max(1, self.total_steps - self.warmup_steps), 1.0)
-        if self.shape == "linear":
-            return 1.0 - progress
-        if self.shape == "cosine":
-            return 0.5 * (1.0 + ops.cos(math.pi * progress))
-        if self.shape == "exponential":
-            return ops.power(self.decay_rate, after / self.decay_steps)
-        if self.shape == "step":
-            # The quotient of two floats may fall short of a whole number.
-            return ops.power(self.decay_rate, ops.floor((after + 0.5) / self.decay_steps))
-        return ops.ones_like(after)
+        rising = self.peak * (step + 1.0) / (self.steps + 1.0)
+        return ops.where(step < self.steps, rising, self.then(ops.maximum(step - self.steps, 0.0)))
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs."""
-        names = ("peak", "shape", "warmup_steps", "total_steps", "decay_steps", "decay_rate")
-        return {name: getattr(self, name) for name in names}
+        then = keras.saving.serialize_keras_object(self.then)
+        return {"peak": self.peak, "steps": self.steps, "then": then}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> WarmUp:
+        """The opposite of `get_config`."""
+        return cls(**config | {"then": keras.saving.deserialize_keras_object(config["then"])})
 
 
-def make_schedule(config: OptimizerConfig, batch_size: int, total_steps: int) -> Schedule:
+def make_schedule(config: OptimizerConfig, batch_size: int, total_steps: int) -> WarmUp:
     """The learning rates of a run of `total_steps` batches.
 
     The peak is scaled as Goyal et al., 2017 (arXiv:1706.02677) have it: in proportion to the
@@ -146,14 +116,17 @@ def make_schedule(config: OptimizerConfig, batch_size: int, total_steps: int) ->
     peak = config.learning_rate
     if config.scale_learning_rate:
         peak *= batch_size * config.accumulate_steps / REFERENCE_BATCH
-    return Schedule(
-        peak,
-        config.schedule,
-        config.warmup_steps,
-        total_steps,
-        config.decay_steps or max(1, math.ceil(total_steps / 3)),
-        config.decay_rate,
-    )
+    schedules = keras.optimizers.schedules
+    left = total_steps - config.warmup_steps
+    if config.schedule == "cosine":
+        then = schedules.CosineDecay(peak, left)
+    elif config.schedule in ("step", "exponential"):
+        every, is_staircase = config.decay_steps, config.schedule == "step"
+        every = every or max(1, math.ceil(total_steps / 3))
+        then = schedules.ExponentialDecay(peak, every, config.decay_rate, is_staircase)
+    else:
+        then = schedules.PolynomialDecay(peak, left, 0.0 if config.schedule == "linear" else peak)
+    return WarmUp(peak, config.warmup_steps, then)
 
 
 @keras.saving.register_keras_serializable("imageshards")
@@ -277,16 +250,3 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
 def _without_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """`optimizer` itself or, under loss scaling, the one inside."""
     return getattr(optimizer, "inner_optimizer", optimizer)
-
-
-def slow_average(optimizer: OptimizerConfig, total_steps: int) -> str:
-    """A sentence where the first weights are much of --ema's average at the end; else empty."""
-    updates = total_steps // optimizer.accumulate_steps
-    share = optimizer.ema**updates if optimizer.ema else 0.0
-    if share < 0.05:
-        return ""
-    best = max(0.0, 1 - 5 / max(5, updates))
-    return (
-        f"--ema {optimizer.ema} over {updates} steps keeps {share:.0%} of the first step's "
-        f"weights in the average; --ema {math.floor(best * 1e4) / 1e4:g} or less would suit"
-    )

@@ -176,8 +176,6 @@ def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:
     """Prints what is about to be trained."""
     total = run.epochs.total_steps
     lines = [for_output(line) for line in plan_lines(config, run, network)]
-    if note := optimizer.slow_average(config.optimizer, total):
-        lines.append(f"note: {note}")
     if run.step >= total:
         lines.append(f"all {total} steps are done already; --overwrite starts over")
     elif run.step:
