@@ -60,14 +60,6 @@ def test_wide_and_tall_windows_are_equally_likely() -> None:
     assert np.std(log_aspect[small]) == pytest.approx(math.log(16 / 9) / math.sqrt(12), rel=0.05)
 
 
-def test_the_last_position_of_a_rectangle_is_at_the_edge() -> None:
-    almost_one = tf.constant([1 - 2.0**-24])
-    box = geometry.place_window(
-        almost_one, almost_one, tf.constant([3.0]), tf.constant([10.0]), 7, 10
-    )
-    assert [float(value[0]) for value in box] == [4, 0, 3, 10]
-
-
 def _corners(window: geometry.Window, flip: bool, angle_rad: float) -> np.ndarray:
     """Input (y, x) of the output's corners, in coordinates that begin at corners of pixels."""
     maps = geometry.affine_maps(

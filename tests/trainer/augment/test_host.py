@@ -57,16 +57,6 @@ def test_pictures_are_those_of_the_device(level: str, size: tuple[int, int], cha
 
 
 @pytest.mark.parametrize("level", ["light", "strong"])
-def test_any_split_into_batches_and_any_restart_gives_the_same_pictures(level: str) -> None:
-    encoded = _encoded()
-    whole = _pictures(encoded, (24, 24), level)
-    for cut in (1, 5, COUNT - 1):
-        first = _pictures(encoded[:cut], (24, 24), level)
-        second = _pictures(encoded[cut:], (24, 24), level, start=cut)
-        np.testing.assert_array_equal(np.concatenate([first, second]), whole)
-
-
-@pytest.mark.parametrize("level", ["light", "strong"])
 def test_measured_in_tf_data_pictures_are_those_of_a_known_size_eagerly(level: str) -> None:
     encoded = _encoded()
     varied = image_spec(None, varies=True)

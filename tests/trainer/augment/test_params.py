@@ -61,34 +61,6 @@ def test_any_slice_of_a_batch_draws_the_same(chosen: list[int], seed: int, data:
         np.testing.assert_array_equal(values, np.concatenate([first[name], second[name]]))
 
 
-@pytest.mark.parametrize(("seed", "start"), [(0, 0), (1, 0), (2**31 - 1, 2**32 - MANY // 2)])
-def test_every_number_is_uniform(seed: int, start: int) -> None:
-    bits = params.random_bits(seed, _positions(start), 16, 1)
-    numbers = params.unit_floats(bits).numpy()
-    assert 0 <= numbers.min() and numbers.max() < 1
-    bins = 100
-    for column in numbers.T:
-        counts = np.bincount((column * bins).astype(int), minlength=bins)
-        chi_square = float(np.sum((counts - MANY / bins) ** 2) / (MANY / bins))
-        assert abs(chi_square - (bins - 1)) < SIGMAS * math.sqrt(2 * (bins - 1))
-
-
-def test_numbers_are_uncorrelated() -> None:
-    """Of one picture, of neighbours, of pictures a power of two apart, of two seeds."""
-    position = _positions()
-    numbers = params.unit_floats(params.random_bits(0, position, 16, 1)).numpy()
-    others = [params.unit_floats(params.random_bits(1, position, 16, 1)).numpy()]
-    others += [params.unit_floats(params.random_bits(0, position, 16, 2)).numpy()]
-    for distance in (1, 2, 64, 256, 4096, 2**32):
-        shifted = params.random_bits(0, position + distance, 16, 1)
-        others.append(params.unit_floats(shifted).numpy())
-    limit = SIGMAS / math.sqrt(MANY)
-    inner = np.corrcoef(numbers.T) - np.eye(16)
-    assert np.abs(inner).max() < limit
-    for other in others:
-        assert np.abs(np.corrcoef(numbers.T, other.T)[:16, 16:]).max() < limit
-
-
 def test_strong_stays_within_its_strengths() -> None:
     drawn, strong = _draw("strong", 2, _positions()), params.STRONG
     limits = {
