@@ -94,10 +94,8 @@ def make_augmentation(
     Args:
         level: `none`, `light` or `strong`.
         augment_on: `device` or `host`, from `resolve_augment_on`.
-        image: Pictures in the records.
-        size: (height, width) in pixels the model sees.
-        seed: Of the run.
-        num_classes: Of the model.
+        image, size: Pictures in the records; (height, width) in pixels the model sees.
+        seed, num_classes: Of the run, and of its model.
         mix: Whether `strong` may mix pictures and labels of pairs. Not where the model has
             other inputs than the picture: there is no mean of two captions, and a label
             that is half another record's would not fit to them.

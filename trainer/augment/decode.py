@@ -66,13 +66,8 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf
 def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> Pictures:
     """A function that decodes a batch of JPEGs, for `tf.data.Dataset.map`.
 
-    Args:
-        image: What the records hold.
-        size: (height, width) in pixels of the batch's pictures.
-        crop: Share of each side that is kept; see `fit_inside`.
-
-    Returns:
-        `Pictures` of `size`; positions change nothing.
+    Its pictures have this `size`, and of each the share `crop` as in `fit_inside`; positions change
+    nothing.
     """
     exact = crop == 1 and not image.varies and image.size == size
 

@@ -149,13 +149,7 @@ def sine_cosine(half_tangent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def transform_pictures(pictures: tf.Tensor, maps: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
     """Resamples pictures, bilinear; outside of a picture its mirror image is seen.
 
-    Args:
-        pictures: float32 [batch, height, width, channels].
-        maps: From `affine_maps`.
-        size: (height, width) in pixels of the result.
-
-    Returns:
-        float32 [batch, *size, channels].
+    float32 [batch, height, width, channels] → [batch, *size, channels]; `maps` of `affine_maps`.
     """
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=pictures,

@@ -41,12 +41,7 @@ def augmented_pictures(
 ) -> Pictures:
     """A function that decodes and augments a batch, but does not mix it: see `mix_batch`.
 
-    Args:
-        image: What the records hold.
-        size: (height, width) in pixels of the result.
-        level: `light` or `strong`.
-        seed: Of the run.
-        fill: Grey level per channel of erased rectangles.
+    `fill` is the grey level per channel of erased rectangles.
 
     Returns:
         Encoded, string [batch], and position, int64 [batch] → uint8 [batch, *size,

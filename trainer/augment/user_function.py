@@ -46,10 +46,8 @@ def function_augmentation(
             (int64 [batch]) and seeds (int64 [batch, 2], a function of seed and position, for
             `tf.image.stateless_*`) → (images, labels), of any dtype, of static shapes that
             begin with the batch.
-        image: Pictures in the records.
-        size: (height, width) in pixels before `function`.
-        seed: Of the run.
-        batch_size: Global batch.
+        image, size: Pictures in the records; (height, width) in pixels before `function`.
+        seed, batch_size: Of the run.
 
     Raises:
         UserError: `function` returns something else, or draws random numbers that are no

@@ -71,14 +71,7 @@ def preprocess(name: str, pixels: Any) -> Any:
     """What `preprocess_input` of an architecture's module does, or the architecture itself inside.
 
     Made of Keras's own layers alone, so that a saved model needs no code of ours; in float32 even
-    under mixed precision.
-
-    Args:
-        name: One of `application_names()`.
-        pixels: RGB, symbolic [batch, height, width, 3], 0..255.
-
-    Returns:
-        float32, of the same shape.
+    under mixed precision. `pixels` are RGB, symbolic [batch, height, width, 3], 0..255.
     """
     scaling = _SCALINGS_BY_NAME.get(name) or _SCALINGS[_module(name)]
     if scaling.reverse:
@@ -90,13 +83,7 @@ def preprocess(name: str, pixels: Any) -> Any:
 
 
 def application_logits(name: str, x: Any, num_classes: int) -> Any:
-    """The logits of an architecture with random weights.
-
-    Args:
-        name: One of `application_names()`.
-        x: Pictures after `preprocess`, or otherwise normalised, symbolic [batch, height, width,
-            channels].
-        num_classes: Logits.
+    """The logits of an architecture with random weights, of normalised pictures `x`.
 
     Raises:
         UserError: The architecture refuses pictures of this size.

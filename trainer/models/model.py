@@ -63,8 +63,7 @@ def build_model(
 
     Args:
         name: As `resolve_name` returns it.
-        inputs: What it is fed with.
-        num_classes: Logits.
+        inputs, num_classes: What it is fed with, and how many logits it makes.
         weights: Local file to start from, see `trainer.models.pretrained`; None for random ones.
             One line is printed that says what fitted.
         precision: Of the arithmetic: one of `trainer.config.PRECISIONS`. Weights, the

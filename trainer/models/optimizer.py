@@ -42,9 +42,7 @@ class CrossEntropy(keras.losses.Loss):
     The divisor is the number of examples, not the sum of their weights: otherwise replicas
     with lighter examples would weigh more, and results would depend on their number.
 
-    Args:
-        num_classes: K.
-        label_smoothing: Share of every label that is spread evenly over all classes.
+    `label_smoothing` is the share of every label that is spread evenly over all classes.
     """
 
     def __init__(
@@ -154,11 +152,7 @@ def make_optimizer(
 
     Weight decay is decoupled: every step takes learning rate · `weight_decay` · weight off.
 
-    Args:
-        config: What is asked for.
-        batch_size: Global.
-        total_steps: Batches of the whole run, which the schedule is laid over.
-        head: Path (a pattern) of the last layer, which Muon leaves to AdamW.
+    Muon leaves the last layer to AdamW: `head` is a pattern for its path.
     """
     options: dict[str, Any] = {
         "learning_rate": make_schedule(config, batch_size, total_steps),

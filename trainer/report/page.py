@@ -31,8 +31,7 @@ def write_report(
 
     Args:
         folder: Local or in a store; made where it is missing.
-        title: Heading of the page.
-        facts: Settings and figures of the run, by name.
+        title, facts: Heading of the page; settings and figures of the run, by name.
         history: The objects of metrics.jsonl; empty for an evaluation without training.
         evaluation: Of the validation split; None where there is none.
         subset: What was evaluated: the most wrong pictures are read from its shards again.

@@ -21,12 +21,7 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> Any:
     """The model by its function, compiled, with the weights of a file.
 
     Its class, loss and metrics need not be known to Keras. Call it inside the strategy's scope.
-
-    Args:
-        name: `module:function`, which is imported.
-        card: How it was trained.
-        path: The file, for messages.
-        local_path: Where it is on this machine.
+    `path` is the file in messages, `local_path` where it is on this machine.
 
     Raises:
         UserError: The function makes another model.

@@ -36,11 +36,7 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts files in batches; a broken file does not affect the others.
-
-    Args:
-        model: The `keras.Model`, logits out.
-        card: How it was trained.
+    """Predicts files in batches by a model that gives logits; a broken file affects no other.
 
     Raises:
         UserError: The model needs more than pictures.
@@ -67,13 +63,7 @@ class Predictor:
         self._predict = tf.function(predict, [tf.TensorSpec((None,), tf.string)], autograph=False)
 
     def predict(self, files: Sequence[str], batch_size: int, count: int) -> Iterator[Prediction]:
-        """Predicts `files`, in their order.
-
-        Args:
-            files: Paths, local or remote.
-            batch_size: Files in memory at a time.
-            count: Classes per file.
-        """
+        """Predicts `files`, local or remote, in their order: `count` classes of each."""
         with concurrent.futures.ThreadPoolExecutor(available_cores()) as pool:
             for start in range(0, len(files), batch_size):
                 batch = files[start : start + batch_size]

@@ -30,15 +30,7 @@ _LUMA = (19595, 38470, 7471)
 
 
 def record_jpeg(encoded: Any, options: ImageOptions) -> Any:
-    """An original file as its data set's builder would have put it into a record.
-
-    Args:
-        encoded: The file, string scalar.
-        options: Of the build.
-
-    Returns:
-        A JPEG, string scalar.
-    """
+    """An original file, string scalar, as the builder would have put it into a record: a JPEG."""
     # Strings are on the CPU anyway, and a GPU multiplies matrices in fewer digits.
     with tf.device("CPU:0"):
         is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 2), b"\xff\xd8")

@@ -45,12 +45,7 @@ class ResizeGeometry(NamedTuple):
 
 
 def resize_geometry(height: Any, width: Any, options: ImageOptions) -> ResizeGeometry:
-    """How an upright picture is resized.
-
-    Args:
-        height, width: Of the picture, int32 scalars.
-        options: Of the build.
-    """
+    """How an upright picture of `height` and `width`, int32 scalars, is resized."""
     target = (tf.constant(options.height_px), tf.constant(options.width_px))
     tall, wide = tf.cast(height, tf.float64), tf.cast(width, tf.float64)
     zero = tf.constant(0.0, tf.float64)

@@ -29,8 +29,7 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
     an asset with the same names, one per line.
 
     Args:
-        model: Logits out.
-        card: How it was trained.
+        model, card: Logits out, and how it was trained.
         transform: Folder of the data set's tensorflow-transform graph, or None.
         path: A folder that is not there yet.
 

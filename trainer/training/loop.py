@@ -38,8 +38,7 @@ class Loop:
     """Trains a compiled model to the last epoch of a run.
 
     Args:
-        run: The run.
-        model: Compiled, all of its variables built.
+        run, model: The run; the model has all of its variables.
         callbacks: Keras's, ours and the user's, in the order in which they are called; the
             run's checkpoint is called after them.
         validate: Called after every epoch; None for no validation.

@@ -79,10 +79,7 @@ def train(
 ) -> dict[str, Any]:
     """Trains, or resumes training, and writes everything to `config.output`.
 
-    Args:
-        config: The run.
-        training, validation: What `open_data(config.read)` returned.
-        hosts: Those that share each batch.
+    `training` and `validation` are what `open_data(config.read)` returned.
 
     Returns:
         The last epoch's metrics, as written; empty after a dry run.

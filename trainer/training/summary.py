@@ -83,14 +83,7 @@ def result_lines(
 
 
 def waiting_line(history: Sequence[Mapping[str, Any]]) -> str | None:
-    """Whether the reader or the model limited the speed of a run, in a sentence.
-
-    Args:
-        history: The objects of metrics.jsonl.
-
-    Returns:
-        None where nothing was measured.
-    """
+    """Whether the reader or the model limited the speed of a run; None if nothing was measured."""
     measured = [r["wait_fraction"] for r in history if r["wait_fraction"] is not None]
     if not measured:
         return None
@@ -101,16 +94,10 @@ def waiting_line(history: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def show_batch(batch: Batch, classes: Sequence[str], memory: Mapping[str, int], output: str) -> str:
-    """Writes a contact sheet of `batch`, and prints where it is and the reader's memory.
-
-    Args:
-        batch: One global batch, after augmentation: see `trainer.reader.pipeline`.
-        classes: Of the model.
-        memory: Estimated bytes of the reader, by purpose.
-        output: The run's folder, for `report/dry_run.png`.
+    """Writes a contact sheet of a global batch, and prints the memory of the reader, by purpose.
 
     Returns:
-        The path of the contact sheet.
+        The path of the contact sheet, `report/dry_run.png` in `output`.
 
     Raises:
         UserError: It cannot be written.
@@ -142,11 +129,7 @@ def caption(label: Any, weight: float, classes: Sequence[str]) -> str:
 
 
 def thumb(pixels: np.ndarray) -> Image.Image:
-    """A picture as large as fits; small ones are enlarged, their pixels kept square.
-
-    Args:
-        pixels: uint8 [height, width, 3 or 1].
-    """
+    """A picture, uint8 [height, width, 3 or 1], as large as fits; small ones are enlarged."""
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
     is_large = max(picture.size) > THUMB_PX
     sampling = Image.Resampling.BOX if is_large else Image.Resampling.NEAREST

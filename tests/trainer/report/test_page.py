@@ -235,3 +235,17 @@ def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
     for chart in (loss, accuracy):
         assert [line.name for line in chart.lines] == ["training", "validation", "best loss"]
         assert [dot.title[:7] for dot in chart.lines[2].dots] == ["epoch 4"]
+
+
+@pytest.mark.parametrize(
+    ("least", "scale"),
+    [
+        (0.952, ("100\u00a0%", "97.5\u00a0%", "95\u00a0%")),
+        (0.49, ("100\u00a0%", "50\u00a0%", "0\u00a0%")),
+    ],
+)
+def test_an_accuracy_that_is_always_high_has_an_axis_around_it(
+    least: float, scale: tuple[str, ...]
+) -> None:
+    history = history_of(3, accuracy=1.0, val_accuracy=least)
+    assert sections.curves(history)[0][1].scale == scale
