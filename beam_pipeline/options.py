@@ -21,6 +21,7 @@ from beam_pipeline.option_texts import (
 from imageshards.commands.command_line import names_or_file, parse_path
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
+from imageshards.images.options import EXTENSIONS
 from imageshards.images.options import ImageOptions as ImageOptions
 
 DATA_SET = "data_set"
@@ -95,8 +96,7 @@ class InputOptions:
         parse=parse_columns, metavar="SPECS")] = None
     extensions: Annotated[tuple[str, ...], Option(
         "file name extensions of images (default: jpg,jpeg,jpe,jfif,png,webp,gif,bmp,tif,tiff)",
-        parse=parse_extensions, metavar="LIST")] = (
-        ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+        parse=parse_extensions, metavar="LIST")] = EXTENSIONS
     # fmt: on
     fingerprint: str = ""
     read_from: str = ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
+from imageshards.images.options import EXTENSIONS, is_hidden
 from imageshards.text import counted
 from trainer.commands import console
 from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_classifier
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from trainer.serving.predictor import Prediction
 
 PROGRAM = "imageshards predict"
-EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 EXIT_BROKEN_FILES = 1
 
 _EPILOG = (
@@ -103,19 +103,17 @@ def _pictures_in(path: str) -> list[str] | None:
         storage.check_bucket(path, "FILE", must_list=False)
         if not storage.is_folder(path):
             return None
+        prefix = len(path.rstrip("/")) + 1
         found = (file.path for file in storage.files_below(path))
-        return [file for file in found if _is_picture(file[len(path.rstrip("/")) :])]
+        return [
+            file for file in found
+            if file.lower().endswith(EXTENSIONS) and not is_hidden(file[prefix:])
+        ]  # fmt: skip
     except OSError as e:
         raise UserError(
             f"FILE received {path!r}, which cannot be listed ({e.strerror or e}); expected a file "
             "or a folder that may be read."
         ) from e
-
-
-def _is_picture(below: str) -> bool:
-    """By the name below a folder; what systems leave beside pictures is none, as for a build."""
-    hidden = any(part.startswith(".") or part == "__MACOSX" for part in below.split("/"))
-    return not hidden and below.lower().endswith(EXTENSIONS)
 
 
 def _print_json(predictions: Iterator[Prediction]) -> int:

@@ -27,6 +27,7 @@ from beam_pipeline.options import COLUMN_FLAGS, DATA_SET, TABLE, InputOptions, l
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.images.options import is_hidden
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import printable
 
@@ -234,7 +235,7 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
         below = path[prefix:]
         if isinstance(size_bytes, Skipped):
             yield size_bytes
-        elif below.startswith(".") or "/." in below:
+        elif is_hidden(below):
             yield Skipped("hidden")
         elif not below.lower().endswith(source.extensions):
             yield Skipped("not_an_image_name")

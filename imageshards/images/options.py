@@ -17,6 +17,16 @@ FILTERS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest")
 SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
 COLORSPACES = ("rgb", "grey")
 BBOX_FRAMES = ("stored", "upright")
+# Of files that are taken from folders, unless a build is told others.
+EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+def is_hidden(below: str) -> bool:
+    """Whether a file is hidden, or in a hidden folder, by its path below the folder it is of.
+
+    So are all files in the `__MACOSX` of macOS's archives: their names begin with `._`.
+    """
+    return below.startswith(".") or "/." in below
 
 
 def parse_color(text: str) -> tuple[int, int, int]:

@@ -10,104 +10,51 @@ Errors of one object are `FileNotFoundError`, `PermissionError` or another `OSEr
 retries; those of a bucket, its rights or its credentials: `errors.StorageError`.
 """
 
-from imageshards.storage.atomic_file import AtomicFile
-from imageshards.storage.base import (
-    Backend,
-    Counts,
-    Stat,
-    count,
-    counts,
-    reset_counts,
-    unreported,
-)
-from imageshards.storage.concurrency import (
-    map_concurrently,
-    map_in_processes,
-    run_concurrently,
-    shared_memory,
-)
-from imageshards.storage.files import (
-    backend,
-    check_bucket,
-    copy,
-    copy_folder,
-    delete,
-    delete_folder,
-    exists,
-    extend,
-    files_below,
-    files_from,
-    forget_clients,
-    glob,
-    is_folder,
-    is_local,
-    join,
-    link,
-    link_folder,
-    list_folder,
-    local_copy,
-    move,
-    name_of,
-    open_read,
-    open_write,
-    parent_of,
-    read,
-    read_range,
-    stat,
-    sync,
-    upload,
-    write,
-)
-from imageshards.storage.local import hold_scratch, remove_abandoned
-from imageshards.storage.lock import OutputLock, join_job, lock_holder, output_lock
-
-__all__ = [
-    "AtomicFile",
-    "Backend",
-    "Counts",
-    "OutputLock",
-    "Stat",
-    "backend",
-    "check_bucket",
-    "copy",
-    "copy_folder",
-    "count",
-    "counts",
-    "delete",
-    "delete_folder",
-    "exists",
-    "extend",
-    "files_below",
-    "files_from",
-    "forget_clients",
-    "glob",
-    "hold_scratch",
-    "is_folder",
-    "is_local",
-    "join",
-    "link",
-    "link_folder",
-    "list_folder",
-    "join_job",
-    "local_copy",
-    "lock_holder",
-    "map_concurrently",
-    "map_in_processes",
-    "move",
-    "name_of",
-    "open_read",
-    "open_write",
-    "output_lock",
-    "parent_of",
-    "read",
-    "read_range",
-    "remove_abandoned",
-    "reset_counts",
-    "run_concurrently",
-    "shared_memory",
-    "stat",
-    "sync",
-    "unreported",
-    "upload",
-    "write",
-]
+from imageshards.storage.base import Backend as Backend
+from imageshards.storage.base import Counts as Counts
+from imageshards.storage.base import Stat as Stat
+from imageshards.storage.base import count as count
+from imageshards.storage.base import counts as counts
+from imageshards.storage.base import reset_counts as reset_counts
+from imageshards.storage.base import unreported as unreported
+from imageshards.storage.concurrency import map_concurrently as map_concurrently
+from imageshards.storage.concurrency import map_in_processes as map_in_processes
+from imageshards.storage.concurrency import run_concurrently as run_concurrently
+from imageshards.storage.concurrency import shared_memory as shared_memory
+from imageshards.storage.files import AtomicFile as AtomicFile
+from imageshards.storage.files import backend as backend
+from imageshards.storage.files import check_bucket as check_bucket
+from imageshards.storage.files import copy as copy
+from imageshards.storage.files import copy_folder as copy_folder
+from imageshards.storage.files import delete as delete
+from imageshards.storage.files import delete_folder as delete_folder
+from imageshards.storage.files import exists as exists
+from imageshards.storage.files import extend as extend
+from imageshards.storage.files import files_below as files_below
+from imageshards.storage.files import files_from as files_from
+from imageshards.storage.files import forget_clients as forget_clients
+from imageshards.storage.files import glob as glob
+from imageshards.storage.files import is_folder as is_folder
+from imageshards.storage.files import is_local as is_local
+from imageshards.storage.files import join as join
+from imageshards.storage.files import link as link
+from imageshards.storage.files import link_folder as link_folder
+from imageshards.storage.files import list_folder as list_folder
+from imageshards.storage.files import local_copy as local_copy
+from imageshards.storage.files import move as move
+from imageshards.storage.files import name_of as name_of
+from imageshards.storage.files import open_read as open_read
+from imageshards.storage.files import open_write as open_write
+from imageshards.storage.files import parent_of as parent_of
+from imageshards.storage.files import read as read
+from imageshards.storage.files import read_range as read_range
+from imageshards.storage.files import stat as stat
+from imageshards.storage.files import sync as sync
+from imageshards.storage.files import upload as upload
+from imageshards.storage.files import write as write
+from imageshards.storage.local import hold_scratch as hold_scratch
+from imageshards.storage.local import remove_abandoned as remove_abandoned
+from imageshards.storage.lock import OutputLock as OutputLock
+from imageshards.storage.lock import join_job as join_job
+from imageshards.storage.lock import lock_holder as lock_holder
+from imageshards.storage.lock import output_lock as output_lock

@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
@@ -178,6 +179,46 @@ def open_write(path: str) -> Iterator[IO[bytes]]:
         yield file
         file.flush()
         upload(file.name, path)
+
+
+class AtomicFile:
+    """What is written to `local_path` is at `path` after `commit`; without `commit` it is deleted.
+
+    Args:
+        path: Where the file is to be.
+        beside: On this machine, what the file is beside until then, if not `path`.
+
+    Attributes:
+        path: The same.
+        local_path: A name on this machine.
+    """
+
+    def __init__(self, path: str, beside: str = ""):
+        self.path = path
+        self.local_path = f"{beside or path}.tmp-{uuid.uuid4().hex[:8]}"
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> AtomicFile:
+        if not is_local(self.path):
+            folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
+            self.local_path = os.path.join(folder, name_of(self.path))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(OSError):  # mostly, it has its final name by now
+            os.unlink(self.local_path)
+        self._stack.close()
+
+    def commit(self) -> str:
+        """Moves or sends the closed file to `path`; returns its version in a store.
+
+        Raises:
+            OSError, StorageError: It cannot be written there.
+        """
+        if is_local(self.path):
+            os.replace(self.local_path, self.path)
+            return ""
+        return upload(self.local_path, self.path).version
 
 
 def upload(local_path: str, path: str) -> Stat:
