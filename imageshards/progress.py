@@ -178,8 +178,12 @@ def text_table(
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     room = width or shutil.get_terminal_size((LINE_CHARACTERS, 24)).columns
     room -= 2 * (len(widths) - 1) + sum(w for i, w in enumerate(widths) if i not in texts)
-    for i in texts:
-        widths[i] = min(widths[i], max(_LEAST_TEXT_CHARACTERS, room // len(texts)))
+    # What short columns do not need is left for the long ones.
+    shortest_first = sorted(texts, key=widths.__getitem__)
+    for taken, i in enumerate(shortest_first):
+        share = room // (len(shortest_first) - taken)
+        widths[i] = min(widths[i], max(_LEAST_TEXT_CHARACTERS, share))
+        room -= widths[i]
     for row in cells:
         row[:] = [
             shortened(cell, size) if i in texts else cell

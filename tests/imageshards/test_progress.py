@@ -108,6 +108,10 @@ def test_a_table_has_texts_to_the_left_numbers_to_the_right_and_short_names():
     assert text_table(header, rows, (0, 2), width=50).splitlines()[2] == (
         "n02100236…d_pointer     1,000  n02112350…shond (3)"
     )
+    checks = [["keys", "ok", "no key twice, over all splits"]]
+    assert text_table(["check", "result", "of"], checks, (0, 1, 2), width=44).endswith(
+        "keys   ok      no key twice, over all splits"
+    )
     narrow = text_table(header, rows, (0, 2), width=9).splitlines()
     assert {len(line) for line in narrow[1:]} == {12 + 2 + 8 + 2 + 12}
 
