@@ -82,19 +82,15 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --epochs many", "--epochs: invalid int value: 'many'"),
         ("--data d --optimizer sdg", "--optimizer: invalid choice: 'sdg'"),
         ("--data d --steps 3 --epochs 1", "--steps received 3 together with --epochs 1"),
-        ("--data d --epochs 0", "--epochs received 0; expected at least 1."),
-        ("--data d --steps 0", "--steps received 0; expected at least 1."),
-        ("--data d --batch_size 0", "--batch_size received 0; expected at least 1."),
         ("--data d --batch_size 10 --replicas 3", "10, which 3 replicas cannot share equally; "
          "expected a multiple of 3, for example 9."),
         ("--data d --batch_size 1 --replicas 4", "a multiple of 4, for example 4."),
-        ("--data d --replicas 0", "--replicas received 0; expected at least 1."),
         ("--data d --seed -1", "--seed received -1; expected 0 to 2147483647."),
         ("--data d --seed 2147483648", "--seed received 2147483648; expected 0 to"),
-        ("--data d --checkpoint_steps 0", "--checkpoint_steps received 0; expected at least 1."),
-        ("--data d --keep_checkpoints 0", "--keep_checkpoints received 0; expected at least 1."),
         ("--data d --cluster_port 0", "--cluster_port received 0; expected 1 to 65535."),
-        ("--data d --cluster_timeout 0", "--cluster_timeout received 0; expected at least 1."),
+        *((f"--data d --{name} 0", f"--{name} received 0; expected at least 1.") for name in (
+            "epochs", "steps", "batch_size", "replicas", "checkpoint_steps", "keep_checkpoints",
+            "cluster_timeout", "decay_steps", "accumulate_steps", "threads", "sequence_length")),
         *((f"--data d --{name} odd", f"--{name}: invalid choice: 'odd'") for name in (
             "cluster", "augment", "augment_on", "schedule", "precision", "cache", "balance",
             "sequences")),
@@ -107,8 +103,6 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --weight_decay -0.1", "--weight_decay received -0.1; expected at least 0."),
         ("--data d --weight_decay inf", "--weight_decay received inf; expected at least 0."),
         ("--data d --warmup_steps -1", "--warmup_steps received -1; expected at least 0."),
-        ("--data d --decay_steps 0", "--decay_steps received 0; expected at least 1."),
-        ("--data d --accumulate_steps 0", "--accumulate_steps received 0; expected at least 1."),
         *((f"--data d --image_size={text}", f"--image_size received {text!r}; expected pixels as")
           for text in ("", "x", "12.5", "-3", "1x2x3")),
         *((f"--data d --image_size {text}", f"--image_size received {text}; expected 1 to 16384")
@@ -116,8 +110,6 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --eval_crop 0", "--eval_crop received 0.0; expected more than 0 and at most"),
         ("--data d --eval_crop 1.1", "--eval_crop received 1.1; expected more than 0 and at"),
         ("--data d --skip_broken -1", "--skip_broken received -1; expected at least 0."),
-        ("--data d --threads 0", "--threads received 0; expected at least 1."),
-        ("--data d --sequence_length 0", "--sequence_length received 0; expected at least 1."),
         ("--data d --sequence_length 3 --sequences ragged", "--sequence_length received a length "
          "together with --sequences ragged"),
         ("--data d --cache_folder gs://b/c", "'gs://b/c'; expected a local folder."),

@@ -18,7 +18,7 @@ from imageshards.adopt import adopt
 from imageshards.errors import UserError
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
-from tests.support.served_models import card, saved
+from tests.support.served_models import card, network
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.trainer_data import make_data_set
 from tests.trainer.test_evaluate import save_model
@@ -30,6 +30,7 @@ from trainer.reader.shard_cache import cache_on_disk
 
 tf = pytest.importorskip("tensorflow")
 
+from trainer.serving.predictor import Predictor  # noqa: E402
 
 SIDE_PX = 16
 COUNTS = {"train": 40, "validation": 9}
@@ -187,30 +188,14 @@ def test_records_of_others_are_adopted_and_read_like_local_ones(
         assert sorted(_copies(got).values()) == sorted(p.read_bytes() for p in here.glob("*.tfr*"))
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_pictures_in_buckets_are_predicted(
-    store: StoreServer, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved(tmp_path, card())
-    bucket = store.bucket()
-    pictures = tmp_path / "pictures"
-    (pictures / "below").mkdir(parents=True)
-    for i, name in enumerate(["b.jpg", "below/a.jpg", "notes.txt"]):
-        (pictures / name).write_bytes(encoded(scene(60 + i, 50)))
-    storage.copy_folder(str(pictures), bucket + "/pictures")
-
-    def rows(*files: str, code: int = 0) -> list[Any]:
-        assert predict.main(["--model_path", str(tmp_path), "--json", *files]) == code
-        return json.loads(capsys.readouterr().out)
-
-    here = rows(str(pictures))
-    *there, missing = rows(bucket + "/pictures", bucket + "/none.jpg", code=1)
-    assert [row["file"] for row in there] == [
-        f"{bucket}/pictures/{name}" for name in ("b.jpg", "below/a.jpg")
-    ]
-    assert [row["top"] for row in there] == [row["top"] for row in here]
-    assert missing["error"] == "no such object"
+def test_pictures_in_buckets_are_found_and_read(store: StoreServer) -> None:
+    folder = store.bucket() + "/pictures"
+    for name in ("b.jpg", "below/a.jpg", "notes.txt"):
+        storage.write(f"{folder}/{name}", encoded(scene(60, 50)))
+    found = predict.find_files([folder, f"{folder}/none.jpg"])
+    assert found == [f"{folder}/{name}" for name in ("b.jpg", "below/a.jpg", "none.jpg")]
+    *whole, missing = Predictor(network(card()), card()).predict(found, 4, 1)
+    assert [row.error for row in whole] == ["", ""] and missing.error == "no such object"
 
 
 @pytest.mark.parametrize("command", [main, evaluate.main, bench_input.main])

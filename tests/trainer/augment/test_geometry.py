@@ -112,40 +112,6 @@ def test_bounds_hold_all_a_turned_window_touches(
     assert left <= xs.min() + 1e-3 and xs.max() - 1e-3 <= left + columns
 
 
-def test_mirroring_at_the_part_is_mirroring_at_the_picture() -> None:
-    rng = np.random.default_rng(0)
-    picture = tf.constant(rng.uniform(0, 255, (1, 40, 50, 3)), tf.float32)
-    flip = tf.constant([False])
-    position = tf.range(40, dtype=tf.int64)
-    params = draw_params("strong", 1, position)
-    windows = geometry.crop_windows(STRONG, params, 40.0, 50.0, (16, 16))
-    for i in range(len(position)):
-        window = geometry.Window(*(value[i : i + 1] for value in windows))
-        half_tangent = params["half_tangent"][i : i + 1]
-        part = geometry.rotated_bounds(window, half_tangent, 40, 50)
-        top, left, rows, columns = (int(value[0]) for value in part)
-        inside = window._replace(y=window.y - part.y, x=window.x - part.x)
-        whole = geometry.affine_maps(window, flip, half_tangent, (16, 16))
-        cut = geometry.affine_maps(inside, flip, half_tangent, (16, 16))
-        np.testing.assert_allclose(
-            geometry.transform_pictures(
-                picture[:, top : top + rows, left : left + columns], cut, (16, 16)
-            ),
-            geometry.transform_pictures(picture, whole, (16, 16)),
-            atol=0.05,
-        )
-
-
-def test_a_transform_of_a_window_is_its_bilinear_resize() -> None:
-    rng = np.random.default_rng(1)
-    picture = tf.constant(rng.uniform(0, 255, (1, 40, 50, 3)), tf.float32)
-    maps = geometry.affine_maps(WINDOW, tf.constant([False]), tf.constant([0.0]), (12, 40))
-    resized = tf.image.resize(picture[:, 10:18, 20:50], (12, 40))
-    found = geometry.transform_pictures(picture, maps, (12, 40))
-    # At its edges, a transform sees the pixels beyond the window.
-    np.testing.assert_allclose(found[:, 1:-1, 1:-1], resized[:, 1:-1, 1:-1], atol=0.02)
-
-
 @pytest.mark.parametrize("ratio", [1, 2, 4, 8])
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 300), units, units)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import pathlib
 from collections.abc import Iterator
@@ -103,17 +102,6 @@ def test_a_resumed_file_repeats_no_epoch(tmp_path: pathlib.Path) -> None:
     found = [json.loads(line) for line in path.read_text().splitlines()]
     assert [r["epoch"] for r in found] == [1, 2]
     assert found[0] == metrics.history[0] and found[1]["loss"] is None
-
-
-def test_a_full_disk_is_a_sentence(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("imageshards.storage.write", full)
-    metrics = MetricsFile(str(tmp_path / "metrics.jsonl"))
-    metrics.set_model(_model())
-    with pytest.raises(UserError, match=r"metrics.jsonl cannot be written \(No space.* make room"):
-        metrics.on_epoch_end(0, {"loss": 1.0})
 
 
 def test_a_loss_that_is_no_number_ends_keras_fit_with_a_sentence() -> None:

@@ -90,11 +90,14 @@ def test_what_cannot_be_meant_is_refused(
     assert [path.name for path in folders["OTHERS"].iterdir()] == ["thesis.tex"]
 
 
-def test_another_backend_or_an_uneven_batch_is_refused(
+def test_an_uneven_batch_another_keras_and_another_backend_are_refused(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="batch_size received 8, which 3 replicas cannot share"):
         _check(compiled(), train, None, 3)
+    monkeypatch.setattr(keras, "__version__", "3.16.0")
+    with pytest.raises(UserError, match=r"Keras 3.16.0 is .*expected 3.15.*pip install 'keras=="):
+        ims.fit(compiled(), train)
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
         ims.fit(compiled(), train)
@@ -123,12 +126,6 @@ def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
     _check(model, train, None, 1)
     with pytest.raises(UserError, match=sentence):
         _check(model, train, None, 2)
-
-
-def test_another_keras_is_refused_at_the_start(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keras, "__version__", "3.16.0")
-    with pytest.raises(UserError, match=r"Keras 3.16.0 is .*expected 3.15.*pip install 'keras=="):
-        ims.fit(compiled(), train)
 
 
 class Recorder(keras.callbacks.Callback):
