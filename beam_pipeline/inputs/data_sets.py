@@ -71,7 +71,7 @@ def open_inputs(options: BuildOptions, replaced: str = "") -> BuildOptions:
         )
     options = _with_plan(options, found)
     image, copied = _image_options(options, found), _copied_columns(options, found)
-    columns = () if copied else _columns_to_analyse(*found[0])
+    columns = () if copied else _extra_columns(found[0][1])
     known = iter(found)
     sources = [
         _opened(*next(known), options, columns) if source.layout == DATA_SET else source
@@ -266,20 +266,6 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
             "from the original tables together."
         )
     return CopiedColumns(storage.join(first.location, TRANSFORM_NAME), as_given)
-
-
-def _columns_to_analyse(
-    source: InputOptions, manifest: Mapping[str, Any]
-) -> tuple[ColumnSpec, ...]:
-    """The extra columns of records as an image table would declare them."""
-    columns = _extra_columns(manifest)
-    for column in columns:
-        if column.shape is not None and len(column.shape) > 1:
-            raise UserError(
-                f"--input {source.input!r} has the extra column {column.name!r} of shape "
-                f"{list(column.shape)}, which no table can have; expected data sets alone."
-            )
-    return columns
 
 
 def _extra_columns(manifest: Mapping[str, Any]) -> tuple[ColumnSpec, ...]:

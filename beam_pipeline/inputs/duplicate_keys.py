@@ -100,26 +100,6 @@ class _HashKeysFn(beam.DoFn):
             yield bucket, cut.tobytes()
 
 
-class FindEqualHashes(beam.PTransform):
-    """RefBatches → lists of hashes that occur more than once."""
-
-    def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection[list[int]]:
-        images = (
-            batches
-            | "BatchSizes" >> beam.Map(len).with_output_types(int)
-            | "CountImages" >> beam.CombineGlobally(sum)
-        )
-        return (
-            batches
-            | "HashKeys"
-            >> beam.ParDo(_HashKeysFn(), pvalue.AsSingleton(images)).with_output_types(
-                tuple[int, bytes]
-            )
-            | "GroupHashes" >> beam.GroupByKey()
-            | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found))
-        )
-
-
 class RefuseDuplicateKeys(beam.PTransform):
     """RefBatches → nothing, when it is known that no key occurs twice.
 
@@ -138,9 +118,19 @@ class RefuseDuplicateKeys(beam.PTransform):
         self._inputs = inputs
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection:
+        images = (
+            batches
+            | "BatchSizes" >> beam.Map(len).with_output_types(int)
+            | "CountImages" >> beam.CombineGlobally(sum)
+        )
         suspects = (
             batches
-            | "FindEqualHashes" >> FindEqualHashes()
+            | "HashKeys"
+            >> beam.ParDo(_HashKeysFn(), pvalue.AsSingleton(images)).with_output_types(
+                tuple[int, bytes]
+            )
+            | "GroupHashes" >> beam.GroupByKey()
+            | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found))
             | "Suspects" >> beam.CombineGlobally(smallest_hashes)
         )  # [hash], mostly empty
         return (

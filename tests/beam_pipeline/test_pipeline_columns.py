@@ -9,6 +9,7 @@ import pathlib
 import pytest
 from PIL import Image, ImageDraw
 
+from beam_pipeline.columns.export import exported_classes
 from imageshards.index import read_index
 from imageshards.verification import command as verify
 from tests.support.builds import build, manifest, records_of
@@ -69,7 +70,7 @@ def built(rows, tmp_path_factory) -> pathlib.Path:
     output = tmp_path_factory.mktemp("out") / "set"
     assert build("--input", rows, "--output", output, "--image_size", "50", "--columns", COLUMNS,
                  "--group_column", "person", "--splits", "train=0.7,validation=0.3",
-                 "--num_shards", "2") == 0  # fmt: skip
+                 "--num_shards", "2", "--first_label", "1") == 0  # fmt: skip
     return output
 
 
@@ -96,6 +97,14 @@ def test_the_manifest_tells_their_types_and_shapes(built):
     assert assert_records_are_as_described(built)  # and the small ones are in the index
     names = read_index(str(built), manifest(built)).column_names
     assert names[-3:] == ["age", "caption", "meta"]
+
+
+def test_labels_begin_at_1_in_records_and_the_transform_names_the_background(built):
+    found = {
+        (r["image/class/text"][0], r["image/class/label"][0]) for r in records_of(built).values()
+    }
+    assert found == {(b"even", 1), (b"odd", 2)}
+    assert exported_classes(str(built / "transform")) == ["background", "even", "odd"]
 
 
 def test_a_group_is_in_one_split(built):

@@ -12,8 +12,6 @@ from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions, InputO
 from imageshards.errors import UserError
 from tests.support.dataset_factory import Dataset
 
-SHARD = "train-00000-of-00003.tfrecord"
-
 
 @pytest.fixture
 def made(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.options import PlanOptions
 from beam_pipeline.planning import plan as planning
-from beam_pipeline.planning.classes import class_order, distinct_labels
+from beam_pipeline.planning.classes import class_order, distinct_labels, names_by_label
 from beam_pipeline.planning.hashing import RANK, SPLIT, KeyHasher
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
@@ -157,6 +157,11 @@ def test_growing_train_takes_from_its_neighbour_only():
 )
 def test_class_order(labels, class_names, pinned, expected):
     assert class_order(labels, class_names, pinned) == expected
+
+
+def test_a_class_called_background_does_not_meet_label_0():
+    assert names_by_label(["background", "x"], 1) == ["background_", "background", "x"]
+    assert names_by_label(["x"], 0) == ["x"]
 
 
 @pytest.mark.parametrize(
