@@ -56,6 +56,39 @@ def test_what_is_no_command_is_one_sentence(argv, sentence, capsys):
     assert sentence in err and (err.count("\n") == 1 or not argv) and not out
 
 
+INDEX = "index/train-00000-of-00003.parquet"
+SHARD = "train-00000-of-00003.tfrecord"
+
+
+@pytest.mark.parametrize(
+    ("argv", "missing", "said"),
+    [
+        ("verify", "", "The following arguments are required: DIR; see imageshards verify --help."),
+        ("verify DIR --sample 1", "", "'--sample', which is no flag"),
+        ("verify DIR --workers 0", "", "--workers received 0; expected at least 1"),
+        ("duplicates DIR --workers 0", "", "--workers received 0; expected at least 1"),
+        ("duplicates DIR --distance 11", "", "--distance received 11; expected 0 to 10"),
+        ("duplicates DIR --output /proc/none", "", "--output '/proc/none' cannot be written"),
+        ("duplicates DIR", INDEX, f"whose {INDEX} is missing"),
+        ("duplicates DIR", SHARD, f"whose {SHARD} cannot be read (No such file"),
+        ("export-index DIR", INDEX, f"whose {INDEX} is missing"),
+        ("report DIR", "", "could not be written"),
+        *((f"{name} DIR", "manifest.json", "where there is no manifest.json")
+          for name in ("verify", "report", "duplicates", "export-index")),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_with_a_data_set_is_one_sentence(tmp_path, capsys, argv, missing, said):
+    made = Dataset(tmp_path).directory
+    (made / "report").write_text("in the way")
+    if missing:
+        (made / missing).unlink()
+    assert main(argv.replace("DIR", str(made)).split()) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(f"imageshards {argv.split()[0]}: ") and said in err
+    assert err.count("\n") == 1 and not out
+    assert not [*made.glob("duplicates/*")]
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("heavy", "code"),

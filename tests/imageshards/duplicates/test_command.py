@@ -12,7 +12,6 @@ from PIL import Image, ImageOps
 
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.progress import final_table
-from imageshards.duplicates import search
 from imageshards.duplicates.command import key_lines, main
 from imageshards.report.page import write_report
 from tests.support.builds import build, jpeg, manifest
@@ -144,36 +143,3 @@ def test_a_build_counts_equal_files_and_warns_of_those_between_splits(built):
     assert leak.startswith("1 original is in") and leak in final_table(said, 1, 0) and leak in page
     assert write_report(str(built), manifest(built))
     assert (built / "report" / "index.html").read_text() == page
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda d: (d / "manifest.json").unlink(), "where there is no manifest.json"),
-        (lambda d: next((d / "index").iterdir()).write_bytes(b"x"), "its bytes are others"),
-        (lambda d: next(d.glob("*.tfrecord")).unlink(), "cannot be read (No such file"),
-    ],
-    ids=["manifest", "index", "shard"],
-)
-def test_what_cannot_be_read_is_a_sentence(built, tmp_path, capsys, damage, words):
-    shutil.copytree(built, tmp_path / "set")
-    damage(tmp_path / "set")
-    assert main([str(tmp_path / "set")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("imageshards duplicates: ") and words in error
-    assert not [*(tmp_path / "set").glob("duplicates/*")]
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--distance", "11"], "--distance received 11; expected 0 to 10"),
-        (["--workers", "0"], "--workers received 0; expected at least 1"),
-        (["--output", "/proc/none"], "--output '/proc/none' cannot be written"),
-    ],
-    ids=["distance", "workers", "output"],
-)
-def test_mistakes_are_sentences_before_any_work(built, capsys, flags, words, monkeypatch):
-    monkeypatch.setattr(search, "find_twins", None)
-    assert main([str(built), *flags]) == 2
-    assert words in capsys.readouterr().err

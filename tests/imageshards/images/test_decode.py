@@ -106,7 +106,7 @@ def test_odd_but_valid(name):
     assert (encoded.source_format in ("JPEG", "MPO")) == ("not_jpeg" not in notes)
     assert opened(encode_image(data, SMALL)).size == (64, 64)
     grey = encode_image(data, dataclasses.replace(SMALL, colorspace="grey"))
-    assert opened(grey).mode == "L"
+    assert (opened(grey).mode, grey.channels, grey.colorspace) == ("L", 1, "Grayscale")
 
 
 def test_transparent_pixels_show_the_background_in_colour_and_grey():

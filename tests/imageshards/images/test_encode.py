@@ -66,15 +66,6 @@ def test_only_shrink_keeps_a_small_picture_as_it_is_on_the_canvas():
     assert dark.getbbox() == (30, 40, 70, 60)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_grey_has_one_channel_with_the_luma(kind):
-    data = saved(Image.new("RGB", (32, 32), (200, 30, 60)), kind)
-    encoded = encode_image(data, dataclasses.replace(SMALL, colorspace="grey"))
-    picture = opened(encoded)
-    assert (picture.mode, encoded.channels, encoded.colorspace) == ("L", 1, "Grayscale")
-    assert picture.getpixel((5, 5)) == pytest.approx(84, abs=2)
-
-
 @pytest.mark.parametrize("colorspace", ["rgb", "grey"])
 def test_background_surrounds_a_padded_picture(colorspace):
     options = ImageOptions(

@@ -1,6 +1,4 @@
-"""The report command: writes the report, prints a table, fails in one sentence."""
-
-import pytest
+"""The report command: writes the report, prints a table."""
 
 from imageshards.report.command import main
 from tests.support.dataset_factory import Dataset
@@ -26,22 +24,3 @@ def test_the_command_writes_the_report_and_says_where(tmp_path, capsys):
         ["wrote"],
         *([str(path)] for path in paths),
     ]
-
-
-@pytest.mark.parametrize(
-    ("made", "argv", "said"),
-    [
-        (False, ["{0}"], "where there is no manifest.json"),
-        (True, ["{0}"], "could not be written"),
-        (False, [], "The following arguments are required: DIR; see imageshards report --help."),
-    ],
-    ids=["no data set", "a file in the way", "nothing"],
-)
-def test_what_cannot_be_shown_is_one_sentence(tmp_path, made, argv, said, capsys):
-    if made:
-        Dataset(tmp_path)
-        (tmp_path / "report").write_text("in the way")
-    assert main([word.format(tmp_path) for word in argv]) == 2
-    out, err = capsys.readouterr()
-    assert err.startswith("imageshards report: ") and said in err
-    assert err.count("\n") == 1 and not out

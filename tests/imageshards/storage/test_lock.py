@@ -365,18 +365,6 @@ def test_what_was_sent_before_the_limit_has_ended_before_others_may_begin():
     assert give_up_sec + longest_sec < stale_sec
 
 
-def test_a_lease_that_cannot_be_written_is_one_sentence(server, path):
-    server.fail(403, 100)
-    storage.forget_clients()
-    try:
-        with pytest.raises(UserError) as error:
-            Lease(path).__enter__()
-    finally:
-        server.heal()
-    assert isinstance(error.value, OutputError) or "403" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 @given(changed({"host": socket.gethostname(), "pid": 1, "nonce": "0" * 32}))
 @settings(max_examples=60, derandomize=True, deadline=None)
 def test_whatever_a_lock_says_of_its_holder_keeps_nobody_out(tmp_path_factory, holder):

@@ -251,20 +251,3 @@ def test_the_command_s_exit_code_and_json_tell(dataset, capsys):
     assert (told["ok"], told["num_records"]) == (False, 24)
     assert told["problems"][0]["file"] == SECOND
     assert set(told["found"]) <= set(CHECKS)
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["{0}", "--sample", "1"], "'--sample', which is no flag"),
-        (["{0}", "--workers", "0"], "--workers received 0; expected at least 1"),
-        ([], "required: DIR"),
-        (["{0}"], "where there is no manifest.json"),
-    ],
-    ids=["flag", "workers", "nothing", "no data set"],
-)
-def test_what_cannot_be_checked_is_one_sentence(tmp_path, argv, said, capsys):
-    assert main([word.format(tmp_path) for word in argv]) == 2
-    out, err = capsys.readouterr()
-    assert said in err and err.startswith("imageshards verify: ")
-    assert err.count("\n") == 1 and not out
