@@ -5,24 +5,17 @@
 drawn.
 """
 
-from imageshards.page.charts import BarChart, LineChart, histogram, line_chart, strip
-from imageshards.page.page import Meter, Rows, number, percent, render, share, size
-from imageshards.page.sheets import contact_sheet, data_uri, thumbnail
-
-__all__ = [
-    "BarChart",
-    "LineChart",
-    "Meter",
-    "Rows",
-    "contact_sheet",
-    "data_uri",
-    "histogram",
-    "line_chart",
-    "number",
-    "percent",
-    "render",
-    "share",
-    "size",
-    "strip",
-    "thumbnail",
-]
+from imageshards.page.charts import Chart as Chart
+from imageshards.page.charts import histogram as histogram
+from imageshards.page.charts import line_chart as line_chart
+from imageshards.page.charts import strip as strip
+from imageshards.page.page import Meter as Meter
+from imageshards.page.page import Rows as Rows
+from imageshards.page.page import number as number
+from imageshards.page.page import percent as percent
+from imageshards.page.page import render as render
+from imageshards.page.page import share as share
+from imageshards.page.page import size as size
+from imageshards.page.sheets import contact_sheet as contact_sheet
+from imageshards.page.sheets import data_uri as data_uri
+from imageshards.page.sheets import thumbnail as thumbnail

@@ -30,30 +30,6 @@ class Bar(NamedTuple):
     title: str
 
 
-class BarChart(NamedTuple):
-    """Bars side by side, from zero; `kit.jinja` has the macro that sets them.
-
-    Attributes:
-        title, subtitle: Its heading.
-        description: What a person who does not see the chart is told.
-        bars: Their heights, in percent of the axis.
-        scale: What is written at the top of the axis, at its half and at its foot.
-        ticks: (percent of the width from the left, text) below the bars.
-    """
-
-    title: str
-    subtitle: str
-    description: str
-    bars: Sequence[Bar]
-    scale: tuple[str, str, str]
-    ticks: Sequence[tuple[float, str]]
-
-    @property
-    def is_single(self) -> bool:
-        """Whether there is one bar only: its description then says all there is to see."""
-        return len(self.bars) == 1
-
-
 class Dot(NamedTuple):
     """A point of a line, in percent from the left and from the top; `title` shows on hover."""
 
@@ -83,25 +59,35 @@ class Line(NamedTuple):
     dots: Sequence[Dot]
 
 
-class LineChart(NamedTuple):
-    """Lines over numbered steps, for example a loss over epochs.
+class Chart(NamedTuple):
+    """Bars side by side, from zero, or lines over numbered steps; macros of `kit.jinja` set them.
 
     Attributes:
-        title, subtitle, description, scale, ticks: As of `BarChart`.
+        title, subtitle: Its heading.
+        description: What a person who does not see the chart is told.
+        scale: What is written at the top of the axis, at its half and at its foot.
+        ticks: (percent of the width from the left, text) below it.
+        bars: Their heights, in percent of the axis.
         lines: From the back to the front.
     """
 
     title: str
     subtitle: str
     description: str
-    lines: Sequence[Line]
     scale: tuple[str, str, str]
     ticks: Sequence[tuple[float, str]]
+    bars: Sequence[Bar] = ()
+    lines: Sequence[Line] = ()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one bar only: its description then says all there is to see."""
+        return len(self.bars) == 1
 
 
 def histogram(
     title: str, subtitle: str, edges: Sequence[float], counts: Sequence[int], unit: Unit = number
-) -> BarChart:
+) -> Chart:
     """Counts over bins of equal drawn width, empty ones at both ends left out.
 
     Args:
@@ -136,11 +122,11 @@ def strip(
     values: Sequence[int],
     noun: str,
     ends: tuple[str, str],
-) -> BarChart:
+) -> Chart:
     """One bar per value, or per group of neighbours where there are too many.
 
     Args:
-        title, subtitle, description: See `BarChart`.
+        title, subtitle, description: See `Chart`.
         values: One for each thing that is compared, for example a class; one at least.
         noun: What each value belongs to.
         ends: Written below the first and the last bar.
@@ -163,16 +149,16 @@ def _bar_chart(
     description: str,
     bars: Sequence[Bar],
     ticks: Sequence[tuple[int, str]],
-) -> BarChart:
+) -> Chart:
     """Bars in the unit of their axis, ticks in bars from the left → both in percent."""
     top = _round_up(max(bar.high for bar in bars))
-    return BarChart(
+    return Chart(
         title,
         subtitle,
         description,
-        [Bar(100 * bar.low / top, 100 * bar.high / top, bar.title) for bar in bars],
         _scale(0, top, number),
         [(100 * position / len(bars), text) for position, text in ticks],
+        bars=[Bar(100 * bar.low / top, 100 * bar.high / top, bar.title) for bar in bars],
     )
 
 
@@ -186,7 +172,7 @@ def line_chart(
     least: float | None = None,
     best: tuple[str, str, int] | None = None,
     unit: Unit = number,
-) -> LineChart | None:
+) -> Chart | None:
     """Values over numbered steps; a line has a gap where there is no finite value.
 
     A line without any is left out; None where none is left.
@@ -231,13 +217,13 @@ def line_chart(
     if best and best[1] in found and (mark := dot(*best[1:])):
         drawn.append(Line(best[0], "best", "", [mark]))
     courses = [f"{name} {_course(values, unit)}" for name, values in found.items()]
-    return LineChart(
+    return Chart(
         title,
         subtitle,
         f"{title}, {subtitle}, {noun} {steps[0]} to {steps[-1]}: {'; '.join(courses)}.",
-        drawn,
         _scale(bottom, top, unit),
         [(across(step), str(step)) for step in _step_ticks(steps[0], steps[-1])],
+        lines=drawn,
     )
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imageshards.page import BarChart, Meter, Rows, histogram, number, share, size, strip
+from imageshards.page import Chart, Meter, Rows, histogram, number, share, size, strip
 from imageshards.progress import text_table
 from imageshards.text import counted
 
@@ -56,33 +56,32 @@ def splits(manifest: Mapping[str, Any]) -> Rows:
     """Split, records, shards, fewest and most records per shard, bytes, bytes per shard."""
     rows = []
     for name, split in manifest["splits"].items():
-        counts = _records_per_shard(split) or [0]
-        size_bytes = sum(shard["num_bytes"] for shard in split["shards"])
-        numbers = (split["num_records"], len(split["shards"]), min(counts), max(counts))
-        mean_bytes = size_bytes / max(len(split["shards"]), 1)
-        rows.append((name, *map(number, numbers), size(size_bytes), size(mean_bytes)))
+        shards, records, least, most, size_bytes = _numbers_of(split)
+        sizes = size(size_bytes), size(size_bytes / max(shards, 1))
+        rows.append((name, *map(number, (records, shards, least, most)), *sizes))
     return rows
 
 
 def split_table(manifest: Mapping[str, Any]) -> str:
-    """Shards, records, balance and bytes of every split."""
+    """Shards, records, balance and bytes of every split, for a terminal."""
     rows = []
     for name, split in manifest["splits"].items():
-        counts = [shard["num_records"] for shard in split["shards"]] or [0]
-        megabytes = sum(shard["num_bytes"] for shard in split["shards"]) / 1e6
-        numbers = (len(split["shards"]), split["num_records"], min(counts), max(counts))
-        rows.append([name, *(f"{n:,}" for n in numbers), f"{megabytes:,.1f}"])
+        *numbers, size_bytes = _numbers_of(split)
+        rows.append([name, *(f"{n:,}" for n in numbers), f"{size_bytes / 1e6:,.1f}"])
     return text_table(["split", "shards", "records", "min/shard", "max/shard", "MB"], rows)
 
 
 def is_even(manifest: Mapping[str, Any]) -> bool:
     """Whether the shards of every split differ by at most one record."""
-    counts = [_records_per_shard(split) or [0] for split in manifest["splits"].values()]
-    return all(max(of_split) - min(of_split) <= 1 for of_split in counts)
+    numbers = map(_numbers_of, manifest["splits"].values())
+    return all(most - least <= 1 for _, _, least, most, _ in numbers)
 
 
-def _records_per_shard(split: Mapping[str, Any]) -> list[int]:
-    return [shard["num_records"] for shard in split["shards"]]
+def _numbers_of(split: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
+    """Shards, records, the fewest and the most records of a shard, bytes."""
+    counts = [shard["num_records"] for shard in split["shards"]] or [0]
+    size_bytes = sum(shard["num_bytes"] for shard in split["shards"])
+    return len(split["shards"]), split["num_records"], min(counts), max(counts), size_bytes
 
 
 def classes(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -128,7 +127,7 @@ def class_counts(manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _class_chart(split: str, counts: Sequence[int]) -> BarChart:
+def _class_chart(split: str, counts: Sequence[int]) -> Chart:
     return strip(
         f"{split}: records per class, largest first",
         f"{min(counts):,} to {max(counts):,} records",

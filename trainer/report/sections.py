@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from imageshards.page import LineChart, Meter, Rows, line_chart, number, percent
+from imageshards.page import Chart, Meter, Rows, line_chart, number, percent
 from trainer.evaluation.per_class import (
     ClassFigures,
     confusions_of,
@@ -70,7 +70,7 @@ _SMALL = (
 )
 
 
-def curves(history: Sequence[Mapping[str, Any]]) -> tuple[list[LineChart], list[LineChart]]:
+def curves(history: Sequence[Mapping[str, Any]]) -> tuple[list[Chart], list[Chart]]:
     """Large and small charts, those there are values for; none for a single epoch.
 
     Args:
@@ -82,7 +82,7 @@ def curves(history: Sequence[Mapping[str, Any]]) -> tuple[list[LineChart], list[
     return large, small
 
 
-def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> LineChart | None:
+def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> Chart | None:
     if len(history) < 2:
         return None
     best = best_epoch(history)

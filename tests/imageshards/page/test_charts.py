@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.page import BarChart, LineChart, histogram, line_chart, strip
+from imageshards.page import Chart, histogram, line_chart, strip
 from imageshards.page.charts import MAX_BARS
 
 
-def bars(values: list[int]) -> BarChart:
+def bars(values: list[int]) -> Chart:
     return strip("x", "", "", values, "rank", ("largest", "smallest"))
 
 
-def titles(chart: BarChart) -> list[str]:
+def titles(chart: Chart) -> list[str]:
     return [bar.title for bar in chart.bars]
 
 
@@ -59,7 +59,7 @@ def test_bars_stay_inside_the_picture(values: list[int]) -> None:
     assert all(0 <= position <= 100 for position, _ in chart.ticks)
 
 
-def lines(*values: float | None, least: float | None = None) -> LineChart:
+def lines(*values: float | None, least: float | None = None) -> Chart:
     chart = line_chart("x", "", range(1, len(values) + 1), {"a": values}, "epoch", least=least)
     assert chart is not None
     return chart
