@@ -96,44 +96,25 @@ def measured(described: TrainingData, bench: BenchConfig) -> dict[str, Any]:
     """
     with quiet_import():
         import numpy as np
-        import tensorflow as tf
 
         from trainer.models import strategy
-        from trainer.reader.broken_records import explain
-        from trainer.reader.find_broken import find_broken
-        from trainer.reader.pipeline import PREFETCH_BATCHES, memory_bytes
-    pause_sec, trace_folder = bench.accelerator_ms / 1e3, bench.trace_folder
+        from trainer.reader.pipeline import memory_bytes
     augment_on = resolve_augment_on(described.augment_on, strategy.gpu_count())
     described = dataclasses.replace(described, augment_on=augment_on)
-    subset, read_options = described.subset, described.read_options
-    batch_size = described.batch_size
+    subset, options, batch_size = described.subset, described.read_options, described.batch_size
     shipped = dataclasses.replace(described.model_inputs, size=described.augmentation.reader_size)
-    traced = tf.profiler.experimental.Profile(trace_folder) if trace_folder else None
-    waits_sec: list[float] = []
-    try:
-        batches = iter(described.dataset())
-        for _ in range(PREFETCH_BATCHES + read_options.threads + 1):
-            next(batches)
-        with traced or contextlib.nullcontext():
-            cpu_sec, begun_sec = time.process_time(), time.perf_counter()
-            while (asked_sec := time.perf_counter()) - begun_sec < bench.seconds:
-                next(batches)
-                waits_sec.append(time.perf_counter() - asked_sec)
-                time.sleep(pause_sec)
-            passed_sec = time.perf_counter() - begun_sec
-            cpu_sec = time.process_time() - cpu_sec
-    except tf.errors.OpError as e:
-        raise explain(e, subset, find_broken(subset)) from e
+    waits_sec, passed_sec, cpu_sec = _timed(described, bench)
     images = len(waits_sec) * batch_size
     percentiles = np.percentile(waits_sec, [50, 99, 99.9, 100]) * 1e3
+    utilization = round(1 - sum(waits_sec) / passed_sec, 4) if bench.accelerator_ms else None
     return {
         "images_per_second": round(images / passed_sec, 1),
         "cpu_microseconds": round(1e6 * cpu_sec / images, 1),
         "busy_cores": round(cpu_sec / passed_sec, 2),
-        "utilization": round(1 - sum(waits_sec) / passed_sec, 4) if pause_sec else None,
+        "utilization": utilization,
         "wait_msec": dict(zip(_WAITS, np.round(percentiles, 2).tolist(), strict=True)),
         "accelerator_msec": bench.accelerator_ms,
-        "memory_bytes": dict(memory_bytes(subset, read_options, batch_size, shipped)),
+        "memory_bytes": dict(memory_bytes(subset, options, batch_size, shipped)),
         "data": subset.dataset.data,
         "split": subset.split.name,
         "records": subset.num_records,
@@ -141,9 +122,38 @@ def measured(described: TrainingData, bench: BenchConfig) -> dict[str, Any]:
         "pictures": [*shipped.size, subset.dataset.image.channels],
         "augment": described.augment,
         "augment_on": augment_on,
-        "threads": read_options.threads,
+        "threads": options.threads,
         "cores": available_cores(),
     }
+
+
+def _timed(described: TrainingData, bench: BenchConfig) -> tuple[list[float], float, float]:
+    """Seconds that each batch was waited for, of all together, and of CPU time."""
+    import tensorflow as tf
+
+    from trainer.reader.broken_records import explain
+    from trainer.reader.find_broken import find_broken
+    from trainer.reader.pipeline import PREFETCH_BATCHES
+
+    waits_sec: list[float] = []
+    folder = bench.trace_folder
+    traced = tf.profiler.experimental.Profile(folder) if folder else contextlib.nullcontext()
+    try:
+        batches = iter(described.dataset())
+        # What was read ahead while nobody waited is not measured.
+        for _ in range(PREFETCH_BATCHES + described.read_options.threads + 1):
+            next(batches)
+        with traced:
+            cpu_sec, begun_sec = time.process_time(), time.perf_counter()
+            while (asked_sec := time.perf_counter()) - begun_sec < bench.seconds:
+                next(batches)
+                waits_sec.append(time.perf_counter() - asked_sec)
+                time.sleep(bench.accelerator_ms / 1e3)
+            passed_sec = time.perf_counter() - begun_sec
+            cpu_sec = time.process_time() - cpu_sec
+    except tf.errors.OpError as e:
+        raise explain(e, described.subset, find_broken(described.subset)) from e
+    return waits_sec, passed_sec, cpu_sec
 
 
 def figures_text(figures: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
@@ -125,18 +125,18 @@ def _measure(
 ) -> None:
     """Runs the model over the data, and shows what is asked for."""
     from trainer.evaluation.evaluator import Evaluator
+    from trainer.report.page import write_report
 
     with devices.scope():
         model, card = model_file.load_model(path, args.model, args.trust)
     own = card.compiled
     evaluator = Evaluator(model, devices, data, broken, classes=card.classes, own_step=own)
     started_sec = time.perf_counter()
-    figures: dict[str, float | None] = {**evaluator.run(show_progress=True)}
-    evaluation, subset = evaluator.evaluation, evaluator.subset
-    measured: dict[str, Any] = {"num_examples": data.num_records}
+    figures: Mapping[str, float | None] = evaluator.run(show_progress=True)
+    evaluation, subset, count = evaluator.evaluation, evaluator.subset, data.num_records
     if evaluation is not None:
-        measured, figures = {"num_examples": evaluation.num_examples}, _figures(evaluation)
-    measured |= {name: finite(value) for name, value in figures.items()}
+        figures, count = _figures(evaluation), evaluation.num_examples
+    measured = {"num_examples": count, **{name: finite(one) for name, one in figures.items()}}
     facts = {
         "model": path,
         "step": card.step,
@@ -159,15 +159,10 @@ def _measure(
     for found in broken.found:
         print(f"left out {found}", file=out)
     if args.report:
-        from trainer.report.page import write_report
-
+        shown = {name: str(value) for name, value in facts.items()}
+        title = f"{path} on {facts['data']}"
         page = write_report(
-            args.report,
-            title=f"{path} on {facts['data']}",
-            facts={name: str(value) for name, value in facts.items()},
-            history=[],
-            evaluation=evaluation,
-            subset=subset,
+            args.report, title=title, facts=shown, history=[], evaluation=evaluation, subset=subset
         )
         print(f"report   {page}", file=out)
 

@@ -117,18 +117,15 @@ def _holds_run(output: str) -> bool:
 
 
 def check_no_model(output: str) -> None:
-    """Refuses to replace a run that cannot be resumed: its checkpoints are gone, or old folders.
+    """Refuses to replace a run that cannot be resumed, as its checkpoints are gone.
 
     Raises:
         UserError: There is one.
     """
-    checkpoints = storage.list_folder(storage.join(output, CHECKPOINTS_FOLDER))
-    old = any(entry.is_folder for entry in checkpoints)
-    if old or storage.exists(storage.join(output, MODEL_FILE)):
-        what = "checkpoints of another version" if old else f"a {MODEL_FILE} but no checkpoint"
+    if storage.exists(storage.join(output, MODEL_FILE)):
         raise UserError(
-            f"⟦--output⟧ received {output!r}, which holds {what}, so that nothing can be resumed; "
-            "use another ⟦--output⟧, or ⟦--overwrite⟧ to replace it."
+            f"⟦--output⟧ received {output!r}, which holds a {MODEL_FILE} but no checkpoint, so "
+            "that nothing can be resumed; use another ⟦--output⟧, or ⟦--overwrite⟧ to replace it."
         )
 
 

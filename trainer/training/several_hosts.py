@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import glob
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -12,7 +11,6 @@ import json
 import os
 import pathlib
 import platform
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import imageshards
 import trainer
-from imageshards import storage
 from trainer.cluster.hosts import Hosts
 from trainer.config import RunConfig
 from trainer.dataset.open import SHARDS_FOLDER, cache_home
@@ -30,9 +27,6 @@ if TYPE_CHECKING:
 
 # Flags that may differ between hosts.
 _OF_ONE_HOST = ("output", "cluster_port", "cluster_timeout", "threads", "cache_folder")
-
-
-_FOLDER_PREFIX = "imageshards-host-"
 
 
 def described(config: RunConfig) -> dict[str, Any]:
@@ -78,16 +72,12 @@ def only_chief_writes(config: RunConfig, hosts: Hosts) -> Iterator[RunConfig]:
     if read.cache == "disk" and read.cache_folder is None:
         # Not thrown away with the folder: a restart finds the copies again.
         read = dataclasses.replace(read, cache_folder=os.path.join(cache_home(), SHARDS_FOLDER))
-    # Of a process that was killed, or ended where another host was lost.
-    pattern = os.path.join(glob.escape(tempfile.gettempdir()), f"{_FOLDER_PREFIX}*")
-    storage.remove_abandoned(pattern)
-    folder, lock = storage.hold_scratch(lambda: tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
-    try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-            yield dataclasses.replace(config, output=folder, read=read)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+    with (
+        tempfile.TemporaryDirectory(prefix="imageshards-host-") as folder,
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
+        yield dataclasses.replace(config, output=folder, read=read)
 
 
 def _sources(package: Any) -> list[pathlib.Path]:

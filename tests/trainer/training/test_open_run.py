@@ -15,7 +15,7 @@ from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.cluster.hosts import Hosts
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
-from trainer.training.output_folder import begin_run, check_no_model
+from trainer.training.output_folder import begin_run
 
 tf = pytest.importorskip("tensorflow")
 
@@ -133,15 +133,6 @@ def test_overwriting_reads_nothing_of_the_old_run(
     with begin_run(str(tmp_path), overwrite=True):
         run = opening.open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
     assert run.broken_handler.found == [] and not broken.exists()
-
-
-def test_checkpoints_of_another_version_are_neither_resumed_nor_replaced(
-    tmp_path: pathlib.Path,
-) -> None:
-    check_no_model(str(tmp_path))
-    (tmp_path / "checkpoints" / "step-00000004").mkdir(parents=True)
-    with pytest.raises(UserError, match="holds checkpoints of another version.* --overwrite"):
-        check_no_model(str(tmp_path))
 
 
 def test_hosts_with_other_data_are_refused(

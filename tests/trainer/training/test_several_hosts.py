@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
-import tempfile
 from collections.abc import Mapping
 
 import pytest
@@ -16,10 +15,7 @@ from tests.support.external_sets import flip_byte
 from tests.support.runs import digest, metrics
 from tests.support.store_servers import store_server
 from tests.support.trainer_data import make_data_set
-from trainer.cluster.hosts import Hosts
-from trainer.config import ReadConfig, RunConfig
 from trainer.training.checkpoint import Checkpoints
-from trainer.training.several_hosts import only_chief_writes
 
 pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -159,18 +155,3 @@ def test_hosts_that_differ_are_refused_before_the_first_step(
         assert "--batch_size is 24 on localhost:" in one.stderr
         assert "expected the same on all hosts" in one.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_a_host_s_folder_is_removed_also_after_a_process_that_was_killed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "imageshards-host-killed" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "mine").mkdir()
-    hosts, config = Hosts(("a:1", "b:1"), index=1), RunConfig(ReadConfig("d"), "o")
-    with only_chief_writes(config, hosts) as mine:
-        folder = pathlib.Path(mine.output)
-        assert {*tmp_path.iterdir()} == {tmp_path / "mine", folder} and folder.is_dir()
-        with only_chief_writes(config, hosts) as of_another:  # on this machine, too
-            assert folder.is_dir() and of_another.output != mine.output
-    assert [*tmp_path.iterdir()] == [tmp_path / "mine"]
