@@ -98,11 +98,7 @@ class _Request:
         return self.deadline - time.monotonic()
 
     def seconds(self, limit_s: float) -> float:
-        """What one step may take.
-
-        Raises:
-            TimeoutError: Nothing is left.
-        """
+        """What one step may take; raises `TimeoutError` where nothing is left."""
         left_s = self.left_s
         if left_s <= 0:
             raise TimeoutError("timed out")
@@ -236,13 +232,17 @@ class _Client:
             found = self._get(url, max_bytes, request)
             if isinstance(found, bytes):
                 return found
-            url = found
+            try:
+                url = urllib.parse.urljoin(url, found)
+            except ValueError as e:
+                message = f"{url} redirects to {found[:200]!r}, which is no address ({e})"
+                raise ImageError("url_redirects", message) from e
             if not url.lower().startswith(("http://", "https://")):
                 raise ImageError("url_redirects", f"it redirects to {url}, which is not http(s)://")
         raise ImageError("url_redirects", f"more than {MAX_REDIRECTS} redirects, the last to {url}")
 
     def _get(self, url: str, max_bytes: int, request: _Request) -> bytes | str:
-        """The bytes at `url`, or where it redirects to."""
+        """The bytes at `url`, or the Location that it redirects to."""
         with _as_image_errors(url, request):
             count(requests=1)
             response = self._pools.request(
@@ -255,26 +255,13 @@ class _Client:
             )
             try:
                 if response.status in _REDIRECTS and "Location" in response.headers:
-                    return _target(url, response.headers["Location"])
+                    return response.headers["Location"]
                 if response.status != 200:
                     raise _status_error(url, response)
                 return _body(response, max_bytes)
             finally:
                 response.close()  # a connection whose answer was read to its end is kept
                 response.release_conn()
-
-
-def _target(url: str, location: str) -> str:
-    """Where a redirect leads to.
-
-    Raises:
-        ImageError: To no address.
-    """
-    try:
-        return urllib.parse.urljoin(url, location)
-    except ValueError as e:
-        message = f"{url} redirects to {location[:200]!r}, which is no address ({e})"
-        raise ImageError("url_redirects", message) from e
 
 
 def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:

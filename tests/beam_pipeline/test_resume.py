@@ -18,10 +18,10 @@ from beam_pipeline.images.process_pool import LocalPool
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
 from tests.support.commands import ForkedBuild, kill_at
+from tests.support.portable_builds import TIMEOUT_S, finished_shards, wait_for
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 180
 SHARDS = 24
 
 
@@ -49,57 +49,30 @@ def undisturbed(photos, tmp_path_factory):
 
 
 def start_held(photos, output: pathlib.Path, shards: int) -> ForkedBuild:
-    """A build that has finished so many shards, or one for each further process more.
-
-    It goes on when `allow` gives its output another number.
-    """
-    allow(output, shards)
-    given = (str(output / ".staging"), str(limit_of(output)))
+    """A build that has finished so many shards, or one for each further process more."""
+    given = (str(output / ".staging"), shards)
     process = ForkedBuild(*flags(photos, output), before=hold_at, given=given)
-    wait_for(lambda: len(finished_shards(output)) >= shards, process, f"{shards} shards")
+    wait_for(lambda: finished_shards(output) >= shards, f"{shards} shards", process)
     return process
 
 
-def hold_at(staging: str, limit: str) -> None:
-    """No shard is begun while as many are finished as a file says: for `before`."""
+def hold_at(staging: str, limit: int) -> None:
+    """No shard is begun when as many are finished: for `before`."""
     original = LocalPool._do
 
     def held(self: LocalPool, name: str, packed: bytes) -> Any:
-        folder, file = pathlib.Path(staging), pathlib.Path(limit)
-        while not self._stopped and len(list(folder.glob("*-of-*.json"))) >= int(file.read_text()):
+        folder = pathlib.Path(staging)
+        while not self._stopped and len(list(folder.glob("*-of-*.json"))) >= limit:
             time.sleep(0.01)
         return original(self, name, packed)
 
     LocalPool._do = held  # type: ignore[method-assign]
 
 
-def allow(output: pathlib.Path, shards: int) -> None:
-    """Lets a held build begin shards while fewer than so many are finished."""
-    whole = limit_of(output).with_suffix(".new")
-    whole.write_text(str(shards))
-    whole.replace(limit_of(output))  # who reads it meanwhile sees the old number, or this one
-
-
-def limit_of(output: pathlib.Path) -> pathlib.Path:
-    return output.with_name(f"{output.name}.limit")
-
-
 def build_killed_at(module: str, function: str, calls: int, arguments: list[str]) -> None:
     """A build whose n-th call of a function is its last."""
     killed = ForkedBuild(*arguments, before=kill_at, given=(module, function, calls))
     assert killed.wait(TIMEOUT_S) == -signal.SIGKILL, killed.communicate()[0]
-
-
-def finished_shards(output: pathlib.Path) -> set[str]:
-    return {p.stem for p in (output / ".staging").glob("train-*.json")}
-
-
-def wait_for(condition, process: ForkedBuild | subprocess.Popen, what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert process.poll() is None, f"ended before {what}: {process.communicate()[0]}"
-        assert time.monotonic() < deadline, f"{what} never happened"
-        time.sleep(0.005)
 
 
 def workers_of(process: ForkedBuild) -> list[psutil.Process]:
@@ -139,7 +112,7 @@ def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, capfd):
         process.wait()
         _, alive = psutil.wait_procs(family, timeout=20)
         assert not alive
-        before = len(finished_shards(output))
+        before = finished_shards(output)
         assert before < SHARDS
         assert not (output / "manifest.json").exists()
     assert_resumes(photos, output, undisturbed, before, capfd)
@@ -247,7 +220,7 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     following = ForkedBuild(*flags(photos, output), "--quality", "60")
     lock = str(output / ".staging" / "lock")
     opened = psutil.Process(following.pid)
-    wait_for(lambda: lock in {f.path for f in opened.open_files()}, following, "its wait")
+    wait_for(lambda: lock in {f.path for f in opened.open_files()}, "its wait", following)
     before = {path: path.stat().st_mtime_ns for path in (output / ".staging").iterdir()}
     with pytest.raises(subprocess.TimeoutExpired):
         following.wait(1)

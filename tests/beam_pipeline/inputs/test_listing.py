@@ -134,17 +134,6 @@ def test_class_folders_with_names_of_every_kind(tmp_path):
     assert skipped == {}
 
 
-def test_files_that_are_not_images_are_counted(tmp_path):
-    put(tmp_path, "cat/x.jpg", "cat/notes.txt", "cat/.x.jpg", "cat/._x.jpg", "cat/Thumbs.db",
-        "cat/.cache/x.jpg", "cat/jpg", "stray.jpg", ".DS_Store", "cat/dir.jpg/y.jpg")  # fmt: skip
-    os.mkfifo(tmp_path / "cat" / "fifo.jpg")
-    refs, skipped = listed(tmp_path)
-    assert [ref.key for ref in refs] == ["cat/dir.jpg/y.jpg", "cat/x.jpg"]
-    assert skipped == {
-        "hidden": 4, "not_an_image_name": 3, "outside_class_folders": 1, "special_file": 1,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "names",
     [

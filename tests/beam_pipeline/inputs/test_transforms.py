@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tracemalloc
 
 import pytest
@@ -82,13 +81,3 @@ def test_an_error_of_one_folder_ends_the_listing():
 def test_every_element_comes_once(at_once):
     sources = [range(5), range(5, 5), range(5, 20), range(20, 21)]
     assert sorted(transforms.interleave(map(iter, sources), at_once)) == list(range(21))
-
-
-def test_scanning_is_closed_when_the_listing_is_given_up(tmp_path):
-    for number in range(10):
-        (tmp_path / f"{number}.jpg").touch()
-    before = len(os.listdir("/proc/self/fd"))
-    found = folders.files_below(str(tmp_path))
-    next(found)
-    del found
-    assert len(os.listdir("/proc/self/fd")) == before
