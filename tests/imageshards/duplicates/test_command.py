@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
 import shutil
 
 import pytest
-from PIL import Image, ImageOps
+from PIL import ImageOps
 
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.progress import final_table
@@ -16,17 +15,15 @@ from imageshards.duplicates.command import key_lines, main
 from imageshards.report.page import write_report
 from tests.support.builds import build, jpeg, manifest
 from tests.support.html_page import Page
+from tests.support.pictures import opened_bytes, saved
 
 pytestmark = pytest.mark.process
 
 SPLITS = ("train", "validation")
 
 
-def _changed(data: bytes, change, **save) -> bytes:
-    buffer = io.BytesIO()
-    with Image.open(io.BytesIO(data)) as picture:
-        change(picture).save(buffer, "JPEG", **{"quality": 95} | save)
-    return buffer.getvalue()
+def _changed(data: bytes, change, quality: int = 95) -> bytes:
+    return saved(change(opened_bytes(data)), quality=quality)
 
 
 @pytest.fixture(scope="module")

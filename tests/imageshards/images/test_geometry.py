@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw
 
 from imageshards.images.encode import encode_image
 from imageshards.images.geometry import (
@@ -16,7 +16,7 @@ from imageshards.images.geometry import (
     map_boxes,
 )
 from imageshards.images.options import RESIZE_MODES, ImageOptions
-from tests.support.pictures import opened_bytes, saved
+from tests.support.pictures import opened_bytes, saved, stored
 
 _WHOLE = (0.0, 1.0, 0.0, 1.0)
 
@@ -105,15 +105,6 @@ def _white_box_px(data: bytes) -> tuple[int, int, int, int] | None:
     return picture.point([0] * 128 + [255] * 128).getbbox()
 
 
-def _turned(upright: Image.Image, orientation: int) -> Image.Image:
-    """A picture as a camera with this orientation stores it: turned the other way round."""
-    back = {6: 8, 8: 6}.get(orientation, orientation)
-    exif = Image.Exif()
-    exif[0x0112] = back
-    upright.info["exif"] = exif.tobytes()
-    return ImageOps.exif_transpose(upright)
-
-
 def _jpeg(picture: Image.Image, orientation: int) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -139,12 +130,12 @@ def test_a_drawn_rectangle_is_where_the_mapped_box_says(
     top, bottom = int(y0 * (height - 20)), int(y1 * (height - 20)) + 20
     picture = Image.new("RGB", size)
     ImageDraw.Draw(picture).rectangle((left, top, right - 1, bottom - 1), fill="white")
-    stored = picture if frame == "stored" else _turned(picture, orientation)
+    shown = picture if frame == "stored" else stored(picture, orientation)
     options = _options(
         mode, *target, bbox_frame=frame, only_shrink=only_shrink, background=(0, 0, 0),
         subsampling="4:4:4",
     )  # fmt: skip
-    encoded = encode_image(_jpeg(stored, orientation), options)
+    encoded = encode_image(_jpeg(shown, orientation), options)
     box = (left / width, right / width, top / height, bottom / height)
     mapped = map_boxes([box], encoded.box_transform)
     seen = _white_box_px(encoded.data)

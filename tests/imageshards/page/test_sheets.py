@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import base64
-import io
 
 import pytest
 from PIL import Image, JpegImagePlugin
 
 from imageshards.page import contact_sheet, data_uri, thumbnail
 from imageshards.page.sheets import CAPTION_PX, GAP_PX
-from tests.support.pictures import lossless_jpeg
+from tests.support.pictures import lossless_jpeg, opened_bytes, saved
 
 
 def encoded(size: tuple[int, int], mode: str = "RGB", kind: str = "JPEG") -> bytes:
-    buffer = io.BytesIO()
-    Image.new(mode, size, 200).save(buffer, kind)
-    return buffer.getvalue()
+    return saved(Image.new(mode, size, 200), kind)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +55,7 @@ def test_an_undecodable_picture_has_no_thumbnail(damaged: bytes) -> None:
 def test_a_picture_inside_a_page_is_the_picture() -> None:
     head, _, content = data_uri(Image.new("RGB", (5, 7))).partition(",")
     assert head == "data:image/jpeg;base64"
-    with Image.open(io.BytesIO(base64.b64decode(content))) as picture:
-        assert (picture.size, picture.format) == ((5, 7), "JPEG")
+    assert opened_bytes(base64.b64decode(content)).size == (5, 7)
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 11])
