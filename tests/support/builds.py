@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import itertools
 import json
 import pathlib
@@ -18,15 +17,14 @@ from beam_pipeline.__main__ import main
 from beam_pipeline.images import process_pool
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
+from tests.support.pictures import saved
 
 
 def jpeg(seed: int, width: int = 60, height: int = 40, **save: Any) -> bytes:
     """A JPEG of noise over a colour, another for each seed."""
     draw = random.Random(seed)
     small = Image.frombytes("RGB", (6, 4), bytes(draw.randrange(256) for _ in range(72)))
-    buffer = io.BytesIO()
-    small.resize((width, height), Image.Resampling.BICUBIC).save(buffer, "JPEG", **save)
-    return buffer.getvalue()
+    return saved(small.resize((width, height), Image.Resampling.BICUBIC), **save)
 
 
 def class_folders(root: pathlib.Path, counts: dict[str, int], seed: int = 0) -> pathlib.Path:

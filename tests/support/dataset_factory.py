@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
 from imageshards.manifest import RECORD_FEATURES, to_json
 from imageshards.tfrecord import frame_record
+from tests.support.pictures import saved
 
 CLASSES = ("cat", "dog")
 
@@ -28,9 +28,7 @@ def framed(payloads: Sequence[bytes]) -> bytes:
 def jpeg(number: int, size: tuple[int, int] = (16, 16), mode: str = "RGB") -> bytes:
     """A JPEG of one colour that depends on `number`."""
     colour = (number * 37 % 256, number * 91 % 256, number * 53 % 256)
-    buffer = io.BytesIO()
-    Image.new("RGB", size, colour).convert(mode).save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
+    return saved(Image.new("RGB", size, colour).convert(mode), quality=90)
 
 
 def features_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,15 +10,14 @@ import numpy as np
 
 from imageshards.example import encode_example
 from imageshards.tfrecord import Record, read_records, write_records
+from tests.support.pictures import saved
 from tests.support.trainer_data import draw_shape
 from trainer.dataset.spec import DataSet, Subset
 
 
 def jpeg(kind: int = 0, seed: int = 0, size_px: tuple[int, int] = (32, 40)) -> bytes:
     """An encoded picture of class `kind`, 0 to 2."""
-    out = io.BytesIO()
-    draw_shape(kind, np.random.default_rng(seed), size_px, False).save(out, "JPEG")
-    return out.getvalue()
+    return saved(draw_shape(kind, np.random.default_rng(seed), size_px, False))
 
 
 def example(features: Mapping[str, Any]) -> bytes:

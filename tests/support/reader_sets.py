@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from PIL import Image
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from imageshards.tfrecord import write_records
 from tests.support.external_sets import example
+from tests.support.pictures import saved
 from tests.support.trainer_data import index_entry, write_manifest
 from trainer.dataset.spec import (
     DataSet,
@@ -50,9 +50,7 @@ def value_of(record: int) -> int:
 
 def jpeg(value: int, size: tuple[int, int] = (SIDE_PX, SIDE_PX)) -> bytes:
     """A picture of one brightness."""
-    out = io.BytesIO()
-    Image.fromarray(np.full((*size, 3), value, np.uint8)).save(out, "JPEG", quality=95)
-    return out.getvalue()
+    return saved(Image.fromarray(np.full((*size, 3), value, np.uint8)), quality=95)
 
 
 def record_of(record: int, label: int) -> bytes:
