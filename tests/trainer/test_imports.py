@@ -33,19 +33,15 @@ def imported(folder: pathlib.Path, source: str, **environment: str) -> str:
 
 
 NOISE = "import os; os.write(2, b'noise '); "
-GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
-def test_the_terminal_is_quiet_unless_the_import_fails_or_a_log_level_is_set(
+def test_the_terminal_is_quiet_and_gpus_are_not_taken_whole_unless_that_was_asked_for(
     tmp_path: pathlib.Path,
 ) -> None:
     assert imported(tmp_path, NOISE) == "afterwards\n"
     assert imported(tmp_path, NOISE, TF_CPP_MIN_LOG_LEVEL="0") == "noise afterwards\n"
-    said = imported(tmp_path, NOISE + "raise ImportError('x')")
-    assert said.startswith("noise Traceback") and "ImportError: x" in said
-
-
-def test_gpus_are_not_taken_whole_unless_that_was_asked_for(tmp_path: pathlib.Path) -> None:
-    source = f"import os; raise ImportError('growth ' + os.environ['{GROWTH}'])"
-    assert "ImportError: growth true" in imported(tmp_path, source)
-    assert "ImportError: growth false" in imported(tmp_path, source, **{GROWTH: "false"})
+    growth = "TF_FORCE_GPU_ALLOW_GROWTH"
+    failing = NOISE + f"raise ImportError('growth ' + os.environ['{growth}'])"
+    said = imported(tmp_path, failing)
+    assert said.startswith("noise Traceback") and "ImportError: growth true" in said
+    assert "ImportError: growth false" in imported(tmp_path, failing, **{growth: "false"})
