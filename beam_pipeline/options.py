@@ -354,12 +354,10 @@ class BuildOptions:
         for old, new in self.class_map.items():
             if old == new:
                 raise UserError(
-                    f"--class_map received {old}={new}; expected a class and another name for it: "
-                    "leave out what keeps its name."
+                    f"--class_map received {old}={new}; expected a class and another name for it."
                 )
             if new in self.class_map:
                 raise UserError(
                     f"--class_map received {old}={new} and {new}={self.class_map[new]}; expected "
-                    "each class on one side only: name the class that its images are to be of in "
-                    "the end, and rename what is swapped in two builds."
+                    "each class on one side only: rename what is swapped in two builds."
                 )

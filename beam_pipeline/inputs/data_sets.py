@@ -66,8 +66,7 @@ def open_inputs(options: BuildOptions, replaced: str = "") -> BuildOptions:
     if options.transform_module is not None:
         raise UserError(
             f"--transform_module was given, but --input {found[0][0].input!r} is a finished data "
-            "set, whose records do not hold what it is to transform; leave it out, or build from "
-            "the original images and their table."
+            "set, whose records lack its inputs; leave it out, or build from the original images."
         )
     options = _with_plan(options, found)
     image, copied = _image_options(options, found), _copied_columns(options, found)
@@ -142,8 +141,7 @@ def _first_label(found: Sequence[Found]) -> int:
         if (other := int(of_other.get("first_label", 0))) != label:
             raise UserError(
                 f"--input {first.input!r} was built with --first_label {label} and --input "
-                f"{source.input!r} with --first_label {other}; say by --first_label which one this "
-                "data set is to have."
+                f"{source.input!r} with --first_label {other}; say by --first_label which to use."
             )
     return label
 
@@ -165,8 +163,8 @@ def _opened(
     if group and not keeps:
         raise UserError(
             f"--splits was given, but --input {source.input!r} was built with --group_column "
-            f"{group}, and its records do not say which group they are of; leave --splits out, or "
-            "build from the original table."
+            f"{group}, which its records do not have; leave --splits out, or build from the "
+            "original table."
         )
     return dataclasses.replace(
         source,

@@ -62,9 +62,8 @@ def is_data_set(folder: str) -> bool:
 def finished_input(path: str) -> UserError:
     """The error for an input that is a finished data set."""
     return UserError(
-        f"--input: {path!r} is a finished data set, with the manifest.json of a build; expected "
-        "original images: give their folder, move the data set out of it, or say --layout data_set "
-        "to copy its records."
+        f"--input: {path!r} is a finished data set; expected original images: give their folder, "
+        "move the data set out of it, or say --layout data_set to copy its records."
     )
 
 

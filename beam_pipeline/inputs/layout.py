@@ -92,8 +92,7 @@ def check_output_apart(source: InputOptions, output: str) -> None:
         if _is_within(source.input, replaced) or _is_within(root, replaced):
             raise UserError(
                 f"--input {source.input!r} is in a folder that this build would replace, "
-                f"{replaced!r}; expected images outside of --output: choose another --output, or "
-                "move the images."
+                f"{replaced!r}; choose another --output, or move the images."
             )
     if layout_of(source) in (TABLE, DATA_SET) or not _is_within(output, root):
         return

@@ -56,8 +56,7 @@ class DataflowRunner(RemoteRunner):
             if storage.is_local(path):
                 raise UserError(
                     f"{flag} {path!r} is on this machine, where no worker of Dataflow sees it; "
-                    "expected gs://BUCKET/FOLDER: copy the data there (gcloud storage cp -r) and "
-                    "give that path."
+                    "expected gs://BUCKET/FOLDER: copy the data there (gcloud storage cp -r)."
                 )
         if self.options.view_as(TestOptions).dry_run:
             return
@@ -128,15 +127,11 @@ def check_flags(options: PipelineOptions) -> None:
             "See docs/howto/dataflow.md for a whole command."
         )
     if options.view_as(StandardOptions).streaming:
-        raise UserError(
-            "--streaming was given, but a build ends when its input is used up; expected a batch "
-            "job: leave the flag out."
-        )
+        raise UserError("--streaming was given, but a build ends with its input; leave it out.")
     if options.view_as(S3Options).s3_secret_access_key:
         raise UserError(
             "--s3_secret_access_key was given, and Dataflow shows every flag to whoever may see "
-            "the job; expected credentials that the workers have by themselves: see "
-            "docs/howto/dataflow.md, or copy the input to gs://."
+            "the job; copy the input to gs://, or see docs/howto/dataflow.md."
         )
 
 
@@ -172,11 +167,11 @@ def _api_client(options: PipelineOptions) -> Iterator[Any]:
             transport="rest",
         )
     except google.auth.exceptions.GoogleAuthError as e:
-        raise _no_credentials(f"those found are refused ({_first_line(e)})") from e
+        raise _no_credentials(f"those found are refused ({last_line(str(e))})") from e
     except GoogleAPICallError as e:
         raise UserError(
             f"Dataflow refuses project {cloud.project!r}, region {cloud.region!r} ({e.code}: "
-            f"{_first_line(e.message)}); fix the flags, give these credentials the role "
+            f"{last_line(str(e.message))}); fix the flags, give these credentials the role "
             "roles/dataflow.developer there, or try again later."
         ) from e
     except (requests.RequestException, OSError) as e:
@@ -230,7 +225,3 @@ def _failed(e: Any) -> UserError:
         f"the Dataflow job {result.job_id()} ended as {result.state} ({last_line(told)}); its logs "
         f"are at {url}; finished shards are kept for the same command."
     )
-
-
-def _first_line(text: object) -> str:
-    return next(iter(str(text).strip().splitlines()), "").rstrip(". ")

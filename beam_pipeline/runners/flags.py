@@ -97,19 +97,11 @@ def _flink(given: Mapping[str, Any]) -> Iterator[DefaultFlag]:
         yield DefaultFlag("flink_version", cluster.version, f"what runs at {master}")
         reason = f"the free task slots of {cluster.task_managers} TaskManagers"
         yield DefaultFlag("parallelism", str(cluster.free_slots), reason)
-        reason = (
-            "one Python process for every task slot of a TaskManager; Beam's default is one for "
-            "all of them"
-        )
+        reason = "one Python process for every task slot; Beam's default is one for all of them"
         yield DefaultFlag("sdk_worker_parallelism", str(max(1, cluster.slots_of_one)), reason)
-    reason = (
-        "fills the lists of references that are shuffled, and keeps what waits in a worker small"
-    )
+    reason = "fills the lists that are shuffled, and keeps what waits in a worker small"
     yield DefaultFlag("max_bundle_size", "1000", reason)
-    reason = (
-        "a failed job ends at once and the same command resumes from its finished shards; Flink "
-        "would begin again with the same mistake"
-    )
+    reason = "a failed job ends at once; Flink would begin again with the same mistake"
     yield DefaultFlag("number_of_execution_retries", "0", reason)
 
 

@@ -60,17 +60,6 @@ def test_equal_keys_are_told_as_by_the_build(tmp_path, capfd):
     assert f"the key '0.jpg' twice, for '{image}' and '{image}'" in err and "--key_column" in err
 
 
-def test_what_is_in_the_way_of_the_build_is_told(tmp_path, capfd):
-    photos = class_folders(tmp_path / "in", {"cat": 4, "dog": 4})
-    output = tmp_path / "out"
-    flags = ("--input", photos, "--output", output)
-    assert build(*flags, *FLAGS) == 0
-    capfd.readouterr()
-    code, _, err = rehearse(capfd, *flags)
-    assert code == 2 and "holds a finished data set" in err and "--overwrite" in err
-    assert rehearse(capfd, *flags, "--overwrite")[0] == 0
-
-
 def test_a_column_that_cannot_be_scaled_is_told(tmp_path, capfd):
     (tmp_path / "a.jpg").write_bytes(jpeg(0))
     path = tmp_path / "rows.csv"

@@ -107,18 +107,13 @@ class Graph:
         """A transform's full label."""
         return str(self._all[key].unique_name)
 
-    def par_do(self, key: str) -> beam_runner_api_pb2.ParDoPayload | None:
-        """What a ParDo asks of a runner; None for another transform."""
-        transform = self.leaves[key]
-        if transform.spec.urn != PAR_DO:
-            return None
-        return beam_runner_api_pb2.ParDoPayload.FromString(transform.spec.payload)
-
     def side_inputs(self, key: str) -> dict[str, str]:
         """Tag → collection, of the side inputs of a leaf."""
-        payload = self.par_do(key)
-        tags = payload.side_inputs if payload else ()
-        return {tag: self.leaves[key].inputs[tag] for tag in tags}
+        leaf = self.leaves[key]
+        if leaf.spec.urn != PAR_DO:
+            return {}
+        payload = beam_runner_api_pb2.ParDoPayload.FromString(leaf.spec.payload)
+        return {tag: leaf.inputs[tag] for tag in payload.side_inputs}
 
     def main_inputs(self, key: str) -> list[str]:
         """The collections that a leaf works through."""

@@ -90,13 +90,3 @@ def test_a_file_above_the_limit_is_not_read(tmp_path, uri):
     assert str(error) == "too_many_bytes: 101 bytes; the limit is 100"
     listed = ref(store_uri(tmp_path / "none"), size_bytes=101)  # it is not even opened
     assert read(listed, max_bytes=100) == ["too_many_bytes"]
-
-
-def test_files_that_are_deleted_while_others_are_read_do_not_end_it(tmp_path):
-    refs = files(tmp_path, 30)
-    found = read_images(refs, 100)
-    next(found)
-    for r in refs[20:]:
-        os.remove(r.uri)
-    codes = [data.code if isinstance(data, ImageError) else data for _, data in found]
-    assert codes == [*(b"%d" % i for i in range(1, 20)), *["not_found"] * 10]

@@ -218,12 +218,6 @@ class TestASubmission:
         assert "ended as FAILED (Startup failed: no quota for CPUS)" in said
         assert f"/jobs/{REGION}/" in said and "Traceback" not in said
 
-    def test_that_is_refused_is_one_sentence(self, bucket, service, package):
-        service.refuse("POST", 400, "The machine type 'n9-huge' does not exist.")
-        code, said = run(*flags(bucket, "x"), *service.flags, *package)
-        assert code == 2 and "Traceback" not in said
-        assert "the job failed (400 POST " in said and "does not exist.)" in said
-
     def test_into_a_bucket_that_is_not_there_is_refused(self, bucket, service, package):
         nowhere = "--temp_location=gs://nowhere-9/temp"
         code, said = run(*flags(bucket, "x"), *service.flags, *package, nowhere)
