@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from imageshards.errors import UserError
@@ -94,28 +93,28 @@ def mixed(config: ReadConfig, subset: Subset) -> Subset:
 
 def _check_same_form(config: ReadConfig, parts: Sequence[DataSet]) -> None:
     """Everything in which the records of all data sets have to agree."""
-    values_of: dict[str, Callable[[DataSet], Any]] = {
-        "classes": lambda part: ", ".join(part.classes),
-        "first class id": lambda part: part.label_offset,
-        "number of channels": lambda part: part.image.channels,
-        "feature of the picture": lambda part: part.image_feature,
-        "feature of the class": lambda part: part.label_feature,
-        "form of the class": lambda part: part.features[part.label_feature].dtype,
-    }
-    values_of |= {f"picture option {o}": functools.partial(_option, o) for o in _IMAGE_OPTIONS}
-    for what, value_of in values_of.items():
-        values = [value_of(part) for part in parts]
-        for part, value in zip(parts, values, strict=True):
-            if value != values[0]:
+    first = _form(parts[0])
+    for part in parts[1:]:
+        for what, value in _form(part).items():
+            if value != first[what]:
                 raise UserError(
-                    f"⟦--data⟧ received {config.data!r}, where the {what} is {values[0]} in "
+                    f"⟦--data⟧ received {config.data!r}, where the {what} is {first[what]} in "
                     f"{parts[0].data} and {value} in {part.data}; expected the same in every data "
                     f"set: make one of all by {one_of_all(parts)}."
                 )
 
 
-def _option(name: str, part: DataSet) -> Any:
-    return part.image.options.get(name)
+def _form(part: DataSet) -> dict[str, Any]:
+    options = part.image.options
+    return {
+        "classes": ", ".join(part.classes),
+        "first class id": part.label_offset,
+        "number of channels": part.image.channels,
+        "feature of the picture": part.image_feature,
+        "feature of the class": part.label_feature,
+        "form of the class": part.features[part.label_feature].dtype,
+        **{f"picture option {name}": options.get(name) for name in _IMAGE_OPTIONS},
+    }
 
 
 def _joined_split(name: str, parts: Sequence[DataSet]) -> Split:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from imageshards.example import encode_example
 from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, input_name
 
 
@@ -51,7 +52,7 @@ def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[..., Parsed]
         else tf.io.FixedLenFeature(one.shape, one.dtype)
         for name, one in features.items()
     }
-    black = {dataset.image_feature: _black_jpeg(dataset)}
+    empty = _empty_example(dataset, features)
 
     def batched(values: Any) -> Any:
         if not isinstance(values, tf.RaggedTensor) or inputs.sequences == "ragged":
@@ -59,7 +60,13 @@ def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[..., Parsed]
         return values.to_tensor(shape=[None, inputs.sequence_length])
 
     def parse(serialized: Any) -> Parsed:
-        filled, present = _fill_empty(serialized, features, black)
+        present = tf.strings.length(serialized) > 0
+        # `tf.where` copies every record, so it runs only where there is a placeholder.
+        filled = tf.cond(
+            tf.reduce_all(present),
+            lambda: serialized,
+            lambda: tf.where(present, serialized, empty),
+        )
         values = tf.io.parse_example(filled, spec)
         encoded = values[dataset.image_feature]
         # A record whose picture is empty must not pass for a placeholder.
@@ -76,32 +83,6 @@ def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[..., Parsed]
         )
 
     return parse
-
-
-def _fill_empty(
-    serialized: Any, features: Mapping[str, FeatureSpec], values: Mapping[str, bytes]
-) -> tuple[Any, Any]:
-    """Replaces placeholders by a record that can be parsed.
-
-    Args:
-        serialized: string [b].
-        features: What the replacement holds: zeros, or empty texts and sequences.
-        values: What some texts are instead.
-
-    Returns:
-        (string [b], bool [b]: False for a placeholder).
-    """
-    import tensorflow as tf
-
-    present = tf.strings.length(serialized) > 0
-    empty = _empty_example(features, values)
-    # `tf.where` copies every record, so it runs only where there is a placeholder.
-    filled = tf.cond(
-        tf.reduce_all(present),
-        lambda: serialized,
-        lambda: tf.where(present, serialized, empty),
-    )
-    return filled, present
 
 
 def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:
@@ -137,26 +118,17 @@ def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:
         return tf.identity(labels)
 
 
-def _black_jpeg(dataset: DataSet) -> bytes:
+def _empty_example(dataset: DataSet, features: Mapping[str, FeatureSpec]) -> bytes:
+    """What a placeholder is parsed as: zeros, a black picture, empty texts and sequences."""
     import tensorflow as tf
 
+    empty = {"string": b"", "int64": 0, "float32": 0.0}
+    values: dict[str, Any] = {
+        name: [empty[spec.dtype]] * (0 if spec.shape is None else math.prod(spec.shape))
+        for name, spec in features.items()
+    }
     image = dataset.image
     with tf.init_scope():
         black = tf.zeros((*(image.size or (16, 16)), image.channels), tf.uint8)
-        return bytes(tf.io.encode_jpeg(black).numpy())
-
-
-def _empty_example(features: Mapping[str, FeatureSpec], values: Mapping[str, bytes]) -> bytes:
-    import tensorflow as tf
-
-    def feature(name: str, spec: FeatureSpec) -> Any:
-        size = 0 if spec.shape is None else math.prod(spec.shape)
-        if spec.dtype == "string":
-            texts = tf.train.BytesList(value=[values.get(name, b"")] * max(size, name in values))
-            return tf.train.Feature(bytes_list=texts)
-        if spec.dtype == "int64":
-            return tf.train.Feature(int64_list=tf.train.Int64List(value=[0] * size))
-        return tf.train.Feature(float_list=tf.train.FloatList(value=[0.0] * size))
-
-    named = {name: feature(name, spec) for name, spec in features.items()}
-    return bytes(tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString())
+        values[dataset.image_feature] = [bytes(tf.io.encode_jpeg(black).numpy())]
+    return encode_example(values)

@@ -24,7 +24,6 @@ from tensorflow.python.framework import random_seed
 from imageshards.text import counted
 from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader.mixing import CHUNK, Mixture
-from trainer.reader.shard_cache import cache_on_disk
 from trainer.reader.sources import (
     INSPECT_RECORDS,
     OPEN_SHARDS,
@@ -67,8 +66,7 @@ def training_records(
         more or fewer records than its count raises `tf.errors.FailedPreconditionError`, a
         damaged one `tf.errors.DataLossError`.
     """
-    source = open_source(subset, read_options)
-    chunks = training_chunks(source, subset, seed, start)
+    chunks = training_chunks(file_source(subset, read_options), subset, seed, start)
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     return chunks.unbatch().apply(endless)
 
@@ -80,7 +78,11 @@ def ordered_records(subset: Subset, read_options: ReadOptions) -> tf.data.Datase
         Like `training_records`, of known cardinality.
     """
     subset = without_copies(subset)
-    return ordered_elements(open_source(subset, read_options), subset)
+    source = file_source(subset, read_options)
+    # Not shuffled: the order of an evaluation changes nothing.
+    elements = interleave(source, tf.data.Dataset.range(len(subset.split.shards)), subset)
+    elements = filter_and_resample(elements, source, subset)
+    return elements.apply(tf.data.experimental.assert_cardinality(subset.num_records))
 
 
 def without_copies(subset: Subset) -> Subset:
@@ -88,15 +90,6 @@ def without_copies(subset: Subset) -> Subset:
     if not subset.sampling or subset.class_counts is None:
         return subset
     return dataclasses.replace(subset, sampling=False, num_records=sum(subset.class_counts))
-
-
-def open_source(subset: Subset, read_options: ReadOptions) -> Source:
-    """The shards, or the copies that `read_options` asks for.
-
-    Raises:
-        UserError: There is no room for the copies.
-    """
-    return file_source(cache_on_disk(subset, read_options))
 
 
 def training_chunks(source: Source, subset: Subset, seed: int, start: int) -> tf.data.Dataset:
@@ -123,7 +116,9 @@ def _mixed_chunks(source: Source, subset: Subset, seed: int, start: int) -> tf.d
     mixture = Mixture([part.share for part in subset.mix], seed)
     streams, first_shard = [], 0
     for part, begin in zip(subset.mix, mixture.counts_before(start), strict=True):
-        own = _from_shard(source, first_shard)
+        own = dataclasses.replace(
+            source, shard=lambda k, first=first_shard: source.shard(k + first)
+        )
         chunks = training_chunks(own, part.subset, seed, begin)
         streams.append(chunks.unbatch())
         first_shard += len(part.subset.split.shards)
@@ -131,20 +126,6 @@ def _mixed_chunks(source: Source, subset: Subset, seed: int, start: int) -> tf.d
     turns = tf.data.Dataset.range(chunk, tf.int64.max).map(mixture.choices).unbatch().skip(skipped)
     mixed = tf.data.Dataset.choose_from_datasets(streams, turns, stop_on_empty_dataset=False)
     return mixed.batch(_CHUNK_RECORDS)
-
-
-def _from_shard(source: Source, first: int) -> Source:
-    """`source` with its shards numbered from `first`."""
-    return dataclasses.replace(source, shard=lambda k: source.shard(k + first))
-
-
-def ordered_elements(source: Source, subset: Subset) -> tf.data.Dataset:
-    """One pass of `subset`, copies by sampling included, in the order of the split."""
-    # Not shuffled: the order of an evaluation changes nothing.
-    shards = tf.data.Dataset.range(len(subset.split.shards))
-    elements = interleave(source, shards, subset)
-    elements = filter_and_resample(elements, source, subset)
-    return elements.apply(tf.data.experimental.assert_cardinality(subset.num_records))
 
 
 def shuffle_records(subset: Subset) -> int:
@@ -201,11 +182,6 @@ def filter_and_resample(
 
     With `subset.sampling` a record of class c comes floor(max/n_c) times and, if it is among
     the first max mod n_c of its class in this pass, once more: exactly max(n_c) of every class.
-
-    Args:
-        elements: Elements of `source`, one pass.
-        source: Says which class each of them has, and whether it is read.
-        subset: What is asked for.
     """
     if source.classes is None:
         return elements

@@ -41,7 +41,7 @@ from trainer.dataset.spec import (
 )
 from trainer.dataset.subset import model_classes
 from trainer.reader import order
-from trainer.reader.sources import Source, open_shards, read_buffer_bytes
+from trainer.reader.sources import file_source, open_shards, read_buffer_bytes
 
 Finish = Callable[[Batch], Batch]
 
@@ -72,8 +72,7 @@ def training_batches(
     open the first batch of the next, so none is dropped.
 
     Args:
-        subset: What is read.
-        read_options: How.
+        subset, read_options: What is read, and how.
         seed: Of the order.
         batch_size: Global batch.
         model_inputs: What the model is fed with.
@@ -86,7 +85,7 @@ def training_batches(
         `trainer.dataset.spec.Batch`es. A broken record has the weight 0, a black picture and
         label 0; class weights multiply `weight`.
     """
-    source = order.open_source(subset, read_options)
+    source = file_source(subset, read_options)
     chunks = order.training_chunks(source, subset, seed, start_step * batch_size)
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     batches = _divided(chunks, batch_size, slices).apply(endless)
@@ -94,11 +93,9 @@ def training_batches(
     pictures = pictures or batch_pictures(model_inputs.image, model_inputs.size)
     changes = [_weigh_classes(subset.class_weights)] if subset.class_weights is not None else []
     changes += [finish] if finish is not None else []
-    share = batch_size // (slices.hosts * slices.replicas)
-    calls, at_once = _parallel_calls(read_options, share, model_inputs)
-    assemble = _assembler(source, subset, share, slices, model_inputs, pictures, at_once, changes)
-    batches = _decode(batches, assemble, read_options, calls)
-    return batches.prefetch(PREFETCH_BATCHES * slices.replicas)
+    return _decoded(
+        batches, subset, read_options, batch_size, model_inputs, pictures, slices, changes
+    )
 
 
 @tf.autograph.experimental.do_not_convert
@@ -111,22 +108,13 @@ def evaluation_batches(
 ) -> tf.data.Dataset:
     """One pass, each record once, none augmented, none weighted; the last batch may be a short one.
 
+    Copies of rare classes are left out, and the cardinality is known.
+
     Where batches are made in slices the last one is filled up with black pictures of weight 0,
     label 0 and record -1: none of several replicas may have an empty share.
-
-    Args:
-        subset: What is read; copies of rare classes are left out.
-        read_options: How.
-        batch_size: Global batch.
-        model_inputs: What the model is fed with.
-        slices: Which parts of each batch are made, one after the other.
-
-    Returns:
-        `trainer.dataset.spec.Batch`es. The cardinality is known.
     """
     subset = order.without_copies(subset)
-    source = order.open_source(subset, read_options)
-    elements = order.ordered_elements(source, subset)
+    elements = order.ordered_records(subset, read_options)
     missing = -subset.num_records % batch_size
     if missing and slices != WHOLE:
         nothing = tf.constant(b""), tf.constant(-1, tf.int64)
@@ -140,24 +128,13 @@ def evaluation_batches(
         batches = _divided(batches, batch_size, slices)
     batches = batches.apply(counted).enumerate()
     pictures = batch_pictures(model_inputs.image, model_inputs.size, model_inputs.eval_crop)
-    share = batch_size // (slices.hosts * slices.replicas)
-    calls, at_once = _parallel_calls(read_options, share, model_inputs)
-    assemble = _assembler(source, subset, share, slices, model_inputs, pictures, at_once)
-    batches = _decode(batches, assemble, read_options, calls)
-    return batches.prefetch(PREFETCH_BATCHES * slices.replicas)
+    return _decoded(batches, subset, read_options, batch_size, model_inputs, pictures, slices)
 
 
 def memory_bytes(
     subset: Subset, read_options: ReadOptions, batch_size: int, model_inputs: ModelInputs
 ) -> Mapping[str, int]:
-    """An estimate of what the reader keeps in memory, in bytes, by stage.
-
-    Args:
-        subset: What is read.
-        read_options: How.
-        batch_size: Global batch.
-        model_inputs: What the model is fed with.
-    """
+    """An estimate of what the reader keeps in memory, in bytes, by stage."""
     split = subset.split
     mean_bytes = split.num_bytes // max(1, split.num_records)
     decoded = batch_size * _record_bytes(model_inputs, model_inputs.size)
@@ -189,31 +166,28 @@ def _divided(chunks: tf.data.Dataset, batch_size: int, slices: ReplicaSlices) ->
     return parts
 
 
-def _assembler(
-    source: Source,
+def _decoded(
+    batches: tf.data.Dataset,
     subset: Subset,
+    read_options: ReadOptions,
     batch_size: int,
-    slices: ReplicaSlices,
     model_inputs: ModelInputs,
     pictures: Pictures,
-    at_once: int,
+    slices: ReplicaSlices,
     changes: Sequence[Finish] = (),
-) -> Callable[[Any, Any], Batch]:
-    """(number of the part among those made here, its elements) → the part, after all `changes`.
-
-    Args:
-        batch_size: Of a part.
-        slices: Which parts are made here.
-    """
+) -> tf.data.Dataset:
+    """(number of the part among those made here, its elements) → the parts, after all `changes`."""
+    share = batch_size // (slices.hosts * slices.replicas)
+    calls, at_once = _parallel_calls(read_options, share, model_inputs)
     elsewhere = (slices.hosts - 1) * slices.replicas
     parse = batch_parser(subset.dataset, model_inputs)
 
     def assemble(number: Any, elements: Any) -> Batch:
         parsed = parse(elements[0])
         number += number // slices.replicas * elsewhere + slices.host * slices.replicas
-        # Fewer than `batch_size`, and known only when they come, where a pass ends.
+        # Fewer than `share`, and known only when they come, where a pass ends.
         count = elements[-1].shape[0] or tf.size(elements[-1], tf.int64)
-        position = number * batch_size + tf.range(count, dtype=tf.int64)
+        position = number * share + tf.range(count, dtype=tf.int64)
         image = pictures(parsed.encoded, position, at_once)
         # A placeholder has label 0 of the data set, which the model may not know (-1). Its weight
         # is 0, so any class of the model will do. Other unknown classes were filtered out.
@@ -229,7 +203,8 @@ def _assembler(
             batch = change(batch)
         return batch
 
-    return assemble
+    batches = batches.map(assemble, num_parallel_calls=calls, deterministic=True)
+    return batches.with_options(_options(read_options)).prefetch(PREFETCH_BATCHES * slices.replicas)
 
 
 def _weigh_classes(class_weights: tuple[float, ...]) -> Finish:
@@ -237,13 +212,7 @@ def _weigh_classes(class_weights: tuple[float, ...]) -> Finish:
     return lambda batch: batch | {"weight": batch["weight"] * tf.gather(weights, batch["label"])}
 
 
-def _decode(
-    batches: tf.data.Dataset,
-    assemble: Callable[[Any, Any], Batch],
-    read_options: ReadOptions,
-    calls: int,
-) -> tf.data.Dataset:
-    batches = batches.map(assemble, num_parallel_calls=calls, deterministic=True)
+def _options(read_options: ReadOptions) -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
     # Fixed parallelism: on few cores the autotuner is unsteady, and slower.
@@ -252,7 +221,7 @@ def _decode(
     options.threading.private_threadpool_size = read_options.threads
     # One machine reads for all its replicas: there is nothing to shard.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return batches.with_options(options)
+    return options
 
 
 def _record_bytes(model_inputs: ModelInputs, size: tuple[int, int]) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config import is_remote
-from trainer.dataset.spec import Subset
+from trainer.dataset.spec import ReadOptions, Subset
+from trainer.reader.shard_cache import cache_on_disk
 
 # Shards read at once: enough to mix neighbours, few enough to keep reads long.
 OPEN_SHARDS = 16
@@ -41,11 +42,13 @@ class Source:
     parallel: bool
 
 
-def file_source(subset: Subset) -> Source:
-    """The shards of a split as they lie on disk.
+def file_source(subset: Subset, read_options: ReadOptions) -> Source:
+    """The shards of a split, or the copies of them that `read_options` asks for.
 
-    Its elements are (serialized string, record int64).
+    Raises:
+        UserError: There is no room for the copies.
     """
+    subset = cache_on_disk(subset, read_options)
     shards = subset.split.shards
     paths = tf.constant([shard.path for shard in shards])
     starts = tf.constant(subset.split.starts, tf.int64)
@@ -53,10 +56,7 @@ def file_source(subset: Subset) -> Source:
     buffer_bytes = read_buffer_bytes(subset)
 
     def shard(k: Any) -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(
-            paths[k],
-            buffer_size=buffer_bytes,
-        )
+        records = tf.data.TFRecordDataset(paths[k], buffer_size=buffer_bytes)
         # One number more than counted: a surplus record is not cut off but found.
         numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k] + 1)
         numbered = tf.data.Dataset.zip(records, numbers)
@@ -72,23 +72,15 @@ def file_source(subset: Subset) -> Source:
 
 
 def interleave(source: Source, shards: tf.data.Dataset, subset: Subset) -> tf.data.Dataset:
-    """Numbers of shards → their elements, one of each open shard in turn.
-
-    Args:
-        source: Whose shards.
-        shards: int64 scalars.
-        subset: Says how many shards have to be open to mix the classes.
-    """
+    """Numbers of shards → their elements, one of each open shard in turn."""
     cycle = open_shards(subset)
-    if not source.parallel:
-        return shards.interleave(source.shard, cycle_length=cycle, block_length=1)
     return shards.interleave(
         source.shard,
         cycle_length=cycle,
         block_length=1,
         # Fixed: autotuning is unsteady on few cores. Threads only read ahead.
-        num_parallel_calls=min(OPEN_SHARDS, cycle),
-        deterministic=True,
+        num_parallel_calls=min(OPEN_SHARDS, cycle) if source.parallel else None,
+        deterministic=True if source.parallel else None,
     )
 
 

@@ -42,8 +42,6 @@ def _epoch(data: ims.Data, **options: Any) -> list[np.ndarray]:
         {},
         {"classes": ["triangle", "circle"]},
         {"balance": "sampling"},
-        {"balance": "weights"},
-        {"where": ["image/class/label<2"]},
         {"augment": "strong", "classes": ["square", "circle"]},
     ],
 )
@@ -51,16 +49,6 @@ def test_training_reads_the_same_as_with_labels_from_0(folders, options) -> None
     zero, one = (_epoch(ims.open(folder), **options) for folder in folders)
     for expected, found in zip(zero, one, strict=True):
         np.testing.assert_array_equal(found, expected)
-
-
-def test_a_filter_on_the_label_means_the_class_id(folders) -> None:
-    for folder in folders:
-        data = ims.open(folder).evaluation(
-            batch_size=7, image_size=16, where=["image/class/label==0"]
-        )
-        assert data.num_records == 3
-        _, labels, weights = next(iter(data.as_numpy()))
-        assert labels[weights > 0].tolist() == [0, 0, 0]
 
 
 def test_evaluation_finds_the_same_figures(folders, tmp_path, capsys) -> None:

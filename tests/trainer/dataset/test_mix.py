@@ -48,12 +48,7 @@ def test_splits_come_one_after_the_other_and_know_their_data_sets() -> None:
     assert joined.by_part(train) == [(a, a.splits["train"]), (b, b.splits["train"])]
     assert [own.num_records for _, own in joined.by_part(joined.splits["test"])] == [1, 0]
     assert joined.data == "a,b" and not joined.adopted
-
-
-def test_the_fingerprint_is_that_of_all_in_their_order() -> None:
-    a, b, c = (_set(name) for name in "abc")
-    prints = [_join(*parts).fingerprint for parts in ((a, b), (b, a), (a, c))]
-    assert len(set(prints)) == 3 and _join(a, b).fingerprint == prints[0]
+    assert joined.fingerprint != _join(b, a).fingerprint
 
 
 @pytest.mark.parametrize(

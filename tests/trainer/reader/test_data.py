@@ -272,12 +272,6 @@ def test_a_function_s_pictures_and_labels_are_taken_as_they_are(data: Data) -> N
     assert weight.shape == [4]
 
 
-def test_further_inputs_do_not_pass_through_the_function(data: Data) -> None:
-    train = data.train(batch_size=4, augment=flip_and_soften, inputs=["image", "age"])
-    batch, _, _ = taken(train.dataset(), 1)[0]
-    assert batch["image"].dtype == np.float32 and batch["age"].shape == (4,)
-
-
 def draws_by_itself(images: Any, labels: Any, seeds: Any) -> Any:
     """Flips by TensorFlow's own generator."""
     return tf.image.random_flip_left_right(images), labels

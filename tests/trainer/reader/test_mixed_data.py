@@ -15,7 +15,6 @@ import imageshards as ims
 from imageshards.tfrecord import read_records
 from tests.support.resumed_stream import assert_resumes
 from tests.support.trainer_data import CLASSES, make_data_set
-from trainer.dataset.spec import ReplicaSlices
 from trainer.reader.broken_records import BrokenRecordHandler, explain
 from trainer.reader.data import Data
 
@@ -77,6 +76,8 @@ def test_several_data_sets_describe_themselves_as_one(sets: Sets) -> None:
     assert (train.num_records, train.steps_per_epoch) == (ALL, ALL // 4)
     prints = {one.dataset.fingerprint for one in sets}
     assert len(prints) == 3 and train.identity["data"] == sets.both.dataset.fingerprint
+    assert train.identity["mix"] == [0.7, 0.3]
+    json.dumps(train.identity)
 
 
 def test_labels_are_those_of_the_records(sets: Sets) -> None:
@@ -114,24 +115,6 @@ def test_a_mix_goes_on_at_any_step_with_the_batch_that_comes_there(
     assert_resumes(lambda step: train.batches(step).as_numpy_iterator(), 6 if more else 21)
 
 
-def test_hosts_read_their_parts_of_the_same_mixed_batches(sets: Sets) -> None:
-    train = sets.both.train(batch_size=8, augment="none", seed=5, mix=MIX)
-    whole = list(train.batches().take(6).as_numpy_iterator())
-    hosts = [
-        train.batches(2, ReplicaSlices(1, 2, host)).take(4).as_numpy_iterator() for host in (0, 1)
-    ]
-    for batch, *parts in zip(whole[2:], *hosts, strict=True):
-        for name in ("record", "label", "position"):
-            np.testing.assert_array_equal(np.concatenate([p[name] for p in parts]), batch[name])
-
-
-def test_pictures_of_a_mix_are_augmented_by_position(sets: Sets) -> None:
-    train = sets.both.train(batch_size=4, augment="light", seed=5, mix=MIX)
-    whole = list(train.dataset().take(3).as_numpy_iterator())
-    (again,) = train.dataset(start_step=2).take(1).as_numpy_iterator()
-    tf.nest.map_structure(np.testing.assert_array_equal, again, whole[2])
-
-
 def test_weights_balance_the_classes_as_often_as_a_mix_reads_them(sets: Sets) -> None:
     train = sets.both.train(batch_size=4, augment="none", mix=MIX, balance="weights")
     names = [_names(one, "train") for one in (sets.a, sets.b)]
@@ -158,13 +141,6 @@ def _evaluated(data: Data) -> Any:
         for image, label, weight in zip(images, labels, weights, strict=True):
             if weight:
                 yield data.classes[label], image
-
-
-def test_the_identity_tells_shares_and_data_apart(sets: Sets) -> None:
-    mixed, other = (sets.both.train(batch_size=4, mix=mix) for mix in (MIX, {"a": 6, "b": 4}))
-    assert mixed.identity["mix"] == [0.7, 0.3] and other.identity["mix"] == [0.6, 0.4]
-    assert sets.a.train(batch_size=4).identity["mix"] is None
-    json.dumps(mixed.identity)
 
 
 def test_a_broken_record_of_a_mix_keeps_its_place(sets: Sets, tmp_path: pathlib.Path) -> None:
