@@ -95,7 +95,8 @@ def make_set(
         written.append(Shard(str(path), len(labels), path.stat().st_size, classes))
         number += len(labels)
         index = index_entry(folder, "train", path.name, [*records.values()], features, CLASSES)
-        size = path.stat().st_size
+        # Of the records before they broke, as the index has it: 16 bytes frame each.
+        size = sum(len(record) + 16 for record in records.values())
         counts = {"num_records": len(labels), "num_bytes": size, "classes": classes}
         entries.append({"file": path.name, **counts, "sha256": "0" * 64, "index": index})
     splits = {"train": {"num_records": number, "shards": entries}}

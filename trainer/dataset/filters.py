@@ -37,10 +37,6 @@ def parse_filters(
 ) -> tuple[Filter, ...]:
     """Reads filters such as `age>=18`, `image/class/text!=cat` or `note=='a, b '`.
 
-    Args:
-        filters: One text each.
-        features: What a record holds.
-
     Raises:
         UserError: A text is no comparison, its feature is unknown or no single value, or the
             constant is not of the feature's type.

@@ -33,10 +33,6 @@ def one_of_all(parts: Sequence[DataSet]) -> str:
 def data_set_of_mix(config: ReadConfig, datasets: Sequence[DataSet]) -> DataSet:
     """What is read and evaluated of several data sets: their splits one after the other.
 
-    Args:
-        config: How they were opened.
-        datasets: At least two.
-
     Returns:
         The first data set's form with the features that all have, the mean and deviation of all
         pictures together, and `datasets` as its `parts`.

@@ -11,8 +11,8 @@ from imageshards.errors import UserError
 from imageshards.storage.concurrency import available_cores
 from imageshards.text import counted
 from trainer.config import ReadConfig
-from trainer.dataset.class_order import check_class_order
 from trainer.dataset.filters import unknown_feature
+from trainer.dataset.index import check_class_order
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.mix import data_set_of_mix, mixed, one_of_all
 from trainer.dataset.spec import (
@@ -62,11 +62,7 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, balance: str = "n
         if own.shards:
             check_class_order(part, own)
     return select_records(
-        dataset,
-        split,
-        classes=config.classes,
-        filters=config.where,
-        balance=balance,
+        dataset, split, classes=config.classes, filters=config.where, balance=balance
     )
 
 

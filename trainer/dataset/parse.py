@@ -88,14 +88,7 @@ def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[..., Parsed]
 def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:
     """Labels as the records have them → class ids of the data set, checked; 0 where not `present`.
 
-    Args:
-        dataset: Says what is subtracted, and how many classes there are.
-        raw: int64 [b]; or string [b], the class names themselves.
-        present: bool [b].
-
-    Returns:
-        int64 [b]. In the graph, an id outside the classes raises
-        `tf.errors.InvalidArgumentError`.
+    In the graph, an id outside the classes raises `tf.errors.InvalidArgumentError`.
     """
     import tensorflow as tf
 

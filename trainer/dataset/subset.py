@@ -73,15 +73,7 @@ def _chosen(subset: Subset, ids: Sequence[int]) -> Subset:
 
 
 def model_classes(subset: Subset, labels: Any) -> Any:
-    """Class ids of the data set → of the model; -1 for classes the model does not have.
-
-    Args:
-        subset: Names the classes.
-        labels: int64 [b].
-
-    Returns:
-        int64 [b].
-    """
+    """Class ids of the data set, int64 [b] → of the model; -1 for classes it does not have."""
     if subset.class_ids is None:
         return labels
     import tensorflow as tf
@@ -101,9 +93,8 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     unknown = [name for name in subset.classes if name not in known]
     if unknown:
         some = ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
-        numbers = all(name.isdecimal() for name in unknown)
         remedy = "leave them out by ⟦--classes⟧"
-        if numbers:
+        if all(name.isdecimal() for name in unknown):
             remedy = "name them by --class_names of imageshards adopt"
         raise UserError(
             f"⟦--data⟧ received {subset.dataset.data!r}, whose classes "

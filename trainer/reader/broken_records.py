@@ -145,13 +145,7 @@ class BrokenRecordHandler:
 
 
 def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord]) -> UserError:
-    """What a person is told when reading has failed.
-
-    Args:
-        error: What TensorFlow said.
-        subset: The split that was read.
-        found: What `find_broken` found; may be empty.
-    """
+    """What a person is told when reading has failed."""
     dataset = subset.dataset
     for part, own in dataset.by_part(subset.split):
         if any(shard.path == one.path for shard in own.shards for one in found[:1]):
@@ -173,13 +167,7 @@ def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord])
 
 
 def unreadable(error: BaseException, subset: Subset, attempts: int) -> UserError:
-    """What a person is told when reading has failed, and no record is to blame.
-
-    Args:
-        error: What TensorFlow said.
-        subset: The split that was read.
-        attempts: How often it was tried.
-    """
+    """What a person is told when reading has failed, and no record is to blame."""
     tried = f", tried {attempts} times" if attempts > 1 else ""
     return UserError(
         f"⟦--data⟧ received {subset.dataset.data!r}, whose split {subset.split.name} cannot be "
@@ -194,11 +182,6 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
     An empty record keeps the place of a broken or missing one and has weight 0; what a shard
     holds beyond its count is left out. Nothing else moves: which records are read, and how often,
     is known from the index.
-
-    Args:
-        subset: The split as it lies on disk.
-        found: Everything that is broken in it.
-        folder: Local; made where it is missing. Copies of an earlier call are replaced.
 
     Returns:
         `subset` with other paths and sizes.

@@ -30,12 +30,7 @@ from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import ReadConfig, join_paths, parse_image_size, path_text
 from trainer.dataset.manifest import check_shards, validation_split
-from trainer.dataset.open import (
-    open_dataset,
-    read_options,
-    select,
-    wanted_inputs,
-)
+from trainer.dataset.open import open_dataset, read_options, select, wanted_inputs
 from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
 
@@ -220,7 +215,7 @@ class Data:
             )
         config = self._config(
             batch_size=batch_size,
-            seed=_whole_number("seed", seed),
+            seed=seed,
             augment=augment if isinstance(augment, str) else "none",
             augment_on=augment_on,
             image_size=image_size,
@@ -266,14 +261,8 @@ class Data:
             eval_crop: Share of each side that is kept around the centre, before resizing: 0.875
                 as published ImageNet figures are measured.
             split: None for `validation`, `val` or `valid`, the first there is.
-            classes: As for `train`, and so are those that follow.
-            where: Conditions.
-            inputs: What the model is fed with.
-            sequences: `padded`, or `ragged`.
-            sequence_length: Padded length.
-            cache: Copies on `disk`.
-            cache_folder: For the copies.
-            threads: Of the reader.
+            classes, where, inputs, sequences, sequence_length, cache, cache_folder, threads: As
+                for `train`.
 
         Raises:
             UserError: The data set does not hold that, or an argument is wrong.
@@ -307,31 +296,18 @@ class Data:
             subset, read_options(config, self.dataset), model_inputs, config.batch_size
         )
 
-    def _config(
-        self,
-        *,
-        batch_size: int,
-        image_size: ImageSize | None,
-        classes: Sequence[str] | None,
-        where: Sequence[str],
-        inputs: Sequence[str],
-        sequence_length: int | None,
-        cache_folder: str | os.PathLike[str] | None,
-        threads: int | None,
-        **others: Any,
-    ) -> ReadConfig:
-        return dataclasses.replace(
-            self.config,
-            batch_size=_whole_number("batch_size", batch_size),
-            image_size=_image_size(image_size),
-            classes=None if classes is None else _names("classes", classes),
-            where=_names("where", where),
-            inputs=_names("inputs", inputs),
-            sequence_length=_whole_number("sequence_length", sequence_length),
-            cache_folder=None if cache_folder is None else path_text("cache_folder", cache_folder),
-            threads=_whole_number("threads", threads),
-            **others,
-        )
+    def _config(self, **asked: Any) -> ReadConfig:
+        """How the data set was opened, and what is asked for, by the names of `ReadConfig`."""
+        for name in ("batch_size", "seed", "sequence_length", "threads"):
+            if name in asked:
+                asked[name] = _whole_number(name, asked[name])
+        for name in ("classes", "where", "inputs"):
+            if asked[name] is not None:
+                asked[name] = _names(name, asked[name])
+        if asked["cache_folder"] is not None:
+            asked["cache_folder"] = path_text("cache_folder", asked["cache_folder"])
+        asked["image_size"] = _image_size(asked["image_size"])
+        return dataclasses.replace(self.config, **asked)
 
 
 def _whole_number(name: str, value: Any) -> Any:

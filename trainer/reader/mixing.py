@@ -39,14 +39,7 @@ class Mixture:
         self._before = np.concatenate([np.zeros_like(taken[:1], np.int64), np.cumsum(taken, 0)])
 
     def choices(self, chunk: Any) -> Any:
-        """The data sets that are read at the positions `chunk * CHUNK` and following.
-
-        Args:
-            chunk: int64 scalar.
-
-        Returns:
-            int64 [CHUNK].
-        """
+        """The data sets that are read at the positions from `chunk * CHUNK` on, int64 [CHUNK]."""
         seed = tf.stack([tf.constant(self._seed, tf.int64), tf.cast(chunk, tf.int64)])
         keys = tf.random.stateless_uniform([CHUNK // WINDOW, WINDOW], seed)
         places = tf.argsort(keys, stable=True) + tf.range(0, CHUNK, WINDOW)[:, tf.newaxis]

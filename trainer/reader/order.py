@@ -116,9 +116,7 @@ def _mixed_chunks(source: Source, subset: Subset, seed: int, start: int) -> tf.d
     mixture = Mixture([part.share for part in subset.mix], seed)
     streams, first_shard = [], 0
     for part, begin in zip(subset.mix, mixture.counts_before(start), strict=True):
-        own = dataclasses.replace(
-            source, shard=lambda k, first=first_shard: source.shard(k + first)
-        )
+        own = _from_shard(source, first_shard)
         chunks = training_chunks(own, part.subset, seed, begin)
         streams.append(chunks.unbatch())
         first_shard += len(part.subset.split.shards)
@@ -126,6 +124,11 @@ def _mixed_chunks(source: Source, subset: Subset, seed: int, start: int) -> tf.d
     turns = tf.data.Dataset.range(chunk, tf.int64.max).map(mixture.choices).unbatch().skip(skipped)
     mixed = tf.data.Dataset.choose_from_datasets(streams, turns, stop_on_empty_dataset=False)
     return mixed.batch(_CHUNK_RECORDS)
+
+
+def _from_shard(source: Source, first: int) -> Source:
+    """`source` with its shards numbered from `first`."""
+    return dataclasses.replace(source, shard=lambda k: source.shard(k + first))
 
 
 def shuffle_records(subset: Subset) -> int:

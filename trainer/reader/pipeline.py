@@ -2,15 +2,9 @@
 
 Why the stages stand in this order:
 
-- shards are permuted, then a few are interleaved (`trainer.reader.order`): permuting files costs
-  nothing and reaches further than any buffer, interleaving separates neighbours within a shard;
-- an epoch is a row of sections of shards, and the next ones fill their buffers ahead of time;
-- records are filtered and resampled before the shuffle, so that its buffer holds only what is
-  read, and spreads copies of rare classes;
-- they are shuffled as JPEG, not as pixels: the same memory holds ten times as many;
-- a resumed run skips here, before parsing, and only within its section: 30 µs a record, not 300;
+- records are ordered, filtered and resampled while they are still JPEG (`trainer.reader.order`):
+  a resumed run skips there, before parsing, which costs 30 µs a record, not 300;
 - they are batched before parsing: one `parse_example` per batch costs a third of one per record;
-- data sets with given shares are streams of their own up to here (`trainer.reader.mixing`);
 - a batch is numbered before anything random happens: augmentation is a function of (seed,
   position), so it depends neither on threads, nor on replicas, nor on restarts;
 - parsing, decoding and augmentation are one map over batches on all threads: that is where the

@@ -14,7 +14,7 @@ from imageshards.index import read_shard_index
 from tests.support.dataset_factory import Dataset
 from tests.support.trainer_data import edit_manifest
 from trainer.config import ReadConfig
-from trainer.dataset.class_order import check_class_order
+from trainer.dataset.index import check_class_order
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.open import select
 
@@ -66,7 +66,7 @@ def test_the_index_of_few_shards_is_read(
         read.append(shard["file"])
         return read_shard_index(directory, shard, schema)
 
-    monkeypatch.setattr("trainer.dataset.class_order.read_shard_index", noting_read)
+    monkeypatch.setattr("trainer.dataset.index.read_shard_index", noting_read)
     _check(tmp_path)
     assert 5 <= len(read) <= 8
 

@@ -104,15 +104,6 @@ def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, me
         found(made, condition)
 
 
-def test_a_missing_index_is_told(tmp_path):
-    dataset = Dataset(tmp_path)
-    (tmp_path / dataset.manifest["splits"]["train"]["shards"][2]["index"]["file"]).unlink()
-    with pytest.raises(
-        UserError, match=r"--data received .* whose index/train-00002\S+ is missing"
-    ):
-        found(tmp_path)
-
-
 def test_others_records_are_asked_by_what_their_features_are(tmp_path):
     from imageshards.adopt import AdoptOptions, adopt
     from imageshards.tfrecord import write_records

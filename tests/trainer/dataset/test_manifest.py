@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from imageshards.errors import UserError
-from imageshards.manifest import MANIFEST_NAME, STAGING_NAME
-from tests.support.dataset_factory import Dataset
 from tests.support.trainer_data import ANY_INDEX, edit_manifest, write_manifest
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import (
@@ -19,7 +17,6 @@ from trainer.dataset.manifest import (
     train_split,
     validation_split,
 )
-from trainer.dataset.open import open_dataset
 from trainer.dataset.spec import DataSet, FeatureSpec
 from trainer.reader.batches import open_data
 
@@ -203,14 +200,3 @@ def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path)
     # Built again, with another time stamp or path in its options, it is the same data.
     edit_manifest(folder, options={"pinned_classes": ["circle"]}, listed=99)
     assert _load(folder).fingerprint == after.fingerprint
-
-
-def test_what_a_stopped_build_left_is_not_read_as_foreign_shards(
-    tmp_path: pathlib.Path,
-) -> None:
-    made = Dataset(tmp_path / "set").directory
-    (made / MANIFEST_NAME).unlink()
-    (made / STAGING_NAME).mkdir()
-    (made / STAGING_NAME / "job.json").touch()
-    with pytest.raises(UserError, match="its build has not ended; run that again"):
-        open_dataset(ReadConfig(data=str(made)))

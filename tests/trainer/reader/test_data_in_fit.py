@@ -12,7 +12,7 @@ import pytest
 import imageshards as ims
 from imageshards.adopt import AdoptOptions, adopt
 from tests.support.commands import run_forked
-from tests.support.external_sets import write_kaggle, write_slim
+from tests.support.external_sets import write_kaggle
 from tests.support.trainer_data import make_data_set
 
 pytestmark = pytest.mark.process
@@ -92,17 +92,6 @@ def test_records_that_others_wrote_are_opened_by_their_features(tmp_path: pathli
     assert data.record(key)["kind"] == [1]
     chosen = data.train(batch_size=1, image_size=16, where=["kind>=1", "id!=train00-5.tfrec-1"])
     assert chosen.num_records == 2
-
-
-@pytest.mark.usefixtures("cache")
-def test_labels_may_begin_at_another_number(tmp_path: pathlib.Path) -> None:
-    texts = {1: "tench", 2: "crane"}
-    shards = {"train-00000-of-00001": (1, 2, 2), "validation-00000-of-00001": (1, 2)}
-    write_slim(tmp_path / "d", shards, texts)
-    adopt(str(tmp_path / "d"), options=AdoptOptions(label_offset=1))
-    data = ims.open(tmp_path / "d")
-    assert data.classes == ("tench", "crane")
-    assert labels_of(data) == [0, 1] and labels_of(data, split="train") == [0, 1, 1]
 
 
 @pytest.mark.usefixtures("cache")

@@ -80,17 +80,6 @@ def test_several_data_sets_describe_themselves_as_one(sets: Sets) -> None:
     json.dumps(train.identity)
 
 
-def test_labels_are_those_of_the_records(sets: Sets) -> None:
-    names = _names(sets.a, "train") + _names(sets.b, "train")
-    # Classes of the caller's own order, some left out.
-    classes = ["square", "circle"]
-    some = sets.both.train(batch_size=7, augment="none", mix=MIX, classes=classes)
-    assert some.num_records == sum(name != "triangle" for name in names)
-    for batch in some.batches().take(10).as_numpy_iterator():
-        found = [classes[label] for label in batch["label"]]
-        assert found == [names[record] for record in batch["record"]]
-
-
 def test_each_data_set_of_a_mix_has_its_share_and_its_own_order(sets: Sets) -> None:
     mixed = sets.both.train(batch_size=8, augment="none", seed=3, mix=MIX)
     assert mixed.num_records == ALL

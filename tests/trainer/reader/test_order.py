@@ -178,15 +178,6 @@ def test_resuming_opens_no_shard_of_a_section_that_was_read(
     assert _stream(subset, 80, seed=3, start=360)[:40] == whole[360:]
 
 
-def test_one_pass_is_always_in_the_same_order(dataset: DataSet) -> None:
-    passes = []
-    for threads in (1, 5):
-        stream = order.ordered_records(choose(dataset), ReadOptions(threads))
-        assert stream.cardinality() == NUM_RECORDS
-        passes.append([int(record) for _, record in stream.as_numpy_iterator()])
-    assert passes[0] == passes[1] and sorted(passes[0]) == list(range(NUM_RECORDS))
-
-
 def test_only_records_of_the_classes_that_pass_the_filters_are_read(dataset: DataSet) -> None:
     expected = [i for i, label in enumerate(LABELS) if label in (0, 2) and i >= 5]
     subset = choose(dataset, classes=("cat", "ant"), filters=("number>=5",))
