@@ -140,10 +140,6 @@ def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
 def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, FeatureSpec]:
     """The features besides the picture that a model is to be fed with.
 
-    Args:
-        dataset: What they are features of.
-        names: As `--inputs` gives them; `image` stands for the picture.
-
     Returns:
         Their specifications by name, in the order of `names`, without `image`.
 

@@ -23,16 +23,9 @@ def select(
 ) -> Subset:
     """The records of `split` that are read, and how many they are.
 
-    Their classes are those that the index tells, where some are chosen or repeated.
-
-    Args:
-        dataset: The data set of `split`.
-        split: The split.
-        classes: Only these, renumbered in this order; None for all.
-        filters: What a record has to pass, as `--where` gives it: see `parse_filters`.
-        balance: `none`; `weights`: the loss of class c is weighted by N / (K * n_c), with N
-            records in K classes, n_c of them in c, so that every class weighs the same and the
-            mean over all records is 1; `sampling`: each class is read max(n_c) times a pass.
+    Their classes are those that the index tells, where some are chosen or repeated; chosen ones
+    are renumbered in the order of `classes`. For `balance` see `balancing_weights`; `sampling`
+    reads every class as often a pass as the largest.
 
     Raises:
         UserError: A class is unknown, a filter is wrong, nothing is left, or a class that should

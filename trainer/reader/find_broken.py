@@ -50,16 +50,13 @@ def find_broken(
     records: Sequence[int] | None = None,
     inputs: Mapping[str, FeatureSpec] | None = None,
 ) -> list[BrokenRecord]:
-    """Looks for broken records.
+    """Looks for broken records among `records`, numbers within the split; None for all.
+
+    Those are parsed and decoded as the reader does, with `inputs` besides picture and label; shards
+    without any of them are not looked at.
 
     A shard that is looked at is read whole: missing records, wrong checksums and records
     beyond its count are always found in it.
-
-    Args:
-        subset: The split.
-        records: Numbers within the split of records to parse and decode as the reader does;
-            None for all. Shards without any of them are not looked at.
-        inputs: Features besides picture and label that have to be there.
 
     Returns:
         In the order of the split.

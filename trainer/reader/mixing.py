@@ -76,9 +76,6 @@ def turn_sequence(weights: Sequence[int]) -> list[int]:
 
     R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980): of those who
     have waited long enough, whoever would be late first.
-
-    Args:
-        weights: At least two whole numbers above 0.
     """
     total, slack = sum(weights), 2 * len(weights) - 2
     taken = [0] * len(weights)

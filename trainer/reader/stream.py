@@ -166,18 +166,14 @@ class Reading(Iterator[Batch]):
 def distributed(
     strategy: tf.distribute.Strategy, batches: Callable[[ReplicaSlices], tf.data.Dataset]
 ) -> Any:
-    """A dataset that gives every replica its own share of each batch, made by its host.
-
-    Args:
-        strategy: Whose replicas share each batch.
-        batches: Makes the slices of one host. Of several hosts none says when it ends, since
-            TensorFlow would ask all of them before every batch: the caller counts.
-    """
+    """A dataset that gives every replica its own share of each batch, made by its host."""
 
     def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
         hosts = context.num_input_pipelines
         replicas = context.num_replicas_in_sync // hosts
         made = batches(ReplicaSlices(replicas, hosts, context.input_pipeline_id))
+        # Of several hosts none says when it ends, since TensorFlow would ask all of them before
+        # every batch: the caller counts.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         return made.apply(endless) if hosts > 1 else made
 

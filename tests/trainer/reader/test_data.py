@@ -153,7 +153,6 @@ def test_the_picture_comes_alone_and_every_shape_is_static_but_for_a_short_last_
 @pytest.mark.parametrize(
     ("augment", "augment_on", "inputs"),
     [
-        ("light", "host", ["image"]),
         ("strong", "host", ["image"]),
         ("strong", "host", ["image", "age"]),
         ("strong", "device", ["image"]),
