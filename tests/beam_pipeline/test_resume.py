@@ -17,8 +17,8 @@ import pytest
 from beam_pipeline.images.process_pool import LocalPool
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
-from tests.support.commands import ForkedBuild, kill_at
-from tests.support.portable_builds import TIMEOUT_S, finished_shards, wait_for
+from tests.support.commands import ForkedBuild, kill_at, wait_until
+from tests.support.portable_builds import finished_shards
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def start_held(photos, output: pathlib.Path, shards: int) -> ForkedBuild:
     """A build that has finished so many shards, or one for each further process more."""
     given = (str(output / ".staging"), shards)
     process = ForkedBuild(*flags(photos, output), before=hold_at, given=given)
-    wait_for(lambda: finished_shards(output) >= shards, f"{shards} shards", process)
+    wait_until(lambda: finished_shards(output) >= shards, process)
     return process
 
 
@@ -72,7 +72,7 @@ def hold_at(staging: str, limit: int) -> None:
 def build_killed_at(module: str, function: str, calls: int, arguments: list[str]) -> None:
     """A build whose n-th call of a function is its last."""
     killed = ForkedBuild(*arguments, before=kill_at, given=(module, function, calls))
-    assert killed.wait(TIMEOUT_S) == -signal.SIGKILL, killed.communicate()[0]
+    assert killed.wait() == -signal.SIGKILL, killed.communicate()[0]
 
 
 def workers_of(process: ForkedBuild) -> list[psutil.Process]:
@@ -220,13 +220,13 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     following = ForkedBuild(*flags(photos, output), "--quality", "60")
     lock = str(output / ".staging" / "lock")
     opened = psutil.Process(following.pid)
-    wait_for(lambda: lock in {f.path for f in opened.open_files()}, "its wait", following)
+    wait_until(lambda: lock in {f.path for f in opened.open_files()}, following)
     before = {path: path.stat().st_mtime_ns for path in (output / ".staging").iterdir()}
     with pytest.raises(subprocess.TimeoutExpired):
         following.wait(1)
     assert {path: path.stat().st_mtime_ns for path in (output / ".staging").iterdir()} == before
     worker.resume()
-    said, _ = following.communicate(timeout=TIMEOUT_S)
+    said, _ = following.communicate()
     assert following.returncode == 0, said
     assert build(*flags(photos, fresh), "--quality", "60") == 0
     assert shard_bytes(output) == shard_bytes(fresh)
@@ -237,7 +237,7 @@ def test_ctrl_c_stops_cleanly_and_the_job_can_go_on(photos, undisturbed, tmp_pat
     process = start_held(photos, output, 3)
     family = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
-    said, _ = process.communicate(timeout=TIMEOUT_S)
+    said, _ = process.communicate()
     assert process.returncode == 130, said
     assert "run the same command again to resume" in said.lower()
     assert "Traceback" not in said

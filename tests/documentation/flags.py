@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -25,22 +26,16 @@ def calls(shell: str) -> Iterator[list[str]]:
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_ENDS)
     # The end of a line is the end of a command.
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
-    yield from _calls_in(list(lexer))
-
-
-def _calls_in(words: Sequence[str]) -> Iterator[list[str]]:
-    begun: list[str] | None = None
-    for place, word in enumerate([*words, ";"]):
-        if word and set(word) <= set(_ENDS):
-            if begun:
-                yield begun
-            begun = None
-        elif begun is not None:
-            begun.append(word)
-        elif word == "imageshards":
-            begun = [word]
-        elif word == "-m" and words[place + 1].partition(".")[0] in PROGRAMS:
-            begun = []
+    for is_end, group in itertools.groupby(
+        lexer, lambda word: bool(word) and set(word) <= set(_ENDS)
+    ):
+        words = list(group)
+        if not is_end and "imageshards" in words:
+            yield words[words.index("imageshards") :]
+        elif not is_end and "-m" in words:
+            call = words[words.index("-m") + 1 :]
+            if call[0].partition(".")[0] in PROGRAMS:
+                yield call
 
 
 def mistake_in(call: Sequence[str]) -> str | None:
@@ -66,13 +61,18 @@ def mistake_in(call: Sequence[str]) -> str | None:
     try:
         with contextlib.redirect_stderr(printed):
             _, left_over = parser.parse_known_args(arguments)
+        if left_over and name not in PASSES_ON:
+            return f"{left_over[0]!r} is no flag or argument of {parser.prog}"
+        if left_over:
+            # Late, as it imports Beam.
+            from beam_pipeline.runners.choice import check_flags
+
+            check_flags(left_over)
     except UserError as e:
         return str(e)
     except SystemExit:
         return printed.getvalue()
-    if left_over and name not in PASSES_ON:
-        return f"{left_over[0]!r} is no flag or argument of {parser.prog}"
-    return _mistake_of_beam(left_over)
+    return None
 
 
 def _command_of(call: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -82,16 +82,3 @@ def _command_of(call: Sequence[str]) -> tuple[str | None, list[str]]:
         return (arguments[0], arguments[1:]) if arguments else (None, [])
     homes = (program, f"{program}.__main__", f"{program}.command")
     return next((name for name, each in COMMANDS.items() if each.module in homes), None), arguments
-
-
-def _mistake_of_beam(left_over: list[str]) -> str | None:
-    if not left_over:
-        return None
-    # Late, as it imports Beam.
-    from beam_pipeline.runners.choice import check_flags
-
-    try:
-        check_flags(left_over)
-    except UserError as e:
-        return str(e)
-    return None

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -140,6 +141,19 @@ class Command:
         """Waits for its end."""
         out, err = self.communicate()
         return subprocess.CompletedProcess(self.args, self.wait(), out, err)
+
+
+def wait_until(
+    condition: Callable[[], object], process: Command | subprocess.Popen | None = None
+) -> None:
+    """Waits until something is so, while a process lives."""
+    deadline = time.monotonic() + TIMEOUT_SEC
+    while not condition():
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"it ended before: {process.communicate()[0]}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"what was waited for did not happen within {TIMEOUT_SEC} s")
+        time.sleep(0.005)
 
 
 def _text(file: int) -> str:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import pathlib
-import time
-from collections.abc import Callable
 
 from beam_pipeline.__main__ import main
 from tests.support.builds import jpeg
-from tests.support.commands import ForkedBuild
 
-TIMEOUT_S = 240
 SHARDS = 24
 IMAGES = 144
 
@@ -56,20 +52,3 @@ def keep_few_shards(output: pathlib.Path) -> int:
     for path in sorted((output / ".staging").glob("train-*.json"))[4:]:
         path.unlink()
     return finished_shards(output)
-
-
-def wait_for(condition: Callable[[], object], what: str, process: ForkedBuild | None = None):
-    """Waits until something is so, while a process lives; looks a fifth of the time at most.
-
-    A look at all processes of a machine takes milliseconds.
-    """
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        begun = time.monotonic()
-        if condition():
-            return
-        looked_sec = time.monotonic() - begun
-        if process is not None and process.poll() is not None:
-            raise AssertionError(f"ended before {what}: {process.communicate()[0]}")
-        assert time.monotonic() < deadline, f"{what} never happened"
-        time.sleep(max(0.005, 4 * looked_sec))

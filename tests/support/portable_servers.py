@@ -10,24 +10,21 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import random
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
 from scripts import prism
+from tests.support.cluster import free_addresses
+from tests.support.commands import ROOT, wait_until
 
-START_TIMEOUT_S = 60
 POOL = "apache_beam.runners.worker.worker_pool_main"
-NAMED_PORTS = (10_000, 32_000)
 # Beam runs `pip freeze` for each job that is submitted, which takes as long as a small job.
 NO_FREEZE = "--experiments=disable_logging_submission_environment"
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def prism_binary() -> pathlib.Path:
@@ -43,19 +40,12 @@ class Server:
     """A process that listens at a port.
 
     Attributes:
-        port: Its port of this host.
+        address: host:port.
         process: The process.
-        log: What it says.
     """
 
-    port: int
+    address: str
     process: subprocess.Popen
-    log: pathlib.Path
-
-    @property
-    def address(self) -> str:
-        """host:port."""
-        return f"localhost:{self.port}"
 
     def family(self) -> list[psutil.Process]:
         """The processes it started, and theirs."""
@@ -93,7 +83,10 @@ class Servers:
     @property
     def flags(self) -> list[str]:
         """What a build is given to run there."""
-        return portable_flags(self.job_service.address, self.pool.address)
+        return [
+            "--runner", "PortableRunner", "--job_endpoint", self.job_service.address,
+            "--environment_type", "EXTERNAL", "--environment_config", self.pool.address, NO_FREEZE,
+        ]  # fmt: skip
 
     def workers(self) -> list[psutil.Process]:
         """The pool's processes that work for a job."""
@@ -106,44 +99,31 @@ def _is_worker(process: psutil.Process) -> bool:
     return False
 
 
-def portable_flags(job_endpoint: str, pool_address: str) -> list[str]:
-    """Flags of a build for a job service and a worker pool."""
-    return [
-        "--runner", "PortableRunner", "--job_endpoint", job_endpoint,
-        "--environment_type", "EXTERNAL", "--environment_config", pool_address, NO_FREEZE,
-    ]  # fmt: skip
-
-
-def free_port() -> int:
-    """A port that nobody listened at a moment ago.
-
-    Not one that the system gives out by itself (32768 and above on Linux, 49152 on macOS): it
-    would give it to a server of another test before its own listens there.
-    """
-    numbers = random.SystemRandom()  # a seed that a test sets is not for this
-    while True:
-        port = numbers.randrange(*NAMED_PORTS)
-        with contextlib.suppress(OSError), socket.socket() as found:
-            found.bind(("127.0.0.1", port))
-            return port
-
-
 @contextlib.contextmanager
 def _serving(
     name: str, folder: pathlib.Path, command: Callable[[int], list[str]]
 ) -> Iterator[Server]:
-    """A server at a free port, where somebody else may be quicker."""
-    for _ in range(3):
-        port = free_port()
-        log = folder / f"{name}-{port}.log"
-        server = Server(port, _start(command(port), log), log)
-        if answers := _answers(server):
-            break
-    assert answers, log.read_text()
+    """A server at a port that is kept for it."""
+    (address,) = free_addresses(1)
+    port = int(address.rpartition(":")[2])
+    log = folder / f"{name}-{port}.log"
+    with open(log, "ab") as file:
+        process = subprocess.Popen(
+            command(port), stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=ROOT,
+            start_new_session=True,
+        )  # fmt: skip
+    server = Server(address, process)
     try:
+        wait_until(lambda: process.poll() is not None or _listens(port))
+        assert process.poll() is None, log.read_text()
         yield server
     finally:
         server.stop()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("localhost", port)) == 0
 
 
 def job_service(folder: pathlib.Path) -> contextlib.AbstractContextManager[Server]:
@@ -167,20 +147,3 @@ def running(folder: pathlib.Path) -> Iterator[Servers]:
     prism_binary()
     with worker_pool(folder) as pool, job_service(folder) as service:
         yield Servers(service, pool)
-
-
-def _start(command: list[str], log: pathlib.Path) -> subprocess.Popen:
-    with open(log, "ab") as file:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=ROOT,
-            start_new_session=True,
-        )  # fmt: skip
-
-
-def _answers(server: Server) -> bool:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while server.process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("localhost", server.port), 1):
-            return True
-        time.sleep(0.02)
-    return False

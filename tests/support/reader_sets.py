@@ -11,18 +11,16 @@ import numpy as np
 from PIL import Image
 
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
-from imageshards.tfrecord import write_records
 from tests.support.external_sets import example
 from tests.support.pictures import saved
-from tests.support.trainer_data import index_entry, write_manifest
+from tests.support.trainer_data import write_manifest, write_shard
+from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
     DataSet,
     FeatureSpec,
     ImageSpec,
     ModelInputs,
     ReadOptions,
-    Shard,
-    Split,
     Subset,
 )
 from trainer.dataset.subset import select
@@ -81,39 +79,23 @@ def make_set(
     attributes of the `DataSet`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written, entries, number = [], [], 0
+    entries, number = [], 0
     features = {
         name: {"dtype": spec.dtype, "shape": None if spec.shape is None else [*spec.shape]}
         for name, spec in FEATURES.items()
     }
     for k, labels in enumerate(shards):
-        path = folder / f"train-{k:05d}"
-        numbered = enumerate(labels, number)
-        records = {i: record_of(i, label) for i, label in numbered}
-        write_records(str(path), [b"" if i in empty else r for i, r in records.items()])
-        classes = {name: list(labels).count(c) for c, name in enumerate(CLASSES)}
-        written.append(Shard(str(path), len(labels), path.stat().st_size, classes))
+        records = [record_of(i, label) for i, label in enumerate(labels, number)]
+        blank = [i - number for i in empty]
+        file, counts = f"train-{k:05d}", {c: list(labels).count(i) for i, c in enumerate(CLASSES)}
+        entry = write_shard(folder, "train", file, records, features, CLASSES, empty=blank)
+        entries.append(entry | {"classes": counts})
         number += len(labels)
-        index = index_entry(folder, "train", path.name, [*records.values()], features, CLASSES)
-        # Of the records before they broke, as the index has it: 16 bytes frame each.
-        size = sum(len(record) + 16 for record in records.values())
-        counts = {"num_records": len(labels), "num_bytes": size, "classes": classes}
-        entries.append({"file": path.name, **counts, "sha256": "0" * 64, "index": index})
-    splits = {"train": {"num_records": number, "shards": entries}}
     image = {"size": SIDE_PX, "mode": "crop", "channels": 3}
+    splits = {"train": {"num_records": number, "shards": entries}}
     told = {"splits": splits, "image": image, "shard_by": "balanced"}
     write_manifest(folder, features=features, classes=list(CLASSES), **told)
-    dataset = DataSet(
-        data=str(folder),
-        splits={"train": Split("train", tuple(written))},
-        classes=CLASSES,
-        image=IMAGE,
-        shard_by="balanced",
-        features=FEATURES,
-        filename_feature=None,
-        fingerprint="f" * 64,
-    )
-    return dataclasses.replace(dataset, **changes)
+    return dataclasses.replace(load_manifest(str(folder)), **changes)
 
 
 def choose(

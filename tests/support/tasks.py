@@ -6,12 +6,13 @@ import os
 import pathlib
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from beam_pipeline import beam_files
 from imageshards import storage
 from imageshards.errors import ImageError
+from tests.support.commands import wait_until
 
 
 class Ref(NamedTuple):
@@ -79,14 +80,6 @@ def wait_for(batch: Batch, begun: str, go_on: str, watch) -> int:
         file.write(b".")
     wait_until(pathlib.Path(go_on).exists)
     return pathlib.Path(begun).stat().st_size
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("what was waited for did not happen within 60 s")
-        time.sleep(0.005)
 
 
 def wait_for_file(path: str) -> str:

@@ -86,15 +86,8 @@ def make_data_set(
             shards[i % num_shards].append(encode_example(values))
         told = []
         for k, records in enumerate(shards):
-            path = folder / f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord"
-            entry = {
-                "file": path.name,
-                "num_records": len(records),
-                "num_bytes": write_records(str(path), records),
-                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            }
-            index = index_entry(folder, split, path.name, records, features, CLASSES, first_label)
-            told.append(entry | {"index": index})
+            file = f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord"
+            told.append(write_shard(folder, split, file, records, features, CLASSES, first_label))
         splits[split] = {"num_records": count, "shards": told}
     height, width = size_px[0]
     write_manifest(
@@ -127,19 +120,25 @@ def write_manifest(folder: pathlib.Path, **changes: Any) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest | changes), encoding="utf-8")
 
 
-def index_entry(
+def write_shard(
     folder: pathlib.Path,
     split: str,
     file: str,
-    payloads: Sequence[bytes],
+    records: Sequence[bytes],
     features: Mapping[str, Any],
     classes: Sequence[str] = CLASSES,
     first_label: int = 0,
+    empty: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Writes the index of a shard; what the manifest says of it."""
+    """Writes a shard and its index; what the manifest says of them.
+
+    Records at the places `empty` have a row of the index, but nothing in them.
+    """
+    written = [b"" if place in empty else record for place, record in enumerate(records)]
+    num_bytes = write_records(str(folder / file), written)
     rows = IndexRows()
-    for number, payload in enumerate(payloads):
-        own = decode_example(payload)
+    for number, record in enumerate(records):
+        own = decode_example(record)
         place = int(own["image/class/label"][0]) - first_label
         told: dict[str, Any] = {
             "image/filename": [f"{file}#{number}".encode()],
@@ -148,9 +147,14 @@ def index_entry(
             "image/width": [1],
             "image/height": [1],
         }
-        rows.add(told | own, len(payload) + 16, None)
-    table = index_table(rows, split, file, features)
-    return write_index(str(folder), file, table)
+        rows.add(told | own, len(written[number]) + 16, None)
+    return {
+        "file": file,
+        "num_records": len(records),
+        "num_bytes": num_bytes,
+        "sha256": hashlib.sha256((folder / file).read_bytes()).hexdigest(),
+        "index": write_index(str(folder), file, index_table(rows, split, file, features)),
+    }
 
 
 # What a manifest says of an index that no test reads.

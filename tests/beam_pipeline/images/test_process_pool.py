@@ -14,6 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipeline.images.process_pool import MAX_ATTEMPTS, LocalPool
 from imageshards.errors import UserError
 from tests.support import tasks
+from tests.support.commands import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -66,7 +67,7 @@ def test_only_the_task_of_a_killed_process_is_blamed_and_done_again(said, tmp_pa
 def test_a_process_killed_between_tasks_is_nobodys_fault(pool, said):
     assert submit(pool, tasks.double, 1).result() == 2
     kill_all(pool)
-    tasks.wait_until(lambda: all(worker.has_ended() for worker in pool._workers))
+    wait_until(lambda: all(worker.has_ended() for worker in pool._workers))
     assert [submit(pool, tasks.double, i).result() for i in range(4)] == [0, 2, 4, 6]
     assert not said
 

@@ -10,17 +10,15 @@ import pytest
 
 from tests.support import flink_stand_in, portable_servers
 from tests.support.builds import build, manifest, shard_bytes
-from tests.support.commands import ForkedBuild
+from tests.support.commands import ForkedBuild, wait_until
 from tests.support.portable_builds import (
     IMAGES,
     SHARDS,
-    TIMEOUT_S,
     finished_shards,
     flags,
     keep_few_shards,
     photos_in,
     run_here,
-    wait_for,
 )
 
 pytestmark = pytest.mark.slow
@@ -66,18 +64,18 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
     output = tmp_path / "set"
     command = [*flags(photos, output), *servers.flags]
     process = ForkedBuild(*command)
-    wait_for(lambda: finished_shards(output) >= 2, "2 shards", process)
+    wait_until(lambda: finished_shards(output) >= 2, process)
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
-    said, _ = process.communicate(timeout=TIMEOUT_S)
+    said, _ = process.communicate()
     assert process.returncode == 130, said
     assert "cancelling the job" in said and "same command again to resume" in said
     assert "Traceback" not in said and "may still write" not in said
-    wait_for(lambda: not servers.workers(), "the end of its workers")
+    wait_until(lambda: not servers.workers())
     assert not (output / "manifest.json").exists()
 
     before = keep_few_shards(output)
     process = ForkedBuild(*command)
-    wait_for(servers.workers, "a worker", process)
+    wait_until(servers.workers, process)
     (worker,) = servers.workers()
     worker.suspend()  # so that the job runs for as long as this test needs it to
     process.kill()

@@ -14,6 +14,7 @@ from beam_pipeline.runners.choice import choose
 from beam_pipeline.runners.runner import Runner, job_name
 from imageshards.errors import UserError
 from tests.support import portable_servers, tasks
+from tests.support.cluster import free_addresses
 
 pytestmark = pytest.mark.process
 
@@ -162,7 +163,7 @@ def servers(tmp_path_factory):
 def addresses(servers, silent):
     """host:port by the words of `REFUSED`."""
     return {
-        "NOBODY": f"localhost:{portable_servers.free_port()}",
+        "NOBODY": free_addresses(1)[0],
         "SILENT": silent,
         "SERVICE": servers.job_service.address,
         "POOL": servers.pool.address,

@@ -7,7 +7,6 @@ import functools
 import itertools
 import json
 import pathlib
-import shutil
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,9 @@ import imageshards as ims
 from imageshards.tfrecord import read_records
 from tests.support.reader_sets import CLASSES, SIDE_PX, make_set, value_of
 from tests.support.resumed_stream import assert_resumes
-from tests.support.trainer_data import edit_manifest, index_entry, make_data_set
+from tests.support.trainer_data import edit_manifest, make_data_set, write_shard
 from trainer.config import ReadConfig
-from trainer.dataset.spec import Split
+from trainer.dataset.manifest import load_manifest
 from trainer.reader.data import Data
 
 tf = pytest.importorskip("tensorflow")
@@ -33,19 +32,15 @@ ALL_LABELS = [label for labels in LABELS for label in labels]
 def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     """Records that tell their number in every feature, to train on and to validate."""
     folder = tmp_path_factory.mktemp("data")
-    dataset = make_set(folder, LABELS)
-    train = dataset.splits["train"]
+    train = make_set(folder, LABELS).splits["train"]
     told = json.loads((folder / "manifest.json").read_text())
-    name, entry = "validation-00000", told["splits"]["train"]["shards"][1]
-    path = str(shutil.copy(train.shards[1].path, folder / name))
-    payloads = [record.payload for record in read_records(path)]
-    index = index_entry(folder, "validation", name, payloads, told["features"], CLASSES)
-    shards = [entry | {"file": name, "index": index}]
-    told["splits"]["validation"] = {"num_records": entry["num_records"], "shards": shards}
-    edit_manifest(folder, splits=told["splits"])
-    copied = dataclasses.replace(train.shards[1], path=path)
-    splits = {"train": train, "validation": Split("validation", (copied,))}
-    return Data(ReadConfig(str(folder)), dataclasses.replace(dataset, splits=splits))
+    payloads = [record.payload for record in read_records(train.shards[1].path)]
+    name = "validation-00000"
+    entry = told["splits"]["train"]["shards"][1]
+    written = write_shard(folder, "validation", name, payloads, told["features"], CLASSES)
+    validation = {"num_records": entry["num_records"], "shards": [entry | written]}
+    edit_manifest(folder, splits=told["splits"] | {"validation": validation})
+    return Data(ReadConfig(str(folder)), load_manifest(str(folder)))
 
 
 def flip_and_soften(images: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
