@@ -12,6 +12,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageStat
 from imageshards.errors import ImageError
 from imageshards.images.encode import EncodedImage, encode_image
 from imageshards.images.options import ImageOptions
+from scripts.make_demo_images import STORED
 
 SMALL = ImageOptions(height_px=64, width_px=64)
 EXACT = ImageOptions(resize_mode="none", quality=100, subsampling="4:4:4")
@@ -110,12 +111,7 @@ def draw_photos(folder: pathlib.Path, count: int = 26) -> None:
 
 def stored(upright: Image.Image, orientation: int) -> Image.Image:
     """A picture as it lies in a file that an EXIF orientation turns upright."""
-    turns = {
-        2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM, 5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_270,
-    }  # fmt: skip
-    return upright.transpose(turns[orientation]) if orientation in turns else upright
+    return upright.transpose(STORED[orientation]) if orientation in STORED else upright
 
 
 def draw_orientations(folder: pathlib.Path) -> None:
