@@ -23,8 +23,6 @@ LEAF = [
     "pillow>=12,<13",
     "protobuf>=6.31,<7",
     "pyarrow>=14.0.1",
-    # Writes the completion of shells.
-    "shtab>=1.7,<2",
     # Tells of damage that Pillow's libjpeg keeps to itself: --check_damage.
     "simplejpeg>=1.8,<2",
     "tqdm>=4.66,<5",

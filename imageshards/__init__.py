@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from imageshards.manifest import load_manifest
     from imageshards.tfrecord import Record, RecordError, read_records, write_records
     from imageshards.verification.command import verify
+    from trainer.api import Data
+    from trainer.api import open as open
     from trainer.reader.batches import EvaluationData, TrainingData
-    from trainer.reader.data import Data
-    from trainer.reader.data import open as open
     from trainer.training.callbacks import MetricsFile, WaitingTime
     from trainer.training.fit import fit
 
@@ -46,7 +46,7 @@ _HOMES = {
     "imageshards.tfrecord": ["Record", "RecordError", "read_records", "write_records"],
     "imageshards.verification.command": ["verify"],
     "trainer.reader.batches": ["EvaluationData", "TrainingData"],
-    "trainer.reader.data": ["Data", "open"],
+    "trainer.api": ["Data", "open"],
     "trainer.training.callbacks": ["MetricsFile", "WaitingTime"],
     "trainer.training.fit": ["fit"],
 }

@@ -66,7 +66,6 @@ INSTALLATIONS = (
             "export-index shards",
             "duplicates shards",
             "adopt shards --output adopted",
-            "completion bash",
         ),
     ),
     Installation(

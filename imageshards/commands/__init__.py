@@ -53,14 +53,8 @@ GROUPS = {
         "train": Command("trainer.__main__", "train an image classifier on a data set"),
         "evaluate": Command("trainer.evaluate", "measure a trained model on one split, exactly"),
         "predict": Command("trainer.predict", "classify image files with a trained model"),
-        "export": Command("trainer.export", "write a model for serving: SavedModel, TFLite, Keras"),
+        "export": Command("trainer.export", "write a model for serving: SavedModel, TFLite"),
         "bench": Command("trainer.bench_input", "measure how fast a data set can be read"),
-    },
-    "shells": {
-        "completion": Command(
-            "imageshards.commands.completion",
-            "print what completes commands and flags: bash, zsh, tcsh",
-        ),
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}

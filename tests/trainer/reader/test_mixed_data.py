@@ -15,8 +15,8 @@ import imageshards as ims
 from imageshards.tfrecord import read_records
 from tests.support.resumed_stream import assert_resumes
 from tests.support.trainer_data import CLASSES, make_data_set
+from trainer.api import Data
 from trainer.reader.broken_records import BrokenRecordHandler, explain
-from trainer.reader.data import Data
 
 tf = pytest.importorskip("tensorflow")
 

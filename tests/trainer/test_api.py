@@ -17,9 +17,9 @@ from imageshards.tfrecord import read_records
 from tests.support.reader_sets import CLASSES, SIDE_PX, make_set, value_of
 from tests.support.resumed_stream import assert_resumes
 from tests.support.trainer_data import edit_manifest, make_data_set, write_shard
+from trainer.api import Data
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest
-from trainer.reader.data import Data
 
 tf = pytest.importorskip("tensorflow")
 
