@@ -142,14 +142,6 @@ def test_a_table_is_printed_and_a_report_is_written(
     assert (report / "index.html").read_text() == "mine"
 
 
-def test_some_classes_or_records_only(
-    folder: pathlib.Path, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Record i is of class i % 3.
-    found = figures(capsys, "--model_path", model, "--data", folder, "--classes", "triangle")
-    assert (found["num_examples"], found["classes"]) == (7, ["triangle"])
-
-
 def test_a_broken_record_stops_or_is_left_out_and_listed(
     folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,12 +90,3 @@ def test_a_pair_shares_how_it_is_mixed_and_nothing_else() -> None:
     for kind in (params.MIXUP, params.CUTMIX):
         share = np.mean(drawn["mix"][0::2] == kind)
         assert abs(share - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY / 2)
-
-
-def test_shares_of_mixup_nearly_follow_the_arcsine_law() -> None:
-    drawn = _draw("strong", 4, _positions())
-    share = np.sort(drawn["mix_share"][0::2][drawn["mix"][0::2] == params.MIXUP])
-    # Beta(1/2, 1/2): sin²(πu/2) is the inverse of its distribution function.
-    expected = np.sin(np.pi / 2 * np.linspace(0, 1, len(share))) ** 2
-    assert np.abs(share - expected).max() < 0.01 + 2 / math.sqrt(len(share))
-    assert share.mean() == pytest.approx(0.5, abs=0.02)

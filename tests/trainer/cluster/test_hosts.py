@@ -72,14 +72,6 @@ def test_values_of_all_are_on_all_in_their_order() -> None:
     assert on_hosts(3, body) == [([[0], [1], [2]], b"of 0", whole)] * 3
 
 
-def test_a_machine_by_itself_asks_nobody() -> None:
-    with joined(None, 1) as hosts:
-        assert hosts.count == 1 and hosts.is_chief
-        assert hosts.gather("value", 3) == [3] and hosts.share("one", lambda: b"x") == b"x"
-    with joined(Cluster(("a:1",), 0), 1) as hosts:
-        assert hosts.count == 1
-
-
 def test_settings_that_differ_are_the_same_sentence_on_all() -> None:
     def body(hosts: Hosts) -> None:
         hosts.compare({"--seed": 3, "--batch_size": 8 * (1 + hosts.index // 2)})

@@ -1,20 +1,14 @@
-"""Evaluation: each example exactly once, for any batch size and any number of replicas."""
+"""Evaluation: each example exactly once, for any batch size."""
 
 from __future__ import annotations
 
-import json
-import pathlib
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.commands import run_forked
-from tests.support.external_sets import whole_split
-from tests.support.trainer_data import CLASSES, make_data_set
-from trainer.dataset.manifest import load_manifest
+from tests.support.trainer_data import CLASSES
 from trainer.dataset.spec import (
     DataSet,
     FeatureSpec,
@@ -31,7 +25,6 @@ tf = pytest.importorskip("tensorflow")
 import keras  # noqa: E402
 
 from trainer.evaluation.evaluator import Evaluation, Evaluator  # noqa: E402
-from trainer.models.strategy import make_strategy  # noqa: E402
 from trainer.reader import pipeline  # noqa: E402
 from trainer.reader.batches import EvaluationData  # noqa: E402
 from trainer.reader.broken_records import BrokenRecordHandler  # noqa: E402
@@ -194,49 +187,3 @@ def test_too_little_memory_is_no_broken_record(
     monkeypatch.setattr(evaluator, "_step", step)
     with pytest.raises(UserError, match="--batch_size received 2, for which the devices have not"):
         evaluator.run()
-
-
-def evaluate_folder(folder: str, strategy: Any, batch_size: int) -> dict[str, Any]:
-    keras.utils.set_random_seed(3)
-    with strategy.scope():
-        image = keras.Input((16, 16, 3), dtype="uint8", name="image")
-        x = keras.layers.Rescaling(1 / 64)(image)
-        x = keras.layers.Conv2D(4, 3, activation="relu")(x)
-        x = keras.layers.BatchNormalization()(x)
-        model = keras.Model(image, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
-    subset = whole_split(load_manifest(folder), "validation")
-    inputs = ModelInputs((16, 16), subset.dataset.image)
-    data = EvaluationData(subset, READ_OPTIONS, inputs, batch_size)
-    evaluator = Evaluator(model, strategy, data, BrokenRecordHandler(0, None, folder))
-    evaluator.run()
-    found: Any = evaluator.evaluation
-    return {
-        "loss": found.loss,
-        "accuracy": found.accuracy,
-        "examples": found.num_examples,
-        "record": found.record.tolist(),
-        "losses": found.losses.tolist(),
-    }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("evaluation") / "shards"
-    return make_data_set(path, {"train": 6, "validation": 23}, size_px=((16, 16),))
-
-
-@pytest.mark.slow
-def test_batches_of_any_size_and_two_replicas_find_the_same(folder: pathlib.Path) -> None:
-    one, *others = (evaluate_folder(str(folder), tf.distribute.get_strategy(), b) for b in (7, 32))
-    assert one["examples"] == 23 and one["record"] == list(range(23))
-    done = run_forked("tests.trainer.evaluation.test_evaluator", folder)
-    assert done.returncode == 0, done.stderr
-    for other in [*others, *json.loads(done.stdout.splitlines()[-1])]:
-        assert other["record"] == one["record"] and other["accuracy"] == one["accuracy"]
-        assert other["loss"] == pytest.approx(one["loss"], rel=1e-6)
-        np.testing.assert_allclose(other["losses"], one["losses"], rtol=1e-4)
-
-
-if __name__ == "__main__":
-    two_replicas = make_strategy(2, 6)
-    print(json.dumps([evaluate_folder(sys.argv[1], two_replicas, size) for size in (6, 32)]))

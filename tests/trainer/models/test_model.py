@@ -116,26 +116,6 @@ def test_features_become_inputs_of_the_records_shape(
     assert tensors["tokens"].ragged == (sequences == "ragged")
 
 
-def test_the_example_takes_picture_numbers_and_tokens() -> None:
-    inputs = ModelInputs((32, 32), RGB, FEATURES)
-    keras.utils.set_random_seed(1)
-    network = model.build_model("recipes.multi_input:build", inputs, 4)
-    given = {
-        "image": np.zeros((2, 32, 32, 3), np.uint8),
-        "age": np.array([0.1, 2.0], np.float32),
-        "meta_box": np.zeros((2, 2, 2), np.float32),
-        "kind": np.array([3, 4]),
-        "tokens": np.array([[5, 6, 0], [0, 0, 0]]),
-    }
-    logits = network(given).numpy()
-    assert logits.shape == (2, 4) and np.isfinite(logits).all()
-    longer = given | {"tokens": np.array([[5, 6, 0, 0, 0], [0, 0, 0, 0, 0]])}
-    np.testing.assert_allclose(network(longer), logits, atol=1e-6)
-    for name, value in {"age": 9.0, "meta_box": 1.0, "kind": 1, "tokens": 8}.items():
-        other = given | {name: np.full_like(given[name], value)}
-        assert not np.allclose(network(other), logits), name
-
-
 def test_a_model_of_pictures_refuses_other_inputs() -> None:
     inputs = ModelInputs((32, 32), RGB, {"age": FEATURES["age"]})
     with pytest.raises(UserError, match=r"--inputs received age besides .* --model cnn .*module:"):

@@ -174,25 +174,6 @@ def test_names_cannot_break_the_page(name: str) -> None:
     assert shown in page.words
 
 
-@pytest.mark.parametrize("num_classes", [20, 21, 5000])
-def test_confusions_stay_readable_for_any_number_of_classes(num_classes: int) -> None:
-    rng = np.random.default_rng(1)
-    names = tuple(f"class {i}" for i in range(num_classes))
-    label = rng.integers(0, num_classes, 3000)
-    predicted = np.where(rng.random(3000) < 0.7, label, rng.integers(0, num_classes, 3000))
-    text = page_of("x", {}, [], evaluation_of(label, predicted, names), [], {})
-    page = Page(text)
-    cells = [a for a in page.all("td") if "of" in str(a.get("title"))]
-    assert len(cells) == (num_classes**2 if num_classes <= 20 else 20 * 21)
-    assert len(text) < 600_000
-    many = num_classes > sections.MAX_MATRIX
-    assert any("The 20 classes of the most frequent conf" in word for word in page.words) == many
-    assert any("most frequent of" in word for word in page.words) == many
-    # Every class is there, if only for those who ask.
-    listed = {names[i] for i in set(label.tolist())}
-    assert len(listed & set(page.words)) >= min(len(listed), 2000)
-
-
 def test_with_many_classes_the_most_confused_ones_are_shown() -> None:
     names = tuple(f"class {i}" for i in range(30))
     # 7 is taken for 3 thrice, and once for 29; 29 twice for 7, and 5 is always right.
@@ -235,17 +216,3 @@ def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
     for chart in (loss, accuracy):
         assert [line.name for line in chart.lines] == ["training", "validation", "best loss"]
         assert [dot.title[:7] for dot in chart.lines[2].dots] == ["epoch 4"]
-
-
-@pytest.mark.parametrize(
-    ("least", "scale"),
-    [
-        (0.952, ("100\u00a0%", "97.5\u00a0%", "95\u00a0%")),
-        (0.49, ("100\u00a0%", "50\u00a0%", "0\u00a0%")),
-    ],
-)
-def test_an_accuracy_that_is_always_high_has_an_axis_around_it(
-    least: float, scale: tuple[str, ...]
-) -> None:
-    history = history_of(3, accuracy=1.0, val_accuracy=least)
-    assert sections.curves(history)[0][1].scale == scale

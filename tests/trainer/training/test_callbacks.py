@@ -16,12 +16,10 @@ tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402
 
-from trainer.evaluation.per_class import finite  # noqa: E402
 from trainer.training.callbacks import (  # noqa: E402
     MetricsFile,
     NaNGuard,
     WaitingTime,
-    epoch_line,
 )
 
 STEPS = 4
@@ -108,24 +106,3 @@ def test_a_loss_that_is_no_number_ends_keras_fit_with_a_sentence() -> None:
     with pytest.raises(UserError, match="^the loss became (nan|inf)$"):
         _fit(_model(1e30), NaNGuard(UserError), epochs=9)
     _fit(_model(), NaNGuard(UserError))
-
-
-def test_the_line_of_an_epoch() -> None:
-    record = {
-        "epoch": 2, "step": 40, "loss": 1.5, "val_loss": None, "images_per_second": 320.0,
-        "wait_fraction": 0.25, "learning_rate": 0.01,
-    }  # fmt: skip
-    assert epoch_line(record, 3) == "epoch 2/3  loss 1.5000  320 img/s  wait 25%"
-    assert "0.8 img/s" in epoch_line(record | {"images_per_second": 0.8}, 1)
-    record |= {"epoch": 90, "loss": 0.02461, "val_loss": 0.1123, "accuracy": 0.99812,
-               "val_accuracy": 0.96554, "images_per_second": 12345.6}  # fmt: skip
-    line = epoch_line(record, 90)
-    assert line == (
-        "epoch 90/90  loss 0.0246 val 0.1123  acc 0.998 val 0.966  12,346 img/s  wait 25%"
-    )
-    assert len(line) == 80
-    more = epoch_line(record | {"top5": 0.9, "val_top5": 0.8, "val_own": 2.0}, 90)
-    assert all(len(line) <= 80 for line in more.split("\n"))
-    assert "  top5 0.9000 val 0.8000" in more and "  val_own 2.0000" in more
-    assert epoch_line({"epoch": 1, "loss": None}, 1) == "epoch 1/1"
-    assert finite(float("nan")) is finite(float("inf")) is finite(None) is None

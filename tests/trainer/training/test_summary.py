@@ -12,7 +12,7 @@ from imageshards.errors import UserError
 
 pytest.importorskip("tensorflow")
 
-from trainer.training.summary import caption, show_batch, thumb, waiting_line
+from trainer.training.summary import caption, show_batch, waiting_line
 
 CLASSES = ("cat", "dog", "emu")
 
@@ -50,13 +50,6 @@ def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"--output .*dry_run.png cannot be written"):
         show_batch(batch, CLASSES, {}, str(tmp_path / "file"))
-
-
-def test_small_pictures_are_enlarged_and_large_ones_reduced() -> None:
-    for given, expected in (((20, 40, 3), (144, 72)), ((500, 250, 1), (72, 144))):
-        drawn = thumb(np.full(given, 200, np.uint8))
-        assert drawn.size == expected and drawn.mode == "RGB"
-        assert drawn.getcolors() == [(expected[0] * expected[1], (200, 200, 200))]
 
 
 def test_captions_name_the_classes_that_a_picture_is_mixed_of() -> None:
