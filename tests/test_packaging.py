@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import pathlib
 import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
-import zipfile
 from typing import Any
 
 import pytest
@@ -26,8 +23,6 @@ PYTHONS = ("3.11", "3.12", "3.13")
 
 NOT_SHIPPED = ("tests", "scripts", "benchmarks", "docs", "recipes", "examples", "deploy")
 PACKAGES = ("imageshards", "beam_pipeline", "trainer")
-MODULES = ["beam_pipeline", "imageshards", "trainer"]
-HEAVY = ("apache_beam", "tensorflow", "tensorflow_transform", "keras")
 
 
 def _run(*argv: str, cwd: pathlib.Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
@@ -102,37 +97,8 @@ def test_the_sdist_holds_all_packages_and_no_tests(sdist: pathlib.Path) -> None:
         p for p in (REPOSITORY / "beam_pipeline/columns/label_graph").rglob("*") if p.is_file()
     ]
     assert graph and {p.relative_to(REPOSITORY).as_posix() for p in graph} <= names
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert not {name.partition("/")[0] for name in names} & {*NOT_SHIPPED, "Makefile"}
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_the_build_tool_makes_sdist_and_wheel_as_beam_and_pip_ask_it_to(
-    checkout: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    done = _run(
-        *(sys.executable, "-m", "build", "--no-isolation"),
-        *("--outdir", str(tmp_path), str(checkout)),
-    )
-    assert done.returncode == 0, done.stderr
-    wheel, sdist = sorted(tmp_path.iterdir(), key=lambda path: path.suffix, reverse=True)
-    assert sdist.name == f"imageshards-{imageshards.__version__}.tar.gz"
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    about = f"imageshards-{imageshards.__version__}.dist-info"
-    assert {name.partition("/")[0] for name in names} == {*PACKAGES, about}
-    assert f"{about}/licenses/LICENSE" in names
-    assert "imageshards/report/page.jinja" in names
-    assert {f"{package}/py.typed" for package in PACKAGES} <= {*names}
-    assert [name for name in names if name.startswith("beam_pipeline/columns/label_graph/")]
-
-
-def test_there_is_one_console_script(described: dict[str, Any]) -> None:
-    (script,) = described["entry_points"]["console_scripts"]
-    name, _, target = script.partition(" = ")
-    module, _, function = target.partition(":")
-    assert name == "imageshards"
-    assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_only_the_extra_for_columns_brings_both_beam_and_tensorflow(
@@ -148,23 +114,6 @@ def test_only_the_extra_for_columns_brings_both_beam_and_tensorflow(
     asked_on_dataflow = (REPOSITORY / "deploy/dataflow/requirements.txt").read_text().splitlines()
     assert asked_on_dataflow[1] in extras["columns"]
     assert set().union(*extras.values()) == {*extras["dev"]}, "[dev] has all"
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_help_is_shown_without_loading_beam_or_tensorflow(module: str) -> None:
-    program = (
-        "import runpy, sys\n"
-        f"sys.argv = [{module!r}, '--help']\n"
-        "try:\n"
-        f"    runpy.run_module({module!r}, run_name='__main__', alter_sys=True)\n"
-        "except SystemExit as end:\n"
-        "    code = end.code\n"
-        f"loaded = sorted(set(sys.modules) & set({HEAVY!r}))\n"
-        "print('loaded', code or 0, loaded)\n"
-    )
-    done = _run(sys.executable, "-W", "ignore::RuntimeWarning", "-c", program)
-    assert done.stdout.splitlines()[-1:] == ["loaded 0 []"], done.stdout + done.stderr
-    assert "usage:" in done.stdout.lower()
 
 
 @pytest.mark.parametrize("python", PYTHONS)

@@ -15,7 +15,6 @@ from tests.support.builds import class_folders
 pytestmark = pytest.mark.process
 
 RECORDS = 96
-HASTY = ("--warm_up", "0", "--settle", "0")
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +51,6 @@ def test_every_reader_reads(kind, settings, shards):
         found = read(0.05)
         assert found > 0
         total += found
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_sides_are_processes_that_are_measured_in_turn(shards, tmp_path):
-    kinds = {"threads": "turbo", "crops": "limit_crops"}
-    found = in_turn(kinds, ("--data", str(shards), *HASTY), tmp_path, 2, 0.2)
-    assert list(found) == list(kinds)
-    for windows in found.values():
-        assert len(windows) == 2
-        assert all(w.images > 0 and 0.19 < w.seconds < 5 for w in windows)
-        # A side's children count, too.
-        assert sum(w.cpu_seconds for w in windows) > 0
 
 
 def test_a_side_that_fails_says_why(tmp_path):

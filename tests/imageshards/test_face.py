@@ -84,8 +84,3 @@ def test_an_unknown_split_and_a_damaged_record_are_told(tmp_path):
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(ims.RecordError, match="record 5 at byte .* ends inside the record"):
         list(ims.read_examples(str(tmp_path)))
-
-
-def test_a_data_set_is_verified_from_python(tmp_path):
-    Dataset(tmp_path)
-    assert ims.verify(str(tmp_path), workers=1).ok

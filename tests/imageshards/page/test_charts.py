@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,27 +27,11 @@ def test_a_histogram_leaves_out_empty_ends_and_its_last_bin_is_open() -> None:
     assert titles(histogram("x", "", [0, 10], [0, 0])) == ["0 to 10: 0"]
 
 
-def test_a_chart_of_one_bar_is_a_sentence() -> None:
-    single = histogram("Width, px", "4 images", [0, 10, 20], [0, 4, 0])
-    assert single.is_single and single.description == "Width, px: 10 to 20."
-    assert not histogram("Width, px", "", [0, 10, 20], [1, 4, 0]).is_single
-
-
 def test_a_strip_groups_what_is_too_much() -> None:
     assert titles(bars([3, 4])) == ["rank 0: 3", "rank 1: 4"]
     grouped = titles(bars(list(range(300))))
     assert len(grouped) == 100
     assert grouped[-1] == "rank 297–299: 297 to 299"
-
-
-@pytest.mark.parametrize(
-    ("highest", "scale"),
-    [(0, ("1", "0.5", "0")), (13, ("16", "8", "0")), (70, ("80", "40", "0")), (6, ("6", "3", "0"))],
-)
-def test_the_axis_ends_at_a_number_that_is_easy_to_read(
-    highest: int, scale: tuple[str, ...]
-) -> None:
-    assert bars([highest]).scale == scale
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300))
@@ -65,25 +48,6 @@ def lines(*values: float | None, least: float | None = None) -> Chart:
     return chart
 
 
-@pytest.mark.parametrize(
-    ("values", "least", "scale"),
-    [
-        ((0.65, 0.69), None, ("0.7", "0.675", "0.65")),
-        ((0.7, 0.7), None, ("1.5", "1", "0.5")),
-        ((0, 0), None, ("2", "1", "0")),
-        ((-3, 2), None, ("5", "0", "-5")),
-        ((0, 0), 0.1, ("0.1", "0.05", "0")),
-        ((0.02, 0.9), 0.1, ("1", "0.5", "0")),
-        ((900, 950), 0, ("1,000", "500", "0")),
-        ((0, 0), 0, ("1", "0.5", "0")),
-    ],
-)
-def test_an_axis_of_shares_begins_at_zero_and_any_has_a_range(
-    values: tuple[float, ...], least: float | None, scale: tuple[str, ...]
-) -> None:
-    assert lines(*values, least=least).scale == scale
-
-
 def test_a_line_has_a_gap_where_there_is_no_finite_value() -> None:
     chart = lines(0, 1, None, 2, float("nan"), 1)
     assert chart.lines[0].path == "M0 100L20 50M60 0M100 50"
@@ -91,15 +55,6 @@ def test_a_line_has_a_gap_where_there_is_no_finite_value() -> None:
     assert titles == ["epoch 1, a: 0", "epoch 2, a: 1", "epoch 4, a: 2", "epoch 6, a: 1"]
     assert chart.description == "x, , epoch 1 to 6: a 0 to 1."
     assert line_chart("x", "", [1, 2], {"a": [None, float("inf")]}, "epoch") is None
-
-
-def test_the_last_line_is_in_front_and_the_best_point_before_it() -> None:
-    values: dict[str, list[float | None]] = {"a": [1, 2], "b": [2, 1], "absent": [None, None]}
-    chart = line_chart("x", "", [1, 2], values, "epoch", best=("best loss", "b", 1))
-    assert chart is not None
-    shown = [(line.name, line.kind) for line in chart.lines]
-    assert shown == [("a", "back"), ("b", "front"), ("best loss", "best")]
-    assert [dot.title for dot in chart.lines[-1].dots] == ["epoch 2, b: 1"]
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=60), st.sampled_from([None, 0, 0.1]))

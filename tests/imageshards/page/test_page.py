@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.page import Meter, number, percent, render, share, size
+from imageshards.page import number, percent, render, share, size
 from tests.support.html_page import Page
 
 pytestmark = pytest.mark.process
@@ -51,19 +51,6 @@ def table(*args: Any, **kwargs: Any) -> str:
 
     kit: Any = _environment("imageshards.page").get_template("kit.jinja").module
     return str(kit.table(*args, **kwargs))
-
-
-def test_a_table_names_its_rows_and_columns() -> None:
-    rows = [["cat", "3", Meter(0.5, "50 %")]]
-    page = Page(table("Classes", ["Class", "Images", "Share"], rows, numeric=[1]))
-    assert page.all("th") == [
-        {"scope": "col"},
-        {"scope": "col", "class": "number"},
-        {"scope": "col"},
-        {"scope": "row"},
-    ]
-    assert page.all("td") == [{"class": "number"}, {"class": "bar", "style": "--share:50.0%"}]
-    assert table("Classes", ["Class"], []).strip() == ""
 
 
 def test_a_table_scrolls_in_a_box_that_the_keyboard_reaches_and_that_has_a_name() -> None:
