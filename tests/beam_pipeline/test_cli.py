@@ -21,7 +21,6 @@ from beam_pipeline.options import (
     InputOptions,
     PlanOptions,
     UrlOptions,
-    label_group,
 )
 from imageshards.commands.command_line import parse_path
 from imageshards.commands.options import options_of
@@ -223,17 +222,3 @@ def test_any_other_text_is_a_value_or_a_sentence(parse, text):
         parse(text)
     except UserError as e:
         assert str(e).startswith("--")
-
-
-@pytest.mark.parametrize(
-    ("regex", "expected"),
-    [
-        ("(a)(b)", 1),
-        ("(a)(?P<label>b)", "label"),
-        ("(?P<split>a)_(b)", 2),
-        ("(?P<group>a)_(?P<split>b)_(?P<kind>c)", 3),
-        ("(?P<group>a)", None),
-    ],
-)
-def test_the_label_is_the_first_group_that_is_not_another_thing(regex, expected):
-    assert label_group(re.compile(regex)) == expected

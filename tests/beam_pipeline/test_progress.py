@@ -7,8 +7,7 @@ import types
 
 from beam_pipeline import progress
 from beam_pipeline.images.process_pool import LocalPool
-from beam_pipeline.progress import class_line, final_table, pool_line
-from imageshards.progress import note_activity
+from beam_pipeline.progress import final_table, pool_line
 
 MANIFEST = {
     "splits": {
@@ -76,22 +75,3 @@ def test_the_images_of_this_run_tell_the_speed(monkeypatch):
     line()
     pool.done = (1200, 1_000_000, 2, 1000)
     assert line() == "1,200/100,000 images  20 images/s  0.1 MB/s  2 rejects  ETA 1:22:20"
-
-
-def test_the_steps_before_and_after_the_shards_are_said():
-    pool = Pool()
-    line = pool_line(pool)
-    note_activity("listing", 12, "image")
-    assert line().startswith("listing: 12 images")
-    pool.total, pool.done = 12, (12, 0, 0, 0)
-    note_activity("committing", 3, "shard")
-    assert line().startswith("committing: 3 shards")
-
-
-def test_of_many_classes_the_extremes_are_named_and_long_lists_are_wrapped():
-    text = class_line({"s": {f"n0210023{i}_German_short-haired_pointer_{i}": i for i in range(9)}})
-    assert all(len(line) <= 80 for line in text.split("\n"))
-    assert class_line({"train": {"cat": 1}, "test": {"cat": 2}}) == "1 class: cat 3"
-    many = {f"c{i}": 1000 + i for i in range(23)}
-    assert class_line({"train": many}) == "23 classes: largest c22 1,022, smallest c0 1,000"
-    assert class_line({"train": dict.fromkeys(many, 1)}) == "23 classes: 1 in each"

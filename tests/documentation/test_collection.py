@@ -49,22 +49,6 @@ def test_a_mistake_in_the_form_of_a_block(text: str, words: str) -> None:
     assert mistake and words in mistake
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        fence("text", "┌──┐"),
-        fence("yaml", "a: 1", "---", "b: 2"),
-        "- an item\n\n    ```bash\n    ls\n    ```\n",
-        NOT_RUN + fence("bash", "imageshards build … --runner FlinkRunner --flink_master h:8081"),
-        NOT_RUN
-        + fence("console", "$ A=1 python -m trainer.predict --model_path m \\", "    a.jpg"),
-        NOT_RUN + fence("bash", "imageshards train --data … --output …  # on each host"),
-    ],
-)
-def test_a_block_without_a_mistake(text: str) -> None:
-    assert not any(mistakes(f"# Page\n\n{text}"))
-
-
 WRONG = "\n".join(
     [
         "# A page\n",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.columns.export import exported_classes, exported_features
+from beam_pipeline.columns.export import exported_classes
 from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
@@ -167,15 +167,6 @@ def test_any_batch_split_gives_the_same_bytes(through_tft, tmp_path):
     shuffled = random.Random(1).sample(REFS, len(REFS))
     again, _ = analyse(tmp_path, batches_of(shuffled, 7), columns=COLUMNS)
     assert by_key(again) == by_key(through_tft[0])
-
-
-def test_exported_features_describe_every_column(through_tft):
-    dtypes = {"int": "int64", "float": "float32", "string": "string"}
-    expected = {
-        c.name: {"dtype": dtypes[c.kind], "shape": None if c.shape is None else list(c.shape)}
-        for c in COLUMNS
-    }
-    assert exported_features(through_tft[1]) == expected
 
 
 @pytest.mark.parametrize(

@@ -246,20 +246,6 @@ def test_a_refused_job_leaves_nothing_in_the_bucket(server, tmp_path, capfd):
 
 
 @ONLY_S3
-def test_a_shard_that_may_not_be_written_stops_the_job_with_a_sentence(server, photos, capfd):
-    output = f"{server.bucket()}/set"
-    server.fail(403, 1000, matching="tfrecord", method="PUT")
-    try:
-        assert build(*flags(photos, output)) == 2
-    finally:
-        server.heal()
-    said = capfd.readouterr().err
-    assert "Traceback" not in said
-    assert "finished shards are kept" in said or "403" in said
-    assert not storage.exists(f"{output}/manifest.json")
-
-
-@ONLY_S3
 def test_extra_columns_are_analysed_here_and_the_transform_is_put_there(server, photos, tmp_path):
     rows = [
         f"{path},{path.parent.name},{i * 0.37:.2f}"

@@ -46,12 +46,6 @@ def test_a_folder_with_a_manifest_is_a_data_set_whose_options_the_build_takes(ma
     assert found.more_sources[0].keeps_splits
 
 
-def test_without_a_data_set_nothing_changes(tmp_path):
-    (tmp_path / "cat").mkdir()
-    options = options_of(tmp_path)
-    assert open_inputs(options) == options
-
-
 def test_limits_that_are_given_stay(made):
     image = ImageOptions(max_pixels=5, max_bytes=7)
     found = opened(made.directory, given={"max_pixels"}, image=image).image

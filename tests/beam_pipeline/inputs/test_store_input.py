@@ -99,22 +99,6 @@ def test_a_closed_bucket_stops_the_job_and_passing_errors_do_not(
     assert len(asked) - len(images) - len(failed) <= 10
 
 
-@pytest.mark.slow
-@ONLY_S3
-def test_a_table_in_the_store_may_name_images_anywhere(server, photos, here, there, tmp_path):
-    names = [str(p.relative_to(photos)) for p in sorted(photos.rglob("*.jpg"))]
-    folders = ("", f"{there}/", f"{photos}/")
-    rows = [
-        {"key": name, "path": folders[n % 3] + name, "label": name.split("/")[0]}
-        for n, name in enumerate(names)
-    ]
-    storage.write(f"{there}/rows.jsonl", "\n".join(map(json.dumps, rows)))
-    assert build("--input", f"{there}/rows.jsonl", "--output", tmp_path / "out", *FLAGS) == 0
-    assert shard_bytes(tmp_path / "out") == shard_bytes(here)
-    assert _unchecked(tmp_path / "out") == []
-    storage.delete([f"{there}/rows.jsonl"])
-
-
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["s3"], indirect=True)

@@ -152,21 +152,6 @@ def test_arrow_types_are_taken_as_they_are_or_refused_by_name(kind, expected):
 
 
 @pytest.mark.parametrize(
-    ("column", "cell", "words"),
-    [
-        (INT, "abc", "'abc' in column 'c'; expected int: fix the row, or declare"),
-        (INT, "", "'' .*c:int\\[\\] if values may be missing"),
-        (PAIR, "1", "expected float x 2"),
-        (INTS, "1;2", r"expected int x any number \(a list is written \[1, 2\] or"),
-    ],
-    ids=["text", "empty", "length", "list"],
-)
-def test_the_sentence_for_a_wrong_cell(column, cell, words):
-    with pytest.raises(UserError, match=f"^m.csv line 3 has .*{words}"):
-        convert("m.csv line 3", column, cell)
-
-
-@pytest.mark.parametrize(
     ("cells", "words"),
     [
         (

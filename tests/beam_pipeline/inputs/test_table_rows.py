@@ -158,14 +158,6 @@ def test_a_parquet_file_that_was_replaced_meanwhile_is_told(tmp_path):
         list(read_rows(str(tmp_path / "x.parquet"), None, range(2, 5)))
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.parquet"])
-def test_a_store_is_read_like_a_folder(tmp_path, name):
-    put(tmp_path, "x.csv", "\ufeffa,b\r\né,2\r\n")
-    put(tmp_path, "x.jsonl", '{"a": "é", "b": "2"}')
-    parquet.write_table(pa.table({"a": ["é"], "b": ["2"]}), tmp_path / "x.parquet")
-    assert rows(store_uri(tmp_path / name)) == rows(tmp_path / name) == [{"a": "é", "b": "2"}]
-
-
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
 def test_columns_are_those_of_the_file_and_one_that_it_lacks_is_one_sentence(tmp_path, name):
     put(tmp_path, "x.csv", "a,b\n1,2\n")

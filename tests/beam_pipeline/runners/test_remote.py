@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import apache_beam as beam
 import grpc
 import pytest
@@ -75,22 +73,6 @@ def test_what_a_worker_says_to_a_person_is_left_as_it_is(monkeypatch, tmp_path):
     error = fails(monkeypatch, tmp_path, RuntimeError(text))
     assert type(error) is RuntimeError and str(error) == text
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "is_shown"),
-    [
-        ("wait_until_finish_read", grpc.RpcError(), False),
-        ("run_worker_7-1", grpc.RpcError(), False),
-        ("run_worker_7-1", ValueError(), True),
-        ("another", grpc.RpcError(), True),
-    ],
-)
-def test_threads_of_beam_that_lost_their_server_say_nothing(name, error, is_shown):
-    shown: list[object] = []
-    thread = threading.Thread(name=name)
-    remote._hook(threading.ExceptHookArgs((type(error), error, None, thread)), shown.append)
-    assert bool(shown) == is_shown
 
 
 def test_ctrl_c_cancels_the_job_and_waits_for_its_end(monkeypatch, tmp_path, capsys):

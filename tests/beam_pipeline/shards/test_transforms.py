@@ -1,4 +1,4 @@
-"""`WriteBalancedTFRecord` is a `WriteToTFRecord`: names, framing, expansion."""
+"""`WriteBalancedTFRecord` is a `WriteToTFRecord`: names, and writing again."""
 
 from __future__ import annotations
 
@@ -52,16 +52,6 @@ def payloads(path: str) -> list[bytes]:
     return [record.payload for record in read_records(path)]
 
 
-def test_the_expansion_is_beams_own():
-    assert issubclass(WriteBalancedTFRecord, beam.io.WriteToTFRecord)
-    pipeline = beam.Pipeline("FnApiRunner", options=PipelineOptions([]))
-    write = WriteBalancedTFRecord("x/", image=SMALL)
-    assert pipeline | beam.Create([]) | "Write" >> write
-    steps = {part.unique_name for part in pipeline.to_runner_api().components.transforms.values()}
-    assert any(step.endswith("WriteImpl/WriteBundles") for step in steps)
-    assert any(step.endswith("WriteImpl/FinalizeWrite") for step in steps)
-
-
 @pytest.mark.parametrize(
     ("prefix", "suffix", "template", "shards", "last"),
     [
@@ -89,18 +79,6 @@ def test_a_template_without_a_number_is_for_one_shard():
     write = WriteBalancedTFRecord("two-", shard_name_template="", image=SMALL)
     with pytest.raises(ValueError, match=r"shard_name_template received '' for the 2 shards"):
         write.places.shard_name(ShardUnit("train", 0, 2, "", {}, []))
-
-
-def test_the_bytes_are_those_of_beams_own_transform(batches, tmp_path):
-    path = run(batches, WriteBalancedTFRecord(f"{tmp_path}/a-", image=SMALL), shards=1)[0]
-    records = payloads(path)
-    assert len(records) == 21
-    sink = beam.io.WriteToTFRecord(f"{tmp_path}/b")._sink
-    handle = sink.open(f"{tmp_path}/b")
-    for record in records:
-        sink.write_record(handle, record)
-    sink.close(handle)
-    assert pathlib.Path(path).read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_a_suffix_that_promises_compression_is_refused():
