@@ -261,8 +261,14 @@ class Data:
             eval_crop: Share of each side that is kept around the centre, before resizing: 0.875
                 as published ImageNet figures are measured.
             split: None for `validation`, `val` or `valid`, the first there is.
-            classes, where, inputs, sequences, sequence_length, cache, cache_folder, threads: As
-                for `train`.
+            classes: As for `train`, and so are those that follow.
+            where: Conditions.
+            inputs: What the model is fed with.
+            sequences: `padded`, or `ragged`.
+            sequence_length: Padded length.
+            cache: Copies on `disk`.
+            cache_folder: For the copies.
+            threads: Of the reader.
 
         Raises:
             UserError: The data set does not hold that, or an argument is wrong.
