@@ -10,7 +10,8 @@ from tests.support.http_stand_in import HttpStandIn, Reply, Request
 
 HTML = b"<!doctype html><title>Sorry</title><p>This picture has moved."
 _ODD = {
-    "html": Reply(200, HTML),
+    # Without this word the next request might be sent just as the connection is closed.
+    "html": Reply(200, HTML, {"Connection": "close"}),
     "short": Reply(200, b"x" * 10, {"Content-Length": "20"}),
     "long": Reply(200, b"x" * 20, {"Content-Length": "10"}),
     "digits": Reply(200, b"x", {"Content-Length": "9" * 5000}),
