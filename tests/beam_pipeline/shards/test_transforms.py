@@ -15,6 +15,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from beam_pipeline.options import ImageOptions, PlanOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import PlanShards
+from beam_pipeline.shards import transforms
 from beam_pipeline.shards.transforms import BalancedSink, WriteBalancedTFRecord
 from imageshards import storage
 from imageshards.example import decode_example
@@ -128,6 +129,8 @@ def test_finalize_write_may_be_done_again_in_any_state(
 
     with monkeypatch.context() as patch, contextlib.suppress(OSError):
         patch.setattr(storage, "move", disturbed)
+        # One after the other: the files that were moved before are known.
+        patch.setattr(transforms, "map_concurrently", map)
         finalize(sink, temporary, results)
     for _ in range(2):
         assert finalize(sink, temporary, results) == files
