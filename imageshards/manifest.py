@@ -43,7 +43,6 @@ REPORT_NAME = "report"
 INDEX_NAME = "index"
 CROISSANT_NAME = "croissant.json"
 PAGE_NAME = "index.html"  # in the report's folder
-DALI_SUFFIX = ".idx"  # of the file beside a shard that `imageshards export-index` writes for others
 # Of one that is being built.
 STAGING_NAME = ".staging"
 LOCK_NAME = "lock"  # in there: of the job that writes
@@ -93,7 +92,7 @@ _MAX_VALUES = 2**31 - 1  # of a feature: a protobuf message ends at 2 GiB
 _MAX_DIMENSIONS = 32
 # What stands beside the shards, or below them.
 _NOT_SHARDS = (TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME, INDEX_NAME)
-_NOT_SHARDS_SUFFIXES = (".json", ".txt", DALI_SUFFIX)
+_NOT_SHARDS_SUFFIXES = (".json", ".txt")
 
 
 def _is_plain(name: str) -> bool:

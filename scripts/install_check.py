@@ -63,7 +63,6 @@ INSTALLATIONS = (
             "--help",
             "verify shards",
             "report shards",
-            "export-index shards",
             "duplicates shards",
             "adopt shards --output adopted",
         ),

@@ -36,7 +36,6 @@ from imageshards.duplicates.search import count_copies
 from imageshards.errors import UserError
 from imageshards.manifest import (
     CROISSANT_NAME,
-    DALI_SUFFIX,
     FORMAT_VERSION,
     INDEX_NAME,
     QUARANTINE_NAME,
@@ -319,8 +318,7 @@ def _remove_others(output: str, kept: set[str]) -> None:
             else:
                 with contextlib.suppress(OSError):  # a link to a folder, for example, stays
                     storage.delete_folder(entry.path)
-        # `.idx` files tell of the records of an earlier shard.
-        elif SHARD_NAME.fullmatch(entry.name.removesuffix(DALI_SUFFIX)):
+        elif SHARD_NAME.fullmatch(entry.name):
             left.append(entry.path)
     paths = {storage.join(output, name) for name in kept}
     storage.delete(path for path in left if path not in paths)

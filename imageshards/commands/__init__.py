@@ -44,10 +44,6 @@ GROUPS = {
         "duplicates": Command(
             "imageshards.duplicates.command", "find equal and nearly equal pictures"
         ),
-        "export-index": Command(
-            "imageshards.commands.export_index",
-            "write the files by which NVIDIA DALI finds records",
-        ),
     },
     "models": {
         "train": Command("trainer.__main__", "train an image classifier on a data set"),

@@ -29,7 +29,6 @@ sys.exit(main(sys.argv[1:]))
         (["adopt"], "train 18 records, validation 12 records; 2 classes"),
         (["verify", "--workers", "1"], "All is well: 30 records"),
         (["report"], "wrote"),
-        (["export-index"], "wrote 5 .idx files"),
         (["duplicates", "--workers", "1"], "30 images: 0 exact"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

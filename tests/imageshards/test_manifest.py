@@ -118,7 +118,6 @@ INDEX = {"file": "index/a.parquet", "num_bytes": 1, "sha256": "0" * 64}
         (FILE, "../x", r"shards\[1\].file is '../x'; expected the plain name of a shard"),
         (FILE, "x" * 300, "plain name"),
         (FILE, "index", "plain name"),
-        (FILE, "train-00000-of-00003.tfrecord.idx", "plain name"),
         (FILE, "train-00000-of-00003.tfrecord", "expected each shard once"),
         ((*SHARD, "index"), INDEX | {"file": "../x.parquet"}, "index.file is '../x.parquet'"),
         ((*SHARD, "index"), INDEX | {"file": "index/../x"}, "index.file is 'index/../x'"),

@@ -19,7 +19,6 @@ import imageshards as ims
 from beam_pipeline.inputs.data_sets import open_inputs
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.options import BuildOptions, InputOptions
-from imageshards.commands.export_index import export_dali
 from imageshards.errors import UserError
 from imageshards.example import encode_example
 from imageshards.report.command import summary_text
@@ -70,7 +69,7 @@ def build(directory: str) -> None:
             pass
 
 
-COMMANDS: list[Callable[[str], Any]] = [check, report, read, read_one, train, build, export_dali]
+COMMANDS: list[Callable[[str], Any]] = [check, report, read, read_one, train, build]
 
 
 class _Opened:

@@ -92,14 +92,13 @@ class Attempts:
 def test_steps_that_are_done_again_make_the_same_data_set(disturbed, output, tmp_path, overwrite):
     if overwrite:
         Job(output, make_units(tmp_path / "old", 100, shards=2)).run()
-        for left in ("train-00000-of-00002.tfrecord.idx", "report/index.html"):
-            storage.write(storage.join(output, left), b"of the old data set")
+        storage.write(storage.join(output, "report/index.html"), b"of the old data set")
     before = contents(output)
     job = Job(output, make_units(tmp_path / "new", 0), overwrite)
     job.run()
     expected = contents(output)
     assert spreads(output) <= {0, 1} and len(originals(output)) == 5
-    assert not [name for name in expected if name.endswith(".idx") or "of-00002" in name]
+    assert not [name for name in expected if "of-00002" in name]
     restore(output, before)
     job.begin()
     written = everything(output)

@@ -44,7 +44,7 @@ def test_a_command_gets_its_flags_and_gives_its_exit_code(tmp_path, capsys):
     ("argv", "sentence"),
     [
         (["trian"], "received 'trian', which is no command; did you mean train? All are in"),
-        (["export_index"], "did you mean export-index?"),
+        (["export_"], "did you mean export?"),
         (["xyzzy"], "received 'xyzzy', which is no command; all are in imageshards --help."),
         (["--input", "photos"], "received '--input' where a command is expected, as in"),
         ([], "usage: imageshards COMMAND"),
@@ -71,10 +71,9 @@ SHARD = "train-00000-of-00003.tfrecord"
         ("duplicates DIR --output /proc/none", "", "--output '/proc/none' cannot be written"),
         ("duplicates DIR", INDEX, f"whose {INDEX} is missing"),
         ("duplicates DIR", SHARD, f"whose {SHARD} cannot be read (No such file"),
-        ("export-index DIR", INDEX, f"whose {INDEX} is missing"),
         ("report DIR", "", "could not be written"),
         *((f"{name} DIR", "manifest.json", "where there is no manifest.json")
-          for name in ("verify", "report", "duplicates", "export-index")),
+          for name in ("verify", "report", "duplicates")),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_with_a_data_set_is_one_sentence(tmp_path, capsys, argv, missing, said):
