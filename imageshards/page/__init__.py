@@ -8,7 +8,6 @@ drawn.
 from imageshards.page.charts import Chart as Chart
 from imageshards.page.charts import histogram as histogram
 from imageshards.page.charts import line_chart as line_chart
-from imageshards.page.charts import strip as strip
 from imageshards.page.page import Meter as Meter
 from imageshards.page.page import Rows as Rows
 from imageshards.page.page import number as number

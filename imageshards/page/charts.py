@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from imageshards.page.page import number
 
-# More bars than this cannot be told apart.
-MAX_BARS = 128
 # Lines between few points look like many, so up to this number the points are shown, too.
 MAX_DOTS = 30
 # Axes end at one of these times a power of ten: their halves are easy to read, too.
@@ -23,10 +21,9 @@ Unit = Callable[[float], str]
 
 
 class Bar(NamedTuple):
-    """One bar: solid up to `low`, pale from there to `high`; `title` shows on hover."""
+    """One bar, its height in percent of the axis; `title` shows on hover."""
 
-    low: float
-    high: float
+    height: float
     title: str
 
 
@@ -67,7 +64,7 @@ class Chart(NamedTuple):
         description: What a person who does not see the chart is told.
         scale: What is written at the top of the axis, at its half and at its foot.
         ticks: (percent of the width from the left, text) below it.
-        bars: Their heights, in percent of the axis.
+        bars: From left to right.
         lines: From the back to the front.
     """
 
@@ -78,11 +75,6 @@ class Chart(NamedTuple):
     ticks: Sequence[tuple[float, str]]
     bars: Sequence[Bar] = ()
     lines: Sequence[Line] = ()
-
-    @property
-    def is_single(self) -> bool:
-        """Whether there is one bar only: its description then says all there is to see."""
-        return len(self.bars) == 1
 
 
 def histogram(
@@ -103,8 +95,9 @@ def histogram(
         above = f"to {unit(edges[end + 1])}" if end + 1 < len(edges) else "and more"
         return f"{unit(edges[start])} {above}"
 
+    top = _round_up(max(counts))
     bars = [
-        Bar(counts[i], counts[i], f"{span(i, i)}: {number(counts[i])}")
+        Bar(100 * counts[i] / top, f"{span(i, i)}: {number(counts[i])}")
         for i in range(first, last + 1)
     ]
     every = -(-len(bars) // 5)
@@ -112,53 +105,13 @@ def histogram(
     if last + 1 < len(edges):
         end = (len(bars), unit(edges[last + 1]))
         ticks = [tick for tick in ticks if len(bars) - tick[0] >= every * 0.9] + [end]
-    return _bar_chart(title, subtitle, f"{title}: {span(first, last)}.", bars, ticks)
-
-
-def strip(
-    title: str,
-    subtitle: str,
-    description: str,
-    values: Sequence[int],
-    noun: str,
-    ends: tuple[str, str],
-) -> Chart:
-    """One bar per value, or per group of neighbours where there are too many.
-
-    Args:
-        title, subtitle, description: See `Chart`.
-        values: One for each thing that is compared, for example a class; one at least.
-        noun: What each value belongs to.
-        ends: Written below the first and the last bar.
-    """
-    group = -(-len(values) // MAX_BARS)
-    bars = []
-    for start in range(0, len(values), group):
-        some = values[start : start + group]
-        low, high = min(some), max(some)
-        where = f"{noun} {start}" if len(some) == 1 else f"{noun} {start}–{start + len(some) - 1}"
-        what = number(low) if low == high else f"{number(low)} to {number(high)}"
-        bars.append(Bar(low, high, f"{where}: {what}"))
-    ticks = [(0, ends[0]), (len(bars), ends[1])][: min(2, len(values))]
-    return _bar_chart(title, subtitle, description, bars, ticks)
-
-
-def _bar_chart(
-    title: str,
-    subtitle: str,
-    description: str,
-    bars: Sequence[Bar],
-    ticks: Sequence[tuple[int, str]],
-) -> Chart:
-    """Bars in the unit of their axis, ticks in bars from the left → both in percent."""
-    top = _round_up(max(bar.high for bar in bars))
     return Chart(
         title,
         subtitle,
-        description,
+        f"{title}: {span(first, last)}.",
         _scale(0, top, number),
         [(100 * position / len(bars), text) for position, text in ticks],
-        bars=[Bar(100 * bar.low / top, 100 * bar.high / top, bar.title) for bar in bars],
+        bars,
     )
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imageshards.page import Chart, Meter, Rows, histogram, number, share, size, strip
+from imageshards.page import Meter, Rows, histogram, number, share, size
 from imageshards.progress import text_table
 from imageshards.text import counted
 
@@ -97,14 +97,12 @@ def classes(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
         "splits": list(counts),
         "largest": max(sums.values()),
         "smallest": min(sums.values()),
-        "charts": [],
         "listed": [],
     }
     if len(sums) <= MAX_CLASS_ROWS:
         return found | {"tables": {"In label order.": _class_rows(list(sums), counts)}}
     ordered = sorted(sums, key=lambda name: (-sums[name], name))
     return found | {
-        "charts": [_class_chart(split, list(each.values())) for split, each in counts.items()],
         "tables": {
             f"The {ENDS} largest classes.": _class_rows(ordered[:ENDS], counts),
             f"The {ENDS} smallest classes.": _class_rows(ordered[-ENDS:], counts),
@@ -125,17 +123,6 @@ def class_counts(manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:
             for label, count in shard["classes"].items():
                 counts[name][label] = counts[name].get(label, 0) + count
     return counts
-
-
-def _class_chart(split: str, counts: Sequence[int]) -> Chart:
-    return strip(
-        f"{split}: records per class, largest first",
-        f"{min(counts):,} to {max(counts):,} records",
-        f"Records of the {len(counts)} classes of {split}, largest first.",
-        sorted(counts, reverse=True),
-        "rank",
-        ends=("largest", "smallest"),
-    )
 
 
 def _class_rows(names: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -> Rows:

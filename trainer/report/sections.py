@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,7 @@ from trainer.evaluation.per_class import (
 if TYPE_CHECKING:
     from trainer.evaluation.evaluator import Evaluation
 
-# A matrix of more classes does not fit on a screen.
+# Of more classes a list of confusions is shown.
 MAX_MATRIX = 20
 MAX_CONFUSIONS = 30
 WRONG_PICTURES = 24
@@ -160,49 +159,14 @@ def _figure(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-class Matrix(NamedTuple):
-    """Who is taken for whom.
-
-    Attributes:
-        caption: What is shown, and how it is read.
-        classes: Of the rows, and of the columns in the same order.
-        counts: Row → its examples by the class predicted, the last column for classes not shown.
-        has_others: Whether any of these is.
-    """
-
-    caption: str
-    classes: Sequence[str]
-    counts: Sequence[Sequence[int]]
-    has_others: bool
-
-
-def matrix(evaluation: Evaluation) -> Matrix | None:
-    """All classes, or those of the most frequent confusions where there are too many.
-
-    None where there are too many classes and no confusion.
-    """
-    total = len(evaluation.classes)
-    caption = (
-        "Rows: the class of the examples. Columns: the class predicted. Colour: share of the row."
-    )
-    shown = list(range(total))
-    if total > MAX_MATRIX:
-        pairs = ((c.label, c.predicted) for c in confusions_of(evaluation))
-        shown = list(dict.fromkeys(itertools.chain.from_iterable(pairs)))[:MAX_MATRIX]
-        caption = (
-            f"The {len(shown)} classes of the most frequent confusions, of {total:,}. {caption}"
-        )
-    if not shown:
+def matrix(evaluation: Evaluation) -> list[list[int]] | None:
+    """Class → its examples by the class predicted; None of more classes than fit on a screen."""
+    size = len(evaluation.classes)
+    if size > MAX_MATRIX:
         return None
-    size = len(shown)
-    position = np.full(total, size)
-    position[shown] = np.arange(size)
-    rows, columns = position[evaluation.label], position[evaluation.predicted]
-    counts = np.zeros((size + 1, size + 1), np.int64)
-    np.add.at(counts, (rows, columns), 1)
-    counts = counts[:size]
-    names = [evaluation.classes[i] for i in shown]
-    return Matrix(caption, names, counts.tolist(), bool(counts[:, size].any()))
+    counts = np.zeros((size, size), np.int64)
+    np.add.at(counts, (evaluation.label, evaluation.predicted), 1)
+    return counts.tolist()
 
 
 def confusions(evaluation: Evaluation) -> tuple[int, Rows]:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.page import Chart, histogram, line_chart, strip
-from imageshards.page.charts import MAX_BARS
-
-
-def bars(values: list[int]) -> Chart:
-    return strip("x", "", "", values, "rank", ("largest", "smallest"))
+from imageshards.page import Chart, histogram, line_chart
 
 
 def titles(chart: Chart) -> list[str]:
@@ -27,18 +22,11 @@ def test_a_histogram_leaves_out_empty_ends_and_its_last_bin_is_open() -> None:
     assert titles(histogram("x", "", [0, 10], [0, 0])) == ["0 to 10: 0"]
 
 
-def test_a_strip_groups_what_is_too_much() -> None:
-    assert titles(bars([3, 4])) == ["rank 0: 3", "rank 1: 4"]
-    grouped = titles(bars(list(range(300))))
-    assert len(grouped) == 100
-    assert grouped[-1] == "rank 297–299: 297 to 299"
-
-
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300))
 def test_bars_stay_inside_the_picture(values: list[int]) -> None:
-    chart = bars(values)
-    assert 1 <= len(chart.bars) <= MAX_BARS
-    assert all(0 <= bar.low <= bar.high <= 100.01 for bar in chart.bars)
+    chart = histogram("x", "", range(len(values)), values)
+    assert 1 <= len(chart.bars) <= len(values)
+    assert all(0 <= bar.height <= 100.01 for bar in chart.bars)
     assert all(0 <= position <= 100 for position, _ in chart.ticks)
 
 
