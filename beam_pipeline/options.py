@@ -333,8 +333,8 @@ class BuildOptions:
     overwrite: Annotated[bool, Option(
         "replace a finished data set; classes keep the ids they had")] = False
     plan_only: Annotated[bool, Option(
-        "list and plan, show the shards and why a build would stop (equal keys, missing or "
-        "empty files), and end with its exit code; decode and write nothing")] = False
+        "list and plan, show the shards and why a build would stop (equal keys, columns that do "
+        "not fit), and end with its exit code; write nothing")] = False
     about: AboutOptions = dataclasses.field(default_factory=AboutOptions)
     copied: CopiedColumns | None = None
     given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)

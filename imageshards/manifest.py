@@ -349,12 +349,10 @@ def _how_to_build(directory: str) -> str:
     """What to do about a missing data set: nothing is built into a folder with other files."""
     staging = storage.join(directory, STAGING_NAME)
     if storage.is_folder(staging):
-        if holder := storage.lock_holder(storage.join(staging, LOCK_NAME)):
-            return f"it is being built now by {holder}; wait until that has ended"
         before = storage.join(staging, REPLACED_NAME)
         is_there = storage.exists(storage.join(before, MANIFEST_NAME))
         kept = f", and the data set before it is in {before}" if is_there else ""
-        return f"its build has not ended{kept}; run that again to finish it"
+        return f"its build has not ended{kept}; wait for it, or run it again if it was stopped"
     some = [found.path for found in itertools.islice(storage.files_below(directory), 1000)]
     if any(tfrecord.FILE_NAME.search(storage.name_of(path)) for path in some):
         return f"these are TFRecords, which need one: write it by imageshards adopt {directory}"

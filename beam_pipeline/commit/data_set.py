@@ -18,7 +18,7 @@ from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_fina
 from beam_pipeline.commit.staging import mark_committed, set_aside
 from beam_pipeline.commit.summary import WriteSummary, check_budget, write_list
 from beam_pipeline.commit.tfds import tfds_files
-from beam_pipeline.commit.warnings import counts_and_names, of_copies, of_unchecked, warnings_of
+from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.shards.finished import output_error, read_result
@@ -252,7 +252,7 @@ def manifest_of(
         "inputs": inputs,
         "options": spec.options,
         "versions": spec.versions,
-        "warnings": [*spec.warnings, *warnings, *of_unchecked(summary.unchecked_images)],
+        "warnings": [*spec.warnings, *warnings],
         **(_damaged(summary, stats) if spec.write.damage else {}),
     }
 

@@ -26,7 +26,6 @@ class WriteSummary:
         shards: The shards, without details.
         stats: Split → counts over its images.
         reused_images: Images whose shards an earlier run had finished.
-        unchecked_images: Those of them that may have been replaced since, for all that is known.
         num_damaged: Images that became records although libjpeg warns about them.
         damaged: Key → warning, of the first of them by key.
     """
@@ -34,7 +33,6 @@ class WriteSummary:
     shards: list[ShardResult] = dataclasses.field(default_factory=list)
     stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)
     reused_images: int = 0
-    unchecked_images: int = 0
     num_damaged: int = 0
     damaged: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -51,7 +49,6 @@ def summarise(result: ShardResult, run_id: str) -> WriteSummary:
         shards=[result.without_details()],
         stats={result.split: result.stats},
         reused_images=result.num_images if reused else 0,
-        unchecked_images=result.unversioned if reused else 0,
         num_damaged=len(result.damaged),
         damaged=result.damaged,
     )
@@ -65,7 +62,6 @@ def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
         for split, stats in summary.stats.items():
             total.stats[split] = merge_stats([total.stats.get(split, ShardStats()), stats])
         total.reused_images += summary.reused_images
-        total.unchecked_images += summary.unchecked_images
         total.num_damaged += summary.num_damaged
         total.damaged |= summary.damaged
     total.damaged = dict(sorted(total.damaged.items())[:MAX_DAMAGED])

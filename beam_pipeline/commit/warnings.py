@@ -74,17 +74,6 @@ def of_copies(between_splits: int) -> Iterator[str]:
         )
 
 
-def of_unchecked(images: int) -> Iterator[str]:
-    """The warning of images that an earlier run had read, where nothing says they are the same."""
-    if images:
-        yield (
-            f"{counted(images, 'image')} that a stopped run of this build had read "
-            f"{'was' if images == 1 else 'were'} not looked at again: an image table gives no "
-            "version of what it names in a store or on the web; if one was replaced since then, "
-            "build again with --overwrite"
-        )
-
-
 # Reason → of what there are some, and what is said of them.
 _OF_INPUT = {
     FINISHED_DATA_SET: (

@@ -152,8 +152,6 @@ class ShardResult:
         run_id: Of the run that wrote it.
         stored: Version of its object in a store, by which an earlier run's is known again.
         reused: Whether an earlier run had written it.
-        unversioned: Its images that were listed without size and time: those that an image table
-            names in a store or on the web. Whether one was replaced since is not known.
     """
 
     name: str
@@ -175,7 +173,6 @@ class ShardResult:
     run_id: str = ""
     stored: str = ""
     reused: bool = False
-    unversioned: int = 0
 
     @property
     def num_images(self) -> int:

@@ -117,7 +117,6 @@ def _write_records(
         stats=stats,
         damaged=damaged,
         run_id=options.run_id,
-        unversioned=sum(ref.size_bytes < 0 and not ref.is_record for ref in unit.refs),
     )
 
 

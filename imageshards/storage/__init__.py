@@ -56,5 +56,4 @@ from imageshards.storage.local import hold_scratch as hold_scratch
 from imageshards.storage.local import remove_abandoned as remove_abandoned
 from imageshards.storage.lock import OutputLock as OutputLock
 from imageshards.storage.lock import join_job as join_job
-from imageshards.storage.lock import lock_holder as lock_holder
 from imageshards.storage.lock import output_lock as output_lock

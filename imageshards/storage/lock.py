@@ -129,25 +129,6 @@ def output_lock(path: str) -> OutputLock:
     return FileLock(path) if files.is_local(path) else Lease(path)
 
 
-def lock_holder(path: str) -> str:
-    """Who holds a lock, for a message: `process 7 on host`; "" where nobody is known to.
-
-    The lock itself is not touched. A process of another machine that locked a file of this one
-    cannot be asked.
-    """
-    try:
-        holder = _parse_holder(files.read(path))
-        if not files.is_local(path):
-            found = files.backend(path).version_and_age(path)
-            lives = found is not None and found[1] < _TIMES.stale_sec
-        else:
-            is_here = holder["host"] == socket.gethostname()
-            lives = is_here and os.path.exists(f"/proc/{holder['pid']}")
-    except (OSError, KeyError, UserError):
-        return ""
-    return _who(holder) if lives else ""
-
-
 class FileLock(OutputLock):
     """A lock of the kernel, which lets go when the process ends, however it ends.
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from beam_pipeline.images import process_pool
-from beam_pipeline.options import ImageOptions
-from beam_pipeline.plan_only import Reject, known_rejects
-from beam_pipeline.planning.refs import ImageRef, RefBatch
 from tests.support.builds import build, class_folders, jpeg
 
 pytestmark = pytest.mark.process
@@ -28,27 +25,6 @@ def rows_of(folder, names):
     lines = [f"{name},{'ab'[number % 2]}" for number, name in enumerate(names)]
     path.write_text("image,label\n" + "\n".join(lines) + "\n")
     return path
-
-
-def test_wrong_paths_of_a_table_are_told_with_one_of_them_resolved(tmp_path, capfd):
-    rows = rows_of(tmp_path, [f"wrong/{number:02d}.jpg" for number in range(12)])
-    code, out, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
-    assert code == 2
-    assert f"not_found 12 such as '{tmp_path}/wrong/00.jpg' (No such file" in out
-    assert "--max_reject_fraction 0.01 allows 0 of 12 images" in err
-    assert "but 12 were (not_found 12); see some of them above" in err
-    assert not (tmp_path / "out").exists()
-
-
-def test_rejects_within_the_budget_are_told_and_are_no_error(tmp_path, capfd):
-    photos = class_folders(tmp_path / "in", {"cat": 12, "dog": 12})
-    (photos / "cat" / "empty.jpg").write_bytes(b"")
-    flags = ("--input", photos, "--output", tmp_path / "out")
-    code, out, err = rehearse(capfd, *flags, "--max_reject_fraction", "0.1")
-    assert (code, err) == (0, "")
-    assert "empty 1 such as" in out
-    code, out, err = rehearse(capfd, *flags)
-    assert code == 2 and "but 1 were (empty 1)" in err
 
 
 def test_equal_keys_are_told_as_by_the_build(tmp_path, capfd):
@@ -81,17 +57,3 @@ def test_warnings_are_told_and_no_picture_is_decoded_where_shards_are_counted(
     assert "warning: 1 class folder without an image: 'emu'" in out
     assert "warning: 'Cat', 'cat' are 2 classes" in out
     assert out.endswith("nothing was written\n")
-
-
-def test_a_listing_tells_missing_empty_and_large_files(tmp_path):
-    (tmp_path / "good.jpg").write_bytes(jpeg(0))
-    (tmp_path / "empty.jpg").write_bytes(b"")
-    (tmp_path / "large.jpg").write_bytes(bytes(1001))
-    sizes = {"good": 900, "empty": 0, "gone": -1, "also_gone": -1, "large": 1001}
-    refs = [ImageRef(n, f"{tmp_path}/{n}.jpg", "x", size_bytes=s) for n, s in sizes.items()]
-    refs += [refs[1]._replace(offset_bytes=0)]  # a record
-    found = sorted(known_rejects(RefBatch(refs), ImageOptions(max_bytes=1000)))
-    assert [each.reason for each in found] == [
-        "empty", "not_found", "not_found", "too_many_bytes",
-    ]  # fmt: skip
-    assert found[1] == Reject("not_found", f"{tmp_path}/also_gone.jpg", "No such file or directory")

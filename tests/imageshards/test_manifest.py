@@ -65,9 +65,11 @@ def test_what_is_no_data_set_is_told_and_what_to_do(tmp_path):
     assert f"if these are the photos, build one with imageshards build {flags}" in told("photos/")
     before = photos / STAGING_NAME / REPLACED_NAME
     before.mkdir(parents=True)
-    assert "its build has not ended; run that again to finish it" in told("photos")
+    assert "its build has not ended; wait for it, or run it again if it was stopped" in told(
+        "photos"
+    )
     (before / MANIFEST_NAME).touch()
-    assert f"ended, and the data set before it is in {before}; run" in told("photos")
+    assert f"ended, and the data set before it is in {before}; wait" in told("photos")
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
-import signal
 
 import pytest
 
@@ -17,7 +15,6 @@ from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import ImageError, UserError
 from tests.support.builds import build, class_folders, manifest, shard_bytes
-from tests.support.commands import ForkedBuild, kill_at
 from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
@@ -97,38 +94,6 @@ def test_a_closed_bucket_stops_the_job_and_passing_errors_do_not(
     assert len(images) == 54  # one request for each
     # The bucket, a look at each of two folders, the listing.
     assert len(asked) - len(images) - len(failed) <= 10
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.parametrize("server", ["s3"], indirect=True)
-def test_images_of_a_table_that_a_stopped_build_had_read_are_said_not_to_be_checked(
-    server, photos, tmp_path, capfd
-):
-    """One was replaced meanwhile: nobody can tell by a row, so the data set says so itself."""
-    folder = f"{server.bucket()}/photos"
-    names = [str(p.relative_to(photos)) for p in sorted(photos.rglob("*.jpg"))]
-    for name in names[:40]:
-        storage.copy(str(photos / name), f"{folder}/{name}")
-    rows = [
-        {"key": name, "path": f"{folder if n < 40 else photos}/{name}", "label": name[:3]}
-        for n, name in enumerate(names)
-    ]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    command = ["--input", str(tmp_path / "rows.jsonl"), "--output", str(tmp_path / "out"), *FLAGS]
-    given = ("beam_pipeline.commit.transforms", "begin_commit", 1)
-    assert ForkedBuild(*command, before=kill_at, given=given).wait(180) == -signal.SIGKILL
-    storage.copy(str(photos / names[1]), f"{folder}/{names[0]}")
-    assert build(*command) == 0
-    (warning,) = _unchecked(tmp_path / "out")
-    assert warning.startswith("40 images that a stopped run of this build had read were not looked")
-    assert "40 images that a stopped run" in " ".join(capfd.readouterr().out.split())
-    assert build(*command, "--overwrite") == 0
-    assert _unchecked(tmp_path / "out") == []
-
-
-def _unchecked(output: pathlib.Path) -> list[str]:
-    return [w for w in manifest(output)["warnings"] if "not looked at again" in w]
 
 
 def _listed(uri: str, **options) -> list[ImageRef]:

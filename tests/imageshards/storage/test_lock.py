@@ -25,7 +25,7 @@ from beam_pipeline.images.process_pool import LocalPool
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.manifest import load_manifest
-from imageshards.storage import lock, lock_holder, objects, output_lock
+from imageshards.storage import lock, objects, output_lock
 from imageshards.storage.lock import FileLock, Lease, LeaseTimes
 from tests.support import tasks
 from tests.support.strangers import changed
@@ -83,12 +83,10 @@ def test_a_lock_is_held_by_one_until_its_process_ends_however_it_ends(held):
     number = f"process {process.pid} on "
     with pytest.raises(UserError, match=f"--output '{directory}' is in use .*{number}"):
         FileLock(str(path)).__enter__()
-    with pytest.raises(UserError, match=f"is being built now by {number}"):
+    with pytest.raises(UserError, match="its build has not ended; wait for it, or run it again"):
         load_manifest(directory)
     process.kill()
     process.wait()
-    with pytest.raises(UserError, match="its build has not ended; run that again"):
-        load_manifest(directory)
     with FileLock(str(path)):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
@@ -202,7 +200,6 @@ def hold(path: str, **more: object) -> None:
 
 def test_a_lease_is_held_by_one_and_given_back(path):
     with output_lock(path):
-        assert lock_holder(path).startswith(f"process {os.getpid()} on ")
         assert json.loads(storage.read(path))["pid"] == os.getpid()
         with pytest.raises(UserError, match=f"in use by another job .process {os.getpid()} on "):
             output_lock(path).__enter__()
@@ -370,6 +367,5 @@ def test_what_was_sent_before_the_limit_has_ended_before_others_may_begin():
 def test_whatever_a_lock_says_of_its_holder_keeps_nobody_out(tmp_path_factory, holder):
     path = str(tmp_path_factory.mktemp("lock") / "lock")
     storage.write(path, json.dumps(holder))
-    assert lock_holder(path) in ("", f"process 1 on {socket.gethostname()}", "process 1 on x")
     with output_lock(path):
-        assert lock_holder(path).startswith(f"process {os.getpid()} on ")
+        assert json.loads(storage.read(path))["pid"] == os.getpid()
