@@ -1,8 +1,10 @@
-"""Checkpoints: variables, position and callbacks of a run, in one file that is whole or not there.
+"""Checkpoints: variables, position and callbacks of a run, in files that are whole or not there.
 
-    checkpoints/step-00000123.npz   # replaced where the step is saved again, after its validation
+    checkpoints/step-00000123.npz
+    checkpoints/step-00000123.npz.changes   # the step saved again, after validation and callbacks
 
-It is a NumPy archive: `state` is JSON, every other entry one array.
+Each is a NumPy archive: `state` is JSON, every other entry one array. The second has only the
+arrays that are others than in the first, and counts only beside that very file, whose `id` it has.
 
 The position is {seed, step, batch_size, fingerprint of the data}: the reader's order is a
 pure function of it, so nothing of the reader has to be saved. Variables are saved by
@@ -16,8 +18,9 @@ import dataclasses
 import io
 import json
 import re
+import uuid
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
@@ -29,8 +32,10 @@ from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.output_errors import output_errors
 from trainer.training.output_folder import CHECKPOINT_FILE, CHECKPOINTS_FOLDER
 
-FORMAT_VERSION = 3
-_OF_REPLICAS = ", of every replica"
+# Those of version 3 are read, too: they have no `id`, and no changes.
+FORMAT_VERSION = 4
+_CHANGES = ".changes"
+OF_REPLICAS = ", of every replica"
 
 Array = np.ndarray[Any, Any]
 # (path, value) of every variable, in order.
@@ -51,6 +56,7 @@ class RunState:
         callbacks: What every callback remembers: its class, and JSON values by name.
         arrays: The arrays among these, by the names that stand in their place.
         variables: Only while the state is written or read.
+        id: Of the file with all of its arrays.
     """
 
     identity: Mapping[str, Any]
@@ -62,6 +68,12 @@ class RunState:
     callbacks: list[tuple[str, dict[str, Any]]] = dataclasses.field(default_factory=list)
     arrays: dict[str, Array] = dataclasses.field(default_factory=dict)
     variables: Values = dataclasses.field(default_factory=list)
+    id: str = ""
+
+    def all_arrays(self) -> dict[str, Array]:
+        """Arrays of callbacks and variables, by their names in a file."""
+        found = {f"callback-{name}": array for name, array in self.arrays.items()}
+        return found | {f"variable-{i}": array for i, (_, array) in enumerate(self.variables)}
 
 
 class Checkpoints:
@@ -86,20 +98,23 @@ class Checkpoints:
         """The file of one checkpoint."""
         return storage.join(self.folder, f"step-{step:08d}.npz")
 
-    def save(self, state: RunState) -> str:
+    def save(self, state: RunState, base: RunState | None = None) -> str:
         """Writes a checkpoint, and deletes old ones; returns its path.
+
+        Arrays that are those of `base`, saved whole at the same step, are not written again.
 
         Raises:
             UserError: It cannot be written.
         """
-        path = self.path(state.step)
+        state.id = base.id if base else uuid.uuid4().hex
+        path = self.path(state.step) + (_CHANGES if base else "")
         with output_errors(
             self._output,
             f"the checkpoint of step {state.step}",
             "run the same command again to resume from the checkpoint before",
         ):
             with storage.open_write(path) as file:
-                _write(file, state)
+                _write(file, state, base)
             # So that its name survives a power cut, where the file system allows it.
             with contextlib.suppress(OSError):
                 storage.sync(self.folder)
@@ -123,9 +138,14 @@ class Checkpoints:
         Raises:
             UserError: It cannot be read.
         """
-        path = self.path(step)
+        whole = self._load(self.path(step))
+        changes = self.path(step) + _CHANGES
+        has_changes = self._hosts.gather("changes", storage.exists(changes))[0]
+        return self._load(changes, whole) if has_changes else whole
+
+    def _load(self, path: str, base: RunState | None = None) -> RunState:
         try:
-            return _parsed(self._hosts.share("checkpoint", lambda: storage.read(path)))
+            return _parsed(self._hosts.share("checkpoint", lambda: storage.read(path)), base)
         except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
             remedy = "delete it to resume from the one before, or start over with ⟦--overwrite⟧"
             if isinstance(e, OSError) and not isinstance(e, FileNotFoundError):
@@ -138,6 +158,7 @@ class Checkpoints:
         """Deletes what the checkpoint of `state` replaces, and what killed processes left."""
         steps = [*self.steps()[-self._keep :], state.best_step]
         kept = {storage.name_of(self.path(step)) for step in steps if step is not None}
+        kept |= {name + _CHANGES for name in kept}
         found = (one for one in storage.list_folder(self.folder) if not one.is_folder)
         # A process that was killed while it wrote left a file of this name and more.
         storage.delete(
@@ -145,9 +166,9 @@ class Checkpoints:
         )
 
 
-def _write(file: IO[bytes], state: RunState) -> None:
-    arrays = {f"callback-{name}": array for name, array in state.arrays.items()}
-    arrays |= {f"variable-{i}": array for i, (_, array) in enumerate(state.variables)}
+def _write(file: IO[bytes], state: RunState, base: RunState | None) -> None:
+    held = base.all_arrays() if base else {}
+    arrays = {name: a for name, a in state.all_arrays().items() if a is not held.get(name)}
     raw = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     raw |= {
         "format_version": FORMAT_VERSION,
@@ -159,14 +180,19 @@ def _write(file: IO[bytes], state: RunState) -> None:
     np.savez(file, state=np.array(json.dumps(raw).encode()), **arrays)  # type: ignore[arg-type]
 
 
-def _parsed(data: bytes) -> RunState:
+def _parsed(data: bytes, base: RunState | None) -> RunState:
+    held = base.all_arrays() if base else {}
     with np.load(io.BytesIO(data), allow_pickle=False) as found:
         raw = json.loads(found["state"].item())
-        if (version := raw.pop("format_version")) != FORMAT_VERSION:
+        if (version := raw.pop("format_version")) not in (3, FORMAT_VERSION):
             raise ValueError(f"format_version is {version}; expected {FORMAT_VERSION}")
+        if base is not None and raw["id"] != base.id:
+            return base  # changes of a file that was replaced
         types = raw.pop("types")
 
         def array(name: str) -> Array:
+            if name not in found:
+                return held[name]
             return found[name].view(types[name]) if name in types else found[name]
 
         raw["arrays"] = {name: array(f"callback-{name}") for name in raw["arrays"]}
@@ -177,31 +203,11 @@ def _parsed(data: bytes) -> RunState:
     return RunState(**raw)
 
 
-def values_of(
-    variables: Sequence[Any], own: Collection[int] = (), hosts: Hosts = ONE_HOST
-) -> Values:
-    """The paths and values of Keras variables.
-
-    Args:
-        variables: In any order.
-        own: `id` of those that may have another value on every replica; of these all values are
-            taken, [replicas, *shape], of others that of the first replica.
-        hosts: Whose replicas these are.
-    """
-    found = []
-    for variable in variables:
-        parts = _parts(variable) if id(variable) in own else ()
-        if parts:
-            array = np.stack([part.numpy() for part in parts])
-            found.append((variable.path + _OF_REPLICAS, array))
-        else:
-            found.append((variable.path, np.asarray(variable.numpy())))
-    mine = {f"{i}": array for i, (name, array) in enumerate(found) if name.endswith(_OF_REPLICAS)}
-    # On the way to other hosts bfloat16 becomes bits without a type.
-    for i, bits in hosts.concatenate("replicas", mine).items():
-        name, array = found[int(i)]
-        found[int(i)] = name, bits.view(array.dtype)
-    return found
+def reused(old: Array | None, array: Array) -> Array:
+    """`old` where it has the type, the shape and the bits of `array`, else `array`."""
+    if old is None or (old.dtype, old.shape) != (array.dtype, array.shape):
+        return array
+    return old if old.tobytes() == array.tobytes() else array
 
 
 def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -> None:
@@ -225,8 +231,8 @@ def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -
             strangers = sorted(set(names) - set(paths))
             raise _other_model(f"a variable {strangers[0]!r}" if strangers else "other variables")
     for variable, (name, array) in zip(mine, saved, strict=True):
-        if name.endswith(_OF_REPLICAS):
-            parts = _parts(variable)
+        if name.endswith(OF_REPLICAS):
+            parts = parts_of(variable)
             # There is a value for each replica of all hosts, in their order: ours lie together.
             if len(parts) * hosts.count == len(array):
                 for part, value in zip(parts, array[hosts.index * len(parts) :], strict=False):
@@ -239,13 +245,13 @@ def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -
         variable.assign(array)
 
 
-def _parts(variable: Any) -> tuple[Any, ...]:
+def parts_of(variable: Any) -> tuple[Any, ...]:
     """TensorFlow's variable of every replica; none where there is one replica."""
     return getattr(variable.value, "values", ())
 
 
 def _path(value: tuple[str, Array]) -> str:
-    return value[0].removesuffix(_OF_REPLICAS)
+    return value[0].removesuffix(OF_REPLICAS)
 
 
 def _unnumbered(path: str) -> str:

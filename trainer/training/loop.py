@@ -91,7 +91,7 @@ class Loop:
             self._callbacks.on_train_begin()
             logs: dict[str, Any] = {}
             resumes_inside = self._resume()
-            with self._stop:
+            with self._stop, self._saved:
                 while self._saved.state.epochs < self._epochs.count and not model.stop_training:
                     logs = self._run_epoch(self._saved.state.epochs, resumes_inside)
                     resumes_inside = False
@@ -166,6 +166,7 @@ class Loop:
             saved.count_step()
             if signum := self._stopped_by():
                 saved.save()
+                saved.wait()
                 raise Stopped(signum)
         saved.save()  # before validation, so that a kill there costs no training
         # Where the epoch was over before a restart, no step has said anything.

@@ -246,7 +246,7 @@ def _save_best_model(config: RunConfig, run: Run, built: Built) -> None:
             storage.delete([storage.join(config.output, BEST_MODEL_FILE)])
         return
     variables = model.state_variables(built.model)
-    last = state_values(built.model, run.hosts)
+    last = list(state_values(built.model, run.hosts))
     restore(variables, checkpoints.load(best).variables, run.hosts)
     with optimizer.averaged_weights(built.model):
         _save(config, run, built, BEST_MODEL_FILE, best)

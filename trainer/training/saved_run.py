@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -17,12 +18,14 @@ from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.models.keras_internals import check_weights
 from trainer.models.model import state_variables
 from trainer.training.checkpoint import (
+    OF_REPLICAS,
     Array,
     Checkpoints,
     RunState,
     Values,
+    parts_of,
     restore,
-    values_of,
+    reused,
 )
 
 # What Keras's callbacks remember from one step or epoch to the next. Its others remember nothing.
@@ -43,6 +46,10 @@ class SavedRun:
     position in the data, and what the other callbacks remember: Keras's own, and those of yours
     with `state_dict()`, which returns plain values and NumPy arrays by name, and
     `load_state_dict(state)`. Others begin anew, which is said when a run is resumed.
+
+    A thread of its own writes copies of all this while training goes on, one checkpoint after
+    the other; leaving `with` waits for the last. The copies take as much memory as the variables,
+    until they are written and the next step is counted.
 
     Args:
         folder: Of the run; checkpoints go into `checkpoints/` there. None to save nothing.
@@ -73,6 +80,27 @@ class SavedRun:
         # (step, epochs) that were looked at last, and saved where anything is.
         self._saved: tuple[int, int] | None = None
         self._told = False
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[str] | None = None
+        # What was saved whole since the last step.
+        self._base: RunState | None = None
+
+    def __enter__(self) -> SavedRun:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        self.wait(all_hosts=kind is None)
+
+    def wait(self, all_hosts: bool = True) -> None:
+        """Waits until the last checkpoint is written; after an error others are elsewhere.
+
+        Raises:
+            UserError: It cannot be written.
+        """
+        if self._writing is not None:
+            self._writing.result()
+        if all_hosts:
+            self._hosts.gather("checkpoint saved", None, patient=True)
 
     def attach(self, model: keras.Model, callbacks: Sequence[Callback]) -> None:
         """Says whose variables and whose memory are saved and restored."""
@@ -105,10 +133,10 @@ class SavedRun:
         state.variables, state.arrays = [], {}  # copies of what the model holds now
 
     def save(self) -> None:
-        """Saves now.
+        """Saves what is now, as soon as the checkpoint before is written.
 
         Raises:
-            UserError: It cannot be written, or a weight is no finite number, or another one on
+            UserError: That cannot be written, or a weight is no finite number, or another one on
                 another replica.
         """
         state = self.state
@@ -116,25 +144,29 @@ class SavedRun:
             return
         check_weights(self._model, state.step, self._hosts)
         if self.checkpoints is not None:
-            values = state_values(self._model, self._hosts)
+            self.wait()
+            known = self._base.all_arrays() if self._base else {}
+            values = [
+                (path, reused(known.get(f"variable-{i}"), array))
+                for i, (path, array) in enumerate(state_values(self._model, self._hosts))
+            ]
             if (bad := self._no_number(values)) is not None:
                 self._refuse(bad)
                 return
-            self._write(self.checkpoints, values)
+            self._write(self.checkpoints, values, known)
         self._saved = state.step, state.epochs
 
-    def _write(self, checkpoints: Checkpoints, values: Values) -> None:
+    def _write(self, checkpoints: Checkpoints, values: Values, known: Mapping[str, Array]) -> None:
         arrays: dict[str, Array] = {}
         callbacks = [(type(one).__name__, _remembered(one, arrays)) for one in self._callbacks]
         self.state.stopped = bool(self._model.stop_training)
+        arrays = {name: reused(known.get(f"callback-{name}"), a) for name, a in arrays.items()}
+        state = dataclasses.replace(
+            self.state, callbacks=callbacks, arrays=arrays, variables=values
+        )
         if self._hosts.is_chief:
-            checkpoints.save(
-                dataclasses.replace(
-                    self.state, callbacks=callbacks, arrays=arrays, variables=values
-                )
-            )
-        # All hosts wait until the checkpoint is written.
-        self._hosts.gather("checkpoint saved", None, patient=True)
+            self._writing = self._writer.submit(checkpoints.save, state, self._base)
+        self._base = self._base or state
 
     def _refuse(self, bad: str) -> None:
         """Ends the run, or says that it is not saved, where `bad` is no finite number."""
@@ -172,6 +204,7 @@ class SavedRun:
     def count_step(self) -> None:
         """Counts a step that was taken, and saves after some of them."""
         self.state.step += 1
+        self._base = None
         if self.state.step % self._every_steps == 0:
             self.save()
 
@@ -186,11 +219,23 @@ class SavedRun:
         self.save()
 
 
-def state_values(model: keras.Model, hosts: Hosts = ONE_HOST) -> Values:
-    """Everything that a compiled model remembers between two steps, on every replica."""
+def state_values(model: keras.Model, hosts: Hosts = ONE_HOST) -> Iterator[tuple[str, Array]]:
+    """The paths of a compiled model's variables, and copies of their values, made one by one.
+
+    Of those that may have another value on every replica all are taken, [replicas, *shape].
+    """
     # Replicas count metrics, and average statistics that are not synchronised, by themselves.
-    own = [*model.non_trainable_variables, *model.metrics_variables]
-    return values_of(state_variables(model), {id(variable) for variable in own}, hosts)
+    own = {id(one) for one in [*model.non_trainable_variables, *model.metrics_variables]}
+    variables = state_variables(model)
+    parts = {f"{i}": parts_of(one) for i, one in enumerate(variables) if id(one) in own}
+    mine = {i: np.stack([part.numpy() for part in of_one]) for i, of_one in parts.items() if of_one}
+    joined = hosts.concatenate("replicas", mine)
+    for i, variable in enumerate(variables):
+        if (array := mine.get(f"{i}")) is not None:
+            # On the way to other hosts bfloat16 becomes bits without a type.
+            yield variable.path + OF_REPLICAS, joined[f"{i}"].view(array.dtype)
+        else:
+            yield variable.path, variable.numpy()
 
 
 def _remembered(callback: Callback, arrays: dict[str, Array]) -> dict[str, Any]:
@@ -244,7 +289,7 @@ def _to_json(value: Any, arrays: dict[str, Array]) -> Any:
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind != "O":
         name = f"{len(arrays)}"
-        arrays[name] = value
+        arrays[name] = value.copy()  # the callback may change its own while this is written
         return {"array": name}
     if isinstance(value, list | tuple):
         return [_to_json(one, arrays) for one in value]

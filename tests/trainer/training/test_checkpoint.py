@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import os
 import pathlib
 from collections.abc import Callable
@@ -45,6 +46,12 @@ def _state(step: int, **changes: Any) -> RunState:
     number = changes.pop("number", step)
     arrays = {"0": np.array([number]), "1": np.array(["a text"])}
     return RunState({"seed": 1}, step, arrays=arrays, variables=_values(number), **changes)
+
+
+def _after_epoch(base: RunState, number: int) -> RunState:
+    """The same step again: one array is another one, all others are those of `base`."""
+    changed = ("dense/kernel", np.full((2, 3), number, np.float32))
+    return dataclasses.replace(base, epochs=1, variables=[changed, *base.variables[1:]])
 
 
 def _bits(state: RunState) -> Any:
@@ -97,7 +104,8 @@ def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
 
         return call
 
-    states = [_state(1), _state(2), _state(2, epochs=1, number=3)]
+    first, second = _state(1), _state(2)
+    states = [first, second, _after_epoch(second, 3)]
     found = []
     for name in writes:
         monkeypatch.setattr(storage, name, dying(name))
@@ -106,8 +114,8 @@ def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
         left = allowed
         saved, killed = 0, False
         try:
-            for state in states:
-                Checkpoints(run, keep=1).save(state)
+            for state, base in zip(states, (None, None, second), strict=True):
+                Checkpoints(run, keep=1).save(state, base)
                 saved += 1
         except Killed:
             killed = True
@@ -124,6 +132,29 @@ def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
             break
     monkeypatch.undo()
     assert found == sorted(found) and set(found) == {0, 1, 2, 3}
+
+
+def test_a_step_saved_again_is_as_large_as_what_has_changed(tmp_path: pathlib.Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path), keep=1)
+    base = _state(2)
+    base.variables.append(("large", np.ones(100_000, np.float32)))
+    again = _after_epoch(base, 3)
+    sizes = [os.path.getsize(checkpoints.save(*one)) for one in ((base,), (again, base))]
+    assert sizes[0] > 400_000 and sizes[1] < 4_000
+    assert _bits(checkpoints.load(2)) == _bits(again)
+    checkpoints.save(base)  # by a run that went on from before: of its file nothing has changed
+    assert _bits(checkpoints.load(2)) == _bits(base)
+
+
+def test_a_checkpoint_of_the_version_before_is_read(tmp_path: pathlib.Path) -> None:
+    state = dataclasses.asdict(RunState({"seed": 1}, 4, epochs=1))
+    state |= {"format_version": 3, "types": {}, "arrays": [], "variables": ["dense/kernel"]}
+    del state["id"]
+    (tmp_path / "checkpoints").mkdir()
+    arrays = {"state": np.array(json.dumps(state).encode()), "variable-0": np.ones(2)}
+    np.savez(tmp_path / "checkpoints" / "step-00000004.npz", **arrays)  # type: ignore[arg-type]
+    found = Checkpoints(str(tmp_path), keep=1).load(4)
+    assert (found.step, found.epochs) == (4, 1) and found.variables[0][1].tolist() == [1, 1]
 
 
 def test_a_checkpoint_survives_a_power_cut(

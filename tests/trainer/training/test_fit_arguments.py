@@ -248,7 +248,8 @@ def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
 
     stopping, again = (keras.callbacks.EarlyStopping("loss", mode="min") for _ in range(2))
     stopping.wait, stopping.best, stopping.best_weights = 3, np.float32(0.5), [np.ones(2)]
-    watching(Remembers(steps=2, name="x", by_epoch=by_epoch), Forgets(), stopping).save()
+    with watching(Remembers(steps=2, name="x", by_epoch=by_epoch), Forgets(), stopping) as saved:
+        saved.save()
     other, silent = Remembers(), tiny_models.StopAfter()
     watching(other, Forgets(), silent, again).restore()
     assert (again.wait, again.best) == (3, 0.5) and again.best_weights[0].tolist() == [1, 1]

@@ -79,9 +79,10 @@ def _kill_and_resume(flags: list[object], output: str, environment: Mapping[str,
     chief, other = run_hosts(2, *flags, killed={0: ("SIGKILL", 3)}, environment=environment)
     assert (chief.returncode, other.returncode) == (-9, 1)
     assert "is lost" in other.stderr and "Traceback" not in other.stderr
-    assert Checkpoints(output, 1).steps()[-1] == 3
+    last = Checkpoints(output, 1).steps()[-1]
+    assert last in (2, 3)  # That of step 3 may have been on its way.
     ran = run_forked("trainer", *flags, "--replicas", 2, **environment)
-    assert ran.returncode == 0 and "resumes after step 3 of 5" in ran.stdout, ran.stderr
+    assert ran.returncode == 0 and f"resumes after step {last} of 5" in ran.stdout, ran.stderr
 
 
 @pytest.mark.long
