@@ -160,12 +160,9 @@ def write_records(path: str, payloads: Iterable[bytes]) -> int:
     Returns:
         The size of the file in bytes.
     """
-    with storage.AtomicFile(path) as file:
-        with open(file.local_path, "wb") as stored:
-            stored.writelines(map(frame_record, payloads))
-            num_bytes = stored.tell()
-        file.commit()
-    return num_bytes
+    with storage.open_write(path) as stored:
+        stored.writelines(map(frame_record, payloads))
+        return stored.tell()
 
 
 def frame_record(payload: bytes) -> bytes:

@@ -11,7 +11,6 @@ from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, merge_s
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import REJECTS_NAME
-from imageshards.storage import AtomicFile
 from imageshards.text import counted, printable
 
 # Damaged images that the manifest names; more are counted.
@@ -76,12 +75,10 @@ def without_shards(summary: WriteSummary) -> WriteSummary:
 def write_list(rejects: Iterable[Reject], folder: str) -> str:
     """Writes one JSON object per reject, as they come; returns the path."""
     path = storage.join(folder, REJECTS_NAME)
-    with AtomicFile(path) as file:
-        with open(file.local_path, "w", encoding="utf-8") as lines:
-            for reject in rejects:
-                fields = {n: printable(text) for n, text in dataclasses.asdict(reject).items()}
-                lines.write(json.dumps(fields, ensure_ascii=False) + "\n")
-        file.commit()
+    with storage.open_write(path) as lines:
+        for reject in rejects:
+            fields = {n: printable(text) for n, text in dataclasses.asdict(reject).items()}
+            lines.write((json.dumps(fields, ensure_ascii=False) + "\n").encode())
     return path
 
 

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import apache_beam as beam
 import numpy as np
 from apache_beam import pvalue
-from apache_beam.transforms.window import GlobalWindows
 
-from beam_pipeline.planning.hashing import UNIQUE, KeyHasher
+from beam_pipeline.planning.plan import UNIQUE, KeyHasher
 from beam_pipeline.planning.refs import RefBatch
 from imageshards.errors import UserError
 
-# Hashes that are compared together: their number follows from the size of the input.
-BUCKET_SIZE = 100_000
-# Hashes that a worker holds before it sends them.
-MAX_HELD_HASHES = 400_000
+# Parts of all hashes that are compared side by side: of 100 million images one is 50 MB.
+NUM_BUCKETS = 16
 # So many equal hashes are looked up before a build is refused: one is enough for that.
 MAX_SUSPECTS = 16
 
@@ -31,6 +27,15 @@ def hash_keys(batch: RefBatch) -> np.ndarray:
     """64-bit hashes of the keys of a batch."""
     hasher = KeyHasher("", UNIQUE)
     return np.frombuffer(b"".join(hasher(ref.key)[:8] for ref in batch.refs), "<i8")
+
+
+def bucketed_hashes(batch: RefBatch) -> Iterator[tuple[int, bytes]]:
+    """(bucket, hashes as bytes); of a key that is there more often two, which tell enough."""
+    hashes, counts = np.unique(hash_keys(batch), return_counts=True)
+    hashes = np.repeat(hashes, np.minimum(counts, 2))
+    for bucket in range(NUM_BUCKETS):
+        if (cut := hashes[hashes % NUM_BUCKETS == bucket]).size:
+            yield bucket, cut.tobytes()
 
 
 def equal_hashes(found: Iterable[bytes]) -> list[int]:
@@ -72,34 +77,6 @@ def refuse(key: str, uris: list[str], inputs: int = 1) -> None:
     )
 
 
-class _HashKeysFn(beam.DoFn):
-    """RefBatch → (bucket, hashes as bytes), of a bundle together."""
-
-    def start_bundle(self) -> None:
-        self._held: list[np.ndarray] = []
-        self._buckets = 1
-
-    def process(self, batch: RefBatch, images: int) -> Iterator[tuple[int, bytes]]:
-        self._buckets = max(1, -(-images // BUCKET_SIZE))
-        self._held.append(hash_keys(batch))
-        if sum(map(len, self._held)) >= MAX_HELD_HASHES:
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[Any]:
-        for cut in self._flush():
-            yield GlobalWindows.windowed_value(cut)
-
-    def _flush(self) -> Iterator[tuple[int, bytes]]:
-        held = np.concatenate([np.empty(0, "<i8"), *self._held])
-        self._held = []
-        hashes, counts = np.unique(held, return_counts=True)
-        hashes = np.repeat(hashes, np.minimum(counts, 2))  # two equal hashes tell enough
-        hashes = hashes[np.argsort(hashes % self._buckets, kind="stable")]
-        buckets, starts = np.unique(hashes % self._buckets, return_index=True)
-        for bucket, cut in zip(buckets.tolist(), np.split(hashes, starts[1:]), strict=False):
-            yield bucket, cut.tobytes()
-
-
 class RefuseDuplicateKeys(beam.PTransform):
     """RefBatches → nothing, when it is known that no key occurs twice.
 
@@ -118,17 +95,9 @@ class RefuseDuplicateKeys(beam.PTransform):
         self._inputs = inputs
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection:
-        images = (
-            batches
-            | "BatchSizes" >> beam.Map(len).with_output_types(int)
-            | "CountImages" >> beam.CombineGlobally(sum)
-        )
         suspects = (
             batches
-            | "HashKeys"
-            >> beam.ParDo(_HashKeysFn(), pvalue.AsSingleton(images)).with_output_types(
-                tuple[int, bytes]
-            )
+            | "HashKeys" >> beam.FlatMap(bucketed_hashes).with_output_types(tuple[int, bytes])
             | "GroupHashes" >> beam.GroupByKey()
             | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found))
             | "Suspects" >> beam.CombineGlobally(smallest_hashes)

@@ -1,5 +1,5 @@
 """References to images, and the plan: which split, which shard, in which order.
 
-`refs`, `hashing`, `classes` and `plan` are arithmetic and load neither Beam nor
+`refs`, `classes` and `plan` are arithmetic and load neither Beam nor
 TensorFlow; `transforms` wires it for Beam.
 """

@@ -18,9 +18,11 @@ from apache_beam.transforms.window import GlobalWindows
 from beam_pipeline.images.process_pool import LocalPool, encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
 from beam_pipeline.planning.classes import distinct_labels
-from beam_pipeline.planning.hashing import ORDER, RANK, KeyHasher
 from beam_pipeline.planning.plan import (
+    ORDER,
+    RANK,
     RECORD_OVERHEAD_BYTES,
+    KeyHasher,
     ShardPlan,
     SplitAssigner,
     bucket_of,

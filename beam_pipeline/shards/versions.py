@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import platform
 import socket
 
-import apache_beam as beam
 import PIL
 from PIL import features as pillow_features
 
 from imageshards import __version__
 from imageshards.errors import UserError
-
-_DECIDE_BYTES = ("imageshards", "pillow", "libjpeg", "tensorflow-transform")
-
-
-def versions() -> dict[str, str]:
-    """Versions that must be the same wherever a part of the job runs."""
-    turbo = pillow_features.version_feature("libjpeg_turbo")
-    return {
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "imageshards": __version__,
-        "apache-beam": beam.__version__,
-        # The version that is loaded, which an upgrade of the package meanwhile does not change.
-        "pillow": PIL.__version__,
-        "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
-        "tensorflow-transform": _version_of("tensorflow-transform"),
-        "simplejpeg": _version_of("simplejpeg"),
-    }
 
 
 def byte_versions(damage: str = "") -> dict[str, str]:
@@ -38,9 +19,16 @@ def byte_versions(damage: str = "") -> dict[str, str]:
     Args:
         damage: What becomes of JPEGs that libjpeg warns about.
     """
-    found = versions()
-    finder = ("simplejpeg",) if damage == "reject" else ()
-    return {name: found[name] for name in _DECIDE_BYTES + finder}
+    turbo = pillow_features.version_feature("libjpeg_turbo")
+    finder = {"simplejpeg": _version_of("simplejpeg")} if damage == "reject" else {}
+    return {
+        "imageshards": __version__,
+        # The version that is loaded, which an upgrade of the package meanwhile does not change.
+        "pillow": PIL.__version__,
+        "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
+        "tensorflow-transform": _version_of("tensorflow-transform"),
+        **finder,
+    }
 
 
 def _version_of(name: str) -> str:
@@ -57,7 +45,7 @@ def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
     Raises:
         UserError: A library that the bytes depend on has another version here.
     """
-    here = versions()
+    here = byte_versions("reject")
     differ = ", ".join(
         f"{name} {version} here and {here.get(name, 'none')} there"
         for name, version in expected

@@ -1,25 +1,11 @@
-"""`imageshards report DIR`: writes the report and prints a short table."""
+"""`imageshards report DIR`: writes the report and prints the table of splits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser, parse_path
-
-
-def summary_text(manifest: Mapping[str, Any]) -> str:
-    """A table of splits, then classes and rejects, for a terminal."""
-    from imageshards.report.sections import split_table
-
-    lines = [split_table(manifest)]
-    rejected = sum(manifest["rejects"].values())
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in manifest["rejects"].items())
-    lines.append(f"classes  {len(manifest['classes']):,}")
-    lines.append(f"listed   {manifest['listed']:,}")
-    lines.append(f"rejects  {rejected:,}" + (f" ({reasons})" if reasons else ""))
-    return "\n".join(lines)
 
 
 def make_parser() -> Parser:
@@ -44,12 +30,13 @@ def _report(directory: str) -> int:
     from imageshards.manifest import load_manifest
     from imageshards.progress import ProgressLine
     from imageshards.report.page import write_report
+    from imageshards.report.sections import split_table
 
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
     with ProgressLine(lambda: "drawing the report", "drawing the report"):
         paths = write_report(directory, manifest)
-    print(summary_text(manifest))
+    print(split_table(manifest))
     print("\nwrote", *paths, sep="\n  ")
     return 0

@@ -21,7 +21,6 @@ from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.options import BuildOptions, InputOptions
 from imageshards.errors import UserError
 from imageshards.example import encode_example
-from imageshards.report.command import summary_text
 from imageshards.report.page import write_report
 from imageshards.verification.command import json_of, text_of, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
@@ -39,7 +38,6 @@ def check(directory: str) -> None:
 def report(directory: str) -> None:
     manifest = ims.load_manifest(directory, complete=True)
     write_report(directory, manifest)
-    summary_text(manifest).encode()
 
 
 def read(directory: str) -> None:

@@ -27,9 +27,7 @@ def check(batches: list[RefBatch]) -> None:
         assert_that(found, equal_to([]))
 
 
-@pytest.mark.parametrize("bucket_size", [100_000, 5])
-def test_equal_keys_are_refused_with_both_images(monkeypatch, bucket_size):
-    monkeypatch.setattr(duplicate_keys, "BUCKET_SIZE", bucket_size)
+def test_equal_keys_are_refused_with_both_images():
     keys = [f"k{i}" for i in range(40)]
     with pytest.raises(Exception, match="twice") as error:
         check(batches_of([*keys, "k17"]))
@@ -39,8 +37,7 @@ def test_equal_keys_are_refused_with_both_images(monkeypatch, bucket_size):
     )
 
 
-def test_distinct_keys_pass_in_as_many_buckets_as_there_are(monkeypatch):
-    monkeypatch.setattr(duplicate_keys, "BUCKET_SIZE", 5)
+def test_distinct_keys_pass():
     check(batches_of([f"k{i}" for i in range(40)]))
 
 
@@ -51,20 +48,15 @@ def test_equal_hashes_of_two_keys_are_no_duplicate(monkeypatch):
     check(batches_of(["a", "b", "c", "d"]))
 
 
-@given(st.lists(st.text(st.characters()), max_size=60), st.integers(1, 9), st.integers(1, 60))
-def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, bucket_size, gathered):
+@given(st.lists(st.text(st.characters()), max_size=60), st.integers(1, 9))
+def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, num_buckets):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicate_keys, "BUCKET_SIZE", bucket_size)
-        patch.setattr(duplicate_keys, "MAX_HELD_HASHES", gathered)
+        patch.setattr(duplicate_keys, "NUM_BUCKETS", num_buckets)
         patch.setattr(duplicate_keys, "MAX_SUSPECTS", 100)
         batches = batches_of(keys, 7)
         buckets: dict[int, list[bytes]] = {}
-        for bundle in (batches[::2], batches[1::2]):  # two workers
-            fn = duplicate_keys._HashKeysFn()
-            fn.start_bundle()
-            sent = [cut for batch in bundle for cut in fn.process(batch, len(keys))]
-            sent += [windowed.value for windowed in fn.finish_bundle()]
-            for bucket, hashes in sent:
+        for batch in batches:
+            for bucket, hashes in duplicate_keys.bucketed_hashes(batch):
                 buckets.setdefault(bucket, []).append(hashes)
         equal = [duplicate_keys.equal_hashes(hashes) for hashes in buckets.values()]
         suspects = duplicate_keys.smallest_hashes(equal)
@@ -77,10 +69,7 @@ def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, bucket_size, ga
 
 
 def test_one_key_for_all_images_gathers_nothing_large():
-    fn = duplicate_keys._HashKeysFn()
-    fn.start_bundle()
     for batch in batches_of(["same"] * 5000, 1000):
-        assert list(fn.process(batch, 5000)) == []
-    (sent,) = fn.finish_bundle()
-    assert len(sent.value[1]) == 16
+        ((_, sent),) = duplicate_keys.bucketed_hashes(batch)
+        assert len(sent) == 16
     assert duplicate_keys.first_two([["/b"], ["/a", "/c"], ["/d"]]) == ["/a", "/b"]
