@@ -66,14 +66,19 @@ class DataflowRunner(RemoteRunner):
             if folder and not storage.is_local(folder):
                 storage.check_bucket(folder, f"--{flag}")
         # Asks for jobs of this name, and by that whether project, region and rights are good.
+        request = {
+            "project_id": cloud.project, "location": cloud.region, "name": cloud.job_name or "",
+            "filter": "ACTIVE",
+        }  # fmt: skip
         with _api_client(self.options) as client:
-            for job_id in _active_jobs(client, cloud):
-                raise UserError(
-                    f"the Dataflow job {job_id} with the name {cloud.job_name!r} is running and "
-                    "would write to the same --output; wait for it, or end it with: gcloud "
-                    f"dataflow jobs cancel {job_id} --region {cloud.region} --project "
-                    f"{cloud.project}"
-                )
+            for job in client.list_jobs(request, timeout=API_TIMEOUT_SEC):
+                if job.name == cloud.job_name:
+                    raise UserError(
+                        f"the Dataflow job {job.id} with the name {job.name!r} is running and "
+                        "would write to the same --output; wait for it, or end it with: gcloud "
+                        f"dataflow jobs cancel {job.id} --region {cloud.region} --project "
+                        f"{cloud.project}"
+                    )
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
         """See `Runner.new_pipeline`; what Beam's own image lacks for columns is asked for."""
@@ -91,19 +96,6 @@ class DataflowRunner(RemoteRunner):
                 file=sys.stderr,
             )
         return super().new_pipeline(with_columns)
-
-    def run(self, pipeline: beam.Pipeline) -> bool:
-        """See `Runner.run`; a job that was sent when Ctrl-C came has an id nobody knows here."""
-        try:
-            return super().run(pipeline)
-        except KeyboardInterrupt:
-            cloud = self.options.view_as(GoogleCloudOptions)
-            with contextlib.suppress(UserError), _api_client(self.options) as client:
-                for job_id in _active_jobs(client, cloud):
-                    asked = {"requested_state": "JOB_STATE_CANCELLED"}
-                    where = {"project_id": cloud.project, "location": cloud.region}
-                    client.update_job({**where, "job_id": job_id, "job": asked})
-            raise
 
     def explain(self, e: Exception) -> UserError | None:
         """The sentence for a job that failed; None for other errors."""
@@ -180,16 +172,6 @@ def _api_client(options: PipelineOptions) -> Iterator[Any]:
             f"({type(e).__name__}); expected it within {API_TIMEOUT_SEC:.0f} s: fix the "
             "network, the proxy or --dataflow_endpoint."
         ) from e
-
-
-def _active_jobs(client: Any, cloud: Any) -> list[str]:
-    """Ids of running jobs with the name of this one."""
-    request = {
-        "project_id": cloud.project, "location": cloud.region, "name": cloud.job_name or "",
-        "filter": "ACTIVE",
-    }  # fmt: skip
-    found = client.list_jobs(request, timeout=API_TIMEOUT_SEC)
-    return [str(job.id) for job in found if job.name == cloud.job_name]
 
 
 def _credentials() -> Any:

@@ -16,7 +16,6 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.dataflow import dataflow_runner
@@ -24,7 +23,6 @@ from apache_beam.utils.plugin import BeamPlugin
 
 from beam_pipeline.__main__ import main
 from beam_pipeline.options import BuildOptions, InputOptions
-from beam_pipeline.runners.choice import choose
 from beam_pipeline.runners.dataflow import DataflowRunner
 from beam_pipeline.runners.runner import job_name
 from imageshards import storage
@@ -300,21 +298,3 @@ class TestPreflight:
                 check(asked)
             service.jobs["7"]["currentState"] = "JOB_STATE_DONE"
             check(asked)
-
-    def test_a_job_that_was_sent_when_ctrl_c_came_is_cancelled_by_its_name(
-        self, tmp_path, monkeypatch
-    ):
-        def run(pipeline: beam.Pipeline) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(beam.Pipeline, "run", run)
-        with StandIn(tmp_path) as service:
-            for job_id, name in (("7", job_name(GOOD[1])), ("8", "another")):
-                job = {"id": job_id, "name": name, "currentState": "JOB_STATE_RUNNING"}
-                service.jobs[job_id] = job
-            temp = "--temp_location=gs://my-bucket/temp"
-            chosen = choose([*service.flags, temp], BuildOptions(InputOptions(GOOD[0]), GOOD[1]))
-            with pytest.raises(KeyboardInterrupt):
-                chosen.run(chosen.new_pipeline())
-            states = [job["currentState"] for job in service.jobs.values()]
-        assert states == ["JOB_STATE_CANCELLED", "JOB_STATE_RUNNING"]
