@@ -14,14 +14,7 @@ __all__ = ["main", "make_parser"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a build.
-
-    Args:
-        argv: The flags; None for those of this process, which then does nothing else.
-
-    Returns:
-        0 done, 1 failed, 2 something the user can fix, 130 stopped.
-    """
+    """Runs a build: 0 done, 1 failed, 2 something the user can fix, 130 stopped."""
     return command_line.run(
         "imageshards build",
         lambda: _build(argv),

@@ -34,16 +34,11 @@ _NOT_TOLD = ("fingerprint", "read_from", "keeps_splits", "record_columns", "tell
 def build(
     options: BuildOptions, runner: Runner, state: OutputState, pool: LocalPool | None = None
 ) -> bool:
-    """Builds the data set `options.output` and commits it.
+    """Builds the data set `options.output` and commits it; returns whether it ran, not a dry run.
 
     Args:
-        options: What is asked.
-        runner: Where.
         state: What was in the output when the job began.
         pool: The processes that write the shards; None for the workers' own.
-
-    Returns:
-        Whether it ran; a dry run does not.
 
     Raises:
         UserError: Something the caller can fix.
@@ -74,8 +69,6 @@ def construct(
     """Puts the whole job into a pipeline.
 
     Args:
-        pipeline: Where to.
-        options: What is asked.
         schemas: Of the inputs that are image tables, None for others.
         staging: Folder of the unfinished data set.
         finished: Folder for finished shards until the commit; default: `staging`.

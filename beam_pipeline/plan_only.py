@@ -36,11 +36,7 @@ from imageshards.text import for_output
 
 
 def plan_only(options: BuildOptions, runner: Runner) -> str:
-    """Lists and plans, writes nothing; returns what to print.
-
-    Args:
-        options: What a build is asked.
-        runner: One of this machine.
+    """Lists and plans on this machine, writes nothing; returns what to print.
 
     Raises:
         UserError: The build would end with one.

@@ -12,13 +12,10 @@ from imageshards.commands.command_line import EXIT_USER_ERROR, did_you_mean, end
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command.
+    """Runs a command; returns its exit code, 2 where there is no such command.
 
     Args:
         argv: The command and its flags; None for those of this process.
-
-    Returns:
-        The command's exit code; 2 where there is no such command.
     """
     name, *flags = (sys.argv[1:] if argv is None else argv) or [""]
     if name in ("-h", "--help"):

@@ -28,11 +28,7 @@ class UserError(Exception):
         self._sentence = sentence
 
     def name_arguments(self, renamed: Mapping[str, str]) -> None:
-        """From now on the sentence names arguments in place of flags.
-
-        Args:
-            renamed: Options that are arguments of another name.
-        """
+        """From now on the sentence names arguments, some of them `renamed`, in place of flags."""
 
         def argument(match: re.Match[str]) -> str:
             return match["argument"] or renamed.get(match["flag"], match["flag"])
@@ -43,10 +39,8 @@ class UserError(Exception):
 def names_arguments(
     **renamed: str,
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Decorates a function that people call: its `UserError`s name arguments in place of flags.
-
-    Args:
-        **renamed: Options that are arguments of another name.
+    """Decorates a function that people call: its `UserError`s name arguments in place of flags,
+    those of another name as they are `renamed`.
     """
 
     def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:

@@ -113,12 +113,9 @@ class IndexRows:
                 raise ValueError(f"its rows have a {name} of another type")
 
     def add(self, features: Mapping[str, Values], num_bytes: int, source_bytes: int | None) -> None:
-        """Adds the row of a record.
+        """Adds the row of a record, whose size with its framing is `num_bytes`.
 
-        Args:
-            features: Of the record.
-            num_bytes: Its size with its framing.
-            source_bytes: Size of the original file; None if unknown.
+        The size of the original file is None where it is unknown.
         """
         before, columns = len(self), self.columns
         for feature, column in COLUMN_OF.items():
@@ -162,8 +159,7 @@ def _text(value: bytes) -> str | None:
 def extra_columns(features: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Column → feature, of the extra columns that are small, by name of the feature.
 
-    Args:
-        features: Those of the manifest.
+    `features` are the manifest's.
     """
     return {
         f"extra/{name}" if name in COLUMNS else name: name
@@ -195,14 +191,7 @@ def index_table(
     shard_file: str,
     features: Mapping[str, Mapping[str, Any]],
 ) -> pa.Table:
-    """The index of a shard whose records are `rows`, in this order.
-
-    Args:
-        rows: Of its records.
-        split: The split it belongs to.
-        shard_file: Its name.
-        features: Those of the manifest.
-    """
+    """The index of a shard whose records are `rows`, in order; `features` are the manifest's."""
     import pyarrow as pa
 
     count, sizes = len(rows), rows.columns["num_bytes"]
@@ -225,11 +214,6 @@ def index_table(
 
 def write_index(directory: str, shard_file: str, table: pa.Table) -> dict[str, Any]:
     """Writes the index of one shard; returns what the manifest says of it.
-
-    Args:
-        directory: The data set, here or in a store.
-        shard_file: Name of the shard.
-        table: Its rows.
 
     Raises:
         OSError, StorageError: It cannot be written.
@@ -259,8 +243,7 @@ def read_index(
     """The rows of all records, in the order of the manifest's shards.
 
     Args:
-        directory: The data set, here or in a store.
-        manifest: Its manifest.
+        directory, manifest: The data set, here or in a store.
         split: One of its splits, as `find_split` finds it; None for all.
         columns: The columns that are wanted; None for all.
         argument: What received the data set, for messages.
@@ -292,13 +275,7 @@ def read_index(
 def read_shard_index(
     directory: str, shard: Mapping[str, Any], schema: pa.Schema, argument: str = "directory"
 ) -> pa.Table:
-    """The rows of one shard.
-
-    Args:
-        directory: The data set.
-        shard: Its entry in the manifest.
-        schema: Some or all columns of `index_schema`.
-        argument: What received the data set, for messages.
+    """Some or all columns of `index_schema` of one shard, whose entry in the manifest is `shard`.
 
     Raises:
         IndexDamageError: The file is missing, damaged, or not the one that the manifest names.

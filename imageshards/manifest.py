@@ -430,11 +430,7 @@ def path_of(directory: str, name: str) -> str:
 def find_split(name: str, splits: Collection[str], argument: str, where: str = "") -> str:
     """The split of that name, else one whose name usually means the same: `val` for `validation`.
 
-    Args:
-        name: What was asked for.
-        splits: Those there are.
-        argument: What received the name, for messages.
-        where: Whose splits they are, for messages, if that is not plain.
+    What received the name, and whose splits they are if that is not plain, is for messages.
 
     Raises:
         UserError: There is no such split.

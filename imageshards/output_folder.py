@@ -26,13 +26,8 @@ def foreign_files(names: Iterable[str]) -> list[str]:
 
 
 def foreign_files_error(argument: str, folder: str, foreign: list[str], ours: str) -> UserError:
-    """The error for an output folder with files that are not ours.
-
-    Args:
-        argument: What received the folder: `--output`.
-        folder: As it was received.
-        foreign: The names of the files.
-        ours: What would account for them: "finished or unfinished build".
+    """The error for an output folder with files that nothing of `ours` accounts for, such as an
+    "unfinished build".
     """
     shown = ", ".join(map(repr, foreign[:_MAX_SHOWN]))
     more = f" and {len(foreign) - _MAX_SHOWN:,} more" if len(foreign) > _MAX_SHOWN else ""
@@ -46,11 +41,7 @@ def foreign_files_error(argument: str, folder: str, foreign: list[str], ours: st
 def check_page_folder(argument: str, folder: str, page: str, *beside: str) -> None:
     """Refuses to replace files of the user's own by a page, or by what is written beside it.
 
-    Args:
-        argument: What received the folder: `--report`.
-        folder: For the page; it need not be there.
-        page: The page's name: where it is one of ours, so is what lies beside it.
-        *beside: Names of the other files.
+    Where there is a page of that name that is one of ours, so is what lies beside it.
 
     Raises:
         UserError: One of the files is there, and the page is not one of ours.

@@ -118,13 +118,9 @@ activity_line = _activity.line
 
 
 def with_progress(work: Iterable[_T], total: int, unit: str, doing: str) -> Iterator[_T]:
-    """What `work` yields; a terminal and a log show meanwhile how much of it has come.
+    """What `work` yields; a terminal and a log show meanwhile how much of `total` has come.
 
-    Args:
-        work: Done one by one, as it is asked for.
-        total: How many there will be.
-        unit: What they are, in the plural.
-        doing: For example `verifying`.
+    `unit` is in the plural, `doing` for example `verifying`.
     """
     begun, done = time.monotonic(), 0
 
@@ -142,13 +138,7 @@ def rate_line(
 ) -> str:
     """`1,200/1,399 images  380 images/s  9.1 MB/s  0 rejects  ETA 00:01`.
 
-    Args:
-        done: Units done, those of earlier runs included.
-        total: Units to do.
-        unit: What is counted.
-        seconds: Since the first unit of this run.
-        before: Units done by earlier runs.
-        details: What else there is to say, before the time left.
+    Those `before` were done by earlier runs, the others in `seconds`; `details` precede the ETA.
     """
     rate = (done - before) / seconds if seconds > 0 else 0.0
     parts = [f"{done:,}/{total:,} {unit}", *details]
@@ -164,15 +154,10 @@ def text_table(
     texts: Collection[int] = (0,),
     width: int | None = None,
 ) -> str:
-    """Aligned columns under a header: texts to the left, numbers to the right.
+    """Aligned columns under a header: those of `texts` to the left, numbers to the right.
 
-    Long texts lose their middle where the table would be wider than the terminal.
-
-    Args:
-        header: Names of the columns.
-        rows: One cell per column each.
-        texts: Which columns are texts.
-        width: Of the table; None for that of the terminal, or 80 characters where there is none.
+    Long texts lose their middle where the table would be wider than `width`: that of the terminal
+    where it is None, or 80 characters where there is none.
     """
     cells = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

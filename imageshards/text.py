@@ -13,12 +13,7 @@ _SIBILANTS = ("s", "x", "z", "tch", "sh")
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 file`, `1,200 files`, `3 classes`.
-
-    Args:
-        count: How many.
-        noun: What, in the singular; its last word takes the plural.
-    """
+    """`1 file`, `1,200 files`, `3 classes`: the last word of the noun takes the plural."""
     if count == 1:
         return f"1 {noun}"
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":

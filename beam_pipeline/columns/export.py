@@ -32,13 +32,11 @@ _LABEL_MAX = re.compile(rb"(name: \"image/class/label\"[^}]*?max: )\d+\n")
 
 
 def export_labels(names: Sequence[str], transform_dir: str, exported: str = "") -> str:
-    """Exports a transform from class name to label; returns `transform_dir`.
+    """Exports a transform from class name to label (`names_by_label`); returns `transform_dir`.
 
     It may be done again: the same names give the same files.
 
     Args:
-        names: Names by label (`names_by_label`).
-        transform_dir: Folder, on this machine or in a store.
         exported: Folder of a transform with other classes, whose extra columns stay as they are;
             "" for the one of this package, with labels alone.
     """

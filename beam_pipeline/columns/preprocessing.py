@@ -164,11 +164,7 @@ class _TextLoader(importlib.abc.InspectLoader):
 class Preprocess:
     """`preprocessing_fn` of a build: label id, and the extra features.
 
-    Attributes:
-        columns: The raw columns.
-        order: What gives classes their labels.
-        module: A user's function whose outputs replace the default extra features.
-        vocabulary_dir: Where the analysis puts the vocabulary file.
+    A user's module replaces the default ones. The analysis puts its vocabulary into a folder.
     """
 
     columns: tuple[ColumnSpec, ...]

@@ -63,12 +63,7 @@ _COLUMNS_SAY: dict[str, dict[str, Any]] = {
 
 
 def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
-    """The text of `croissant.json`.
-
-    Args:
-        manifest: `manifest.json` as a dict, with what `--license` and the like gave in `about`.
-        name: Of the data set.
-    """
+    """The text of `croissant.json`, for a manifest that has `--license` and the like in `about`."""
     about = dict(manifest.get("about", {}))
     # --creator does not say whether a name is a person's or an organisation's.
     creators = [{"@type": "sc:Organization", "name": name} for name in about.pop("creator", ())]

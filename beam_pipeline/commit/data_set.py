@@ -145,11 +145,9 @@ def finish_commit(
     reason to have none.
 
     Args:
-        plan: What was planned.
         entries: What `finalize_shard` returned.
         summary: Totals of all shards, as they were written.
         skipped: Reason → files that were not listed, and what is to be named (`Listed.skipped`).
-        spec: Where and how.
         *complete: As for `begin_commit`.
 
     Raises:

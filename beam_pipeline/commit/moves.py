@@ -8,14 +8,7 @@ from typing import NamedTuple
 
 
 class Move(NamedTuple):
-    """A record that becomes one of shard `target`.
-
-    Attributes:
-        source: The shard that it is in.
-        class_name: Its class.
-        number: Its number among the records of its class there, from 0.
-        target: The shard that it goes to.
-    """
+    """The `number`-th record, from 0, of a class in the shard `source` becomes one of `target`."""
 
     source: int
     class_name: str

@@ -49,7 +49,7 @@ def warnings_of(
 
     Args:
         counts: Split → class → images, with all classes.
-        splits: Names of --splits.
+        splits: Those of --splits.
         names: Reason → names, of `counts_and_names`.
     """
     classes: collections.Counter[str] = collections.Counter()

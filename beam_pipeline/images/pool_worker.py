@@ -30,9 +30,7 @@ AT, SINCE, WIDTH = 4, 5, 6
 class Watch:
     """Counts and place of a task, in memory that others can read while it works.
 
-    Args:
-        noted: Where; None for a task that nobody watches.
-        crashed: Number of a picture → what it has done to the processes that decoded it.
+    `crashed` has the numbers of pictures that killed other processes, and what they did.
     """
 
     def __init__(
@@ -66,11 +64,7 @@ class Watch:
 
 
 class Done(NamedTuple):
-    """What a process answers.
-
-    Attributes:
-        counts: Its requests to stores since the last answer.
-    """
+    """What a process answers, with its requests to stores since the last answer."""
 
     value: Any
     error: Exception | None

@@ -121,15 +121,13 @@ class LocalPool:
     def submit(
         self, name: str, task: Callable[..., Any], batch: Any, *args: Any, size: int = 0
     ) -> concurrent.futures.Future[Any]:
-        """Queues `task(batch, *args, watch)`, whose result the future gives.
+        """Queues `task(batch, *args, watch)`, a function of a module; the future gives its result.
 
         The future raises `UserError` where its processes are killed again and again.
 
         Args:
             name: Of the shard, for what is said of it.
-            task: A function of a module.
             batch: Its pictures are `batch.refs`, each with a `uri`.
-            *args: More of its arguments.
             size: Its images, if they count towards `total`.
         """
         # Pickled, the references of a data set take a sixth of the memory while they wait.

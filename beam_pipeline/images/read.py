@@ -62,10 +62,7 @@ Read = Generator[tuple[File, bytes | ImageError], None, None]
 def read_images(refs: Sequence[File], max_bytes: int, urls: UrlOptions = _URLS) -> Read[File]:
     """Yields every file, in order, with its bytes or why they cannot be read.
 
-    Args:
-        refs: What is read.
-        max_bytes: Larger files are not read.
-        urls: How those at http:// and https:// addresses are fetched.
+    Those with more than `max_bytes` are not read.
 
     Raises:
         StorageError: A bucket, its rights or the credentials: every image in it fails.

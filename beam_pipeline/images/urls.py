@@ -43,12 +43,7 @@ _HEADERS = {
 
 
 def fetch_url(url: str, max_bytes: int, options: UrlOptions) -> bytes | ImageError:
-    """The bytes at an address, or why there are none.
-
-    Args:
-        url: `http://…` or `https://…`.
-        max_bytes: No more are received.
-        options: Time-outs, attempts, and what may be connected to.
+    """The bytes at an `http://…` or `https://…` address, no more than `max_bytes`.
 
     Returns:
         The bytes; or an error with one of the codes `http_404` (any status that is no success),
@@ -75,11 +70,7 @@ def is_public(address: str) -> bool:
 
 
 class _TryAgainError(ImageError):
-    """A failure that may pass: the server is busy, or the network failed.
-
-    Attributes:
-        wait_s: What the server asked to wait, 0 if nothing.
-    """
+    """A failure that may pass: of the network, or a busy server, which may ask to wait."""
 
     wait_s = 0.0
 

@@ -45,11 +45,8 @@ def open_inputs(options: BuildOptions, replaced: str = "") -> BuildOptions:
     """The build with what finished data sets among its inputs bring.
 
     Their image options, and the order of their classes; unless they are given, the fractions of
-    their splits and their salt. Everything that does not fit is told here, before any work.
-
-    Args:
-        options: What is asked.
-        replaced: Folder where the data set of the output is, if that is not in the output.
+    their splits and their salt. Everything that does not fit is told here, before any work. Where
+    the data set of the output is not in the output, it is in the folder `replaced`.
 
     Raises:
         UserError: Data sets have different image options or columns, flags differ from theirs, or

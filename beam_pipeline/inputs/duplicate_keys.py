@@ -78,13 +78,10 @@ def refuse(key: str, uris: list[str], inputs: int = 1) -> None:
 
 
 class RefuseDuplicateKeys(beam.PTransform):
-    """RefBatches → nothing, when it is known that no key occurs twice.
+    """RefBatches of some number of inputs → nothing, when it is known that no key occurs twice.
 
         checked = listed.batches | RefuseDuplicateKeys()
         written | CommitShards(spec, planned.plan, skipped, after=(checked,))
-
-    Args:
-        inputs: How many `--input` there are.
 
     Raises:
         UserError: While running: a key occurs twice; names both images.

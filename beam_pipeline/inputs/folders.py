@@ -32,11 +32,8 @@ _HEAD_BYTES = 1024  # the version comes first
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """A file or folder that was passed over.
-
-    Attributes:
-        reason: Why; files are counted by it.
-        name: What a person is to hear of by name, in a warning of its own.
+    """A file or folder that was passed over: files are counted by the reason; of those that have a
+    name a person is to hear in a warning of its own.
     """
 
     reason: str
@@ -170,11 +167,8 @@ def _without_data_sets(path: str, found: Iterator[Stat]) -> Iterator[Found]:
 def _walk(path: str, depth: int | None, above: frozenset[str] | None = None) -> Iterator[Found]:
     """Files below a folder; of a finished data set nothing but that it is one.
 
-    Args:
-        path: The folder.
-        depth: How many levels of folders are entered; None for all.
-        above: The folder and those above it, links resolved; a link to one of them would never
-            end. Default: as the file system has them.
+    `depth` levels of folders are entered, all if it is None. `above` are the folder and those above
+    it, links resolved, by default as the file system has them: a link to one would never end.
     """
     if is_data_set(path):
         yield path, Skipped(FINISHED_DATA_SET, printable(path)), 0

@@ -168,10 +168,7 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
 def _layout_by_names(path: str, top: list[tuple[str, str]], nested: bool) -> str:
     """Tells splits from classes by the names of the folders, if they can be told.
 
-    Args:
-        path: The input.
-        top: (name, path) of its folders.
-        nested: Whether one that is named like a split has folders in it.
+    `nested` says whether one of `top` that is named like a split has folders in it.
     """
     splits = [name for name, _ in top if _is_split(name)]
     if not splits or (len(splits) < len(top) and not nested):

@@ -46,9 +46,8 @@ def list_records(
     """References to the records of a shard, in their order, from its index.
 
     Args:
-        path: The shard.
+        path, entry: The shard, and its entry of the manifest.
         split: What its records keep; None for those that are drawn anew.
-        entry: Its entry of the manifest.
         columns: Extra columns that are wanted, for which the records are read. Those of a damaged
             record are empty: it is rejected when it is copied.
 

@@ -27,11 +27,8 @@ _EXCLUDED_NAME = "excluded.keys"
 
 
 class KeysFile(NamedTuple):
-    """The keys of `--exclude`, in a file that every worker sees: they may be too many for a graph.
-
-    Attributes:
-        given: What named them.
-        path: The file.
+    """The keys that `given` names, in a file that every worker sees: there may be too many for a
+    graph.
     """
 
     given: str

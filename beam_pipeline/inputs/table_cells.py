@@ -45,11 +45,7 @@ _BOX_MARGIN = 1.0
 
 
 def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
-    """The column that cells of a text format make.
-
-    Args:
-        name: Of the column.
-        cells: (location of the row, cell).
+    """The column that cells of a text format make, each with the location of its row.
 
     Raises:
         UserError: Numbers stand among texts, or a list that is not written as one among lists; the

@@ -47,12 +47,8 @@ def read_rows(
 ) -> Iterator[Row]:
     """Reads the rows of a file in order; its name tells the format, CSV by default.
 
-    Columns without a name and the row index of pandas are left out.
-
-    Args:
-        path: The file, on this machine or in a store.
-        columns: Columns to read; default: all. Only a Parquet file saves time by it.
-        row_groups: Of a Parquet file, a part of `parts(path)`; default: all.
+    Columns without a name and the row index of pandas are left out. Only a Parquet file saves time
+    by `columns`, and has `row_groups`, a part of `parts(path)`; all by default.
 
     Raises:
         UserError: The file cannot be read, lacks a column, or a row is damaged.

@@ -138,9 +138,7 @@ def _list(task: ListingTask, inputs: _Inputs) -> Iterator[Any]:
 def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Iterator[_T]:
     """The elements of several iterators in rounds, each of which is fetched in threads.
 
-    Args:
-        sources: Iterators; the next is begun when one has ended.
-        at_once: How many are read side by side, and how many elements are held.
+    So many are read side by side, and so many elements held; the next is begun when one has ended.
     """
     end: Any = object()
     left = iter(sources)

@@ -35,12 +35,7 @@ def class_order(
 
 
 def names_by_label(classes: Sequence[str], first_label: int) -> list[str]:
-    """What every label of a record stands for: where the first class is 1, 0 is a background.
-
-    Args:
-        classes: Class names by class id.
-        first_label: The label of the first class, 0 or 1.
-    """
+    """Names by label, as records have it: 0 is a background where the first class is 1."""
     background = "background"
     while background in classes:
         background += "_"

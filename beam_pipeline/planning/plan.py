@@ -43,10 +43,6 @@ class KeyHasher:
 
     Each purpose has hashes of its own: which split an image is in, which rank it has in its class
     and where its record stands in the shard must tell nothing of each other.
-
-    Args:
-        salt: Another one gives other hashes.
-        purpose: `SPLIT`, `RANK`, `ORDER` or `UNIQUE`.
     """
 
     def __init__(self, salt: str, purpose: bytes = RANK):
@@ -182,8 +178,7 @@ def make_plan(
 
     Args:
         counts_by_label: (split, label) → images.
-        options: Shards per split, or their target size; class order.
-        mean_record_bytes: Mean size of a record, for the target size.
+        mean_record_bytes: Mean size of a record, for the target size of shards.
 
     Raises:
         UserError: No image, one class only, an unknown split in --num_shards, or fewer images

@@ -124,11 +124,8 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
 
 
 class Survey(NamedTuple):
-    """What a plan needs to know of some images.
-
-    Attributes:
-        counts: (split, label) → images.
-        sample: A sample of them; empty if nobody asks for one.
+    """What a plan needs to know of some images: (split, label) → images, and a sample of them,
+    empty where nobody asks for one.
     """
 
     counts: collections.Counter[tuple[str, str]]
@@ -245,13 +242,10 @@ class AssignSplits(beam.PTransform):
 
 
 class BatchByKeyFn(beam.DoFn):
-    """Elements → (key, RefBatch): the references of a bundle, batched by a key.
+    """Elements → (key, RefBatch): the pairs of `keyed(element, *sides)`, batched over a bundle.
 
     Without it a thousand classes in a thousand shards would be a million elements of one
     reference, and so would a thousand rows of a shuffled table.
-
-    Args:
-        keyed: `keyed(element, *sides)` gives (key, reference) pairs.
     """
 
     def __init__(self, keyed: Callable[..., Iterable[tuple[Any, ImageRef]]]):

@@ -56,11 +56,6 @@ class FlinkJavaOptions(PipelineOptions):
 def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = ()) -> Runner:
     """The runner that Beam's flags ask for; the one in this process if they ask for none.
 
-    Args:
-        beam_args: Flags for Beam.
-        build: What it is for.
-        own_flags: See `check_flags`.
-
     Raises:
         UserError: A flag is unknown, or asks for a mode that loses records.
     """
@@ -123,11 +118,7 @@ def _check_runner(name: str) -> None:
 
 
 def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None:
-    """Refuses a flag that Beam does not know either.
-
-    Args:
-        beam_args: Flags that the command line did not know.
-        own_flags: Flags that it knows, one of which may have been meant.
+    """Refuses a flag that Beam does not know either; one of our own may have been meant.
 
     Raises:
         UserError: There is such a flag, or one of Beam's has no value.

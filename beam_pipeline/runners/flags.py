@@ -44,10 +44,7 @@ def runner_name(text: str | None) -> str:
 
 
 def missing_defaults(given: Mapping[str, Any]) -> list[DefaultFlag]:
-    """Flags to add to those of a command line.
-
-    Args:
-        given: Beam's options of the flags that were given.
+    """Flags to add to those of a command line, of which `given` are Beam's options.
 
     Raises:
         UserError: A cluster has to be asked, and does not answer or has nothing free.
@@ -125,11 +122,7 @@ def _dataflow(given: Mapping[str, Any]) -> Iterator[DefaultFlag]:
 
 
 def checkout_setup(package: pathlib.Path | None = None) -> str | None:
-    """The setup.py of the checkout that this package runs from; None if it was installed.
-
-    Args:
-        package: Folder of the package; its own by default.
-    """
+    """The setup.py of the checkout that a package, by default this one, is in; None without one."""
     folder = (package or pathlib.Path(__file__).parents[1]).resolve()
     setup = folder.parent / "setup.py"
     try:

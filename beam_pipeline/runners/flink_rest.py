@@ -24,13 +24,7 @@ class NoFlinkError(UserError):
 
 
 class Overview(NamedTuple):
-    """Version and task slots of a cluster.
-
-    Attributes:
-        version: Major and minor version, "2.2".
-        task_managers: Running TaskManagers.
-        slots, free_slots: Their task slots, and those no job has taken.
-    """
+    """Version of a cluster, "2.2", running TaskManagers, their task slots and the free ones."""
 
     version: str
     task_managers: int

@@ -17,10 +17,7 @@ from imageshards import storage
 class Runner:
     """Runs the pipelines of one build on this machine; subclasses run them elsewhere.
 
-    Args:
-        options: Beam's.
-        build: What is built.
-        beam_runner: Beam's; None lets Beam find it by the options.
+    Where there is no runner of Beam's given, Beam finds it by its options.
     """
 
     local = True
@@ -36,11 +33,7 @@ class Runner:
         self._beam_runner = beam_runner
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
-        """An empty pipeline for `run`.
-
-        Args:
-            with_columns: Whether its workers will need tensorflow-transform.
-        """
+        """An empty pipeline for `run`; its workers may need tensorflow-transform for columns."""
         return beam.Pipeline(self._beam_runner, options=self.options)
 
     def check(self) -> None:

@@ -27,13 +27,8 @@ _OF_PIXELS = ("Corrupt JPEG data", "Premature end", "Inconsistent progression")
 
 
 class Record(NamedTuple):
-    """A record.
-
-    Attributes:
-        payload: Its bytes.
-        features: What they hold.
-        source_bytes: Size of its original; None where that is not known.
-        damage: What libjpeg warned of, where that was looked for.
+    """A record: its bytes and what they hold, the size of its original or None where that is not
+    known, and what libjpeg warned of, where that was looked for.
     """
 
     payload: bytes
@@ -53,9 +48,7 @@ def make_record(
     """The record of an image of a shard, or the one that is copied, counted.
 
     Args:
-        ref: The image.
         data: Its original bytes, or those of the record.
-        unit, options: The shard, and how pictures are encoded.
         stats: Where it is counted.
         index: Number of the image in the shard.
 
@@ -117,10 +110,9 @@ def _follow_picture(columns: Mapping[str, Any], encoded: EncodedImage) -> dict[s
 
 
 def damage_of(data: bytes) -> str:
-    """What libjpeg warns of while it decodes a JPEG that Pillow decodes.
+    """What libjpeg warns of while it decodes a JPEG that Pillow decodes: its sentence.
 
-    Returns:
-        Its sentence; "" if there is none, and of what libjpeg cannot decode at an eighth.
+    "" if there is none, and of what libjpeg cannot decode at an eighth.
     """
     if not can_draft(data):
         return ""

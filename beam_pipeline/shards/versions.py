@@ -14,10 +14,8 @@ from imageshards.errors import UserError
 
 
 def byte_versions(damage: str = "") -> dict[str, str]:
-    """Versions of what decides the bytes of a shard: part of the fingerprint.
-
-    Args:
-        damage: What becomes of JPEGs that libjpeg warns about.
+    """Versions of what decides the bytes of a shard, and of what rejects damaged JPEGs if that is
+    asked for: part of the fingerprint.
     """
     turbo = pillow_features.version_feature("libjpeg_turbo")
     finder = {"simplejpeg": _version_of("simplejpeg")} if damage == "reject" else {}

@@ -30,11 +30,8 @@ def write_shard(
 ) -> ShardResult:
     """Reads, encodes and writes the images of one shard, unless that is done already.
 
-    Details are in the file beside it, not in the result.
-
-    Args:
-        unit, places, options: What is written, where and how.
-        watch: Where what is done is counted, and which pictures are left out.
+    Details are in the file beside it, not in the result. What is done is counted by `watch`, which
+    knows pictures that are left out.
 
     Raises:
         OutputError: The output cannot be written.
@@ -154,14 +151,8 @@ class RecordFile:
 class RejectsFile:
     """The rejected images of a shard, written to a file as they come; without any, there is none.
 
-    So the commit need not read an original again, which may be gone by then, or another.
-
-    Args:
-        path: Of the file.
-        keeps_bytes: Whether original bytes are part of it.
-
-    Attributes:
-        rejects: What was rejected, in order.
+    So the commit need not read an original again, which may be gone by then, or another. Original
+    bytes are part of it if `keeps_bytes`; `rejects` is what was rejected, in order.
     """
 
     def __init__(self, path: str, keeps_bytes: bool):

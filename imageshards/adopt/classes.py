@@ -23,10 +23,8 @@ def name_classes(
     """The classes; their ids and names are put into the rows of the files.
 
     Args:
-        files: By their paths.
         known: Names of the classes in the order of their ids; None for what the records say.
         first: The label of the first class.
-        feature: That of the label, for messages.
 
     Raises:
         UserError: A label is of no class, or the names are in another order than the texts.

@@ -95,7 +95,6 @@ def features_of(
 
     Args:
         files: (feature, dtype, number of values) → records, of every file.
-        num_records: How many there are.
     """
     found: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
     for lengths in files:
@@ -115,13 +114,8 @@ def features_of(
 def find_roles(
     directory: str, options: AdoptOptions, tfds: TfdsFolder | None, example: Mapping[str, Values]
 ) -> Roles:
-    """By `--feature_map`, else as TFDS says, else by the usual names.
-
-    Args:
-        directory: For messages.
-        options: With the `feature_map`.
-        tfds: What its folder says of itself.
-        example: The features of the first record.
+    """By `--feature_map`, else as TFDS says, else by the usual names: those that the first record,
+    `example`, has with one value of a fitting type.
     """
     said = {"image": tfds.image_feature, "label": tfds.label_feature} if tfds else {}
     dtype_of_single = {n: dtype_of(values) for n, values in example.items() if len(values) == 1}

@@ -25,11 +25,7 @@ _PART = re.compile(r"(.*)-(\d+)-of-(\d+)([^/]*)$")
 
 
 def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """The files of every split.
-
-    Args:
-        directory: Whose files are taken, where none are given.
-        given: Pairs of a split and a folder, a file or a glob of its files.
+    """The files of every split: of (split, folder, file or glob) pairs, else of the directory.
 
     Raises:
         UserError: There are none, not all of a series are there, or one is given twice.
@@ -50,11 +46,7 @@ def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, l
 
 
 def list_files(argument: str, place: str) -> list[str]:
-    """The TFRecord files that `place` means, sorted.
-
-    Args:
-        argument: Named in errors.
-        place: A file, a glob, or a folder, of which all below it count.
+    """The TFRecord files that a place means, sorted: a file, a glob, or a folder with all below it.
 
     Raises:
         UserError: There are none, or a part of a numbered series is missing from a folder.
@@ -142,13 +134,8 @@ def folder_from(output: str, path: str) -> str:
 def expand(splits: Mapping[str, Sequence[str]], directory: str, output: str) -> dict[str, str]:
     """Writes plain copies of the files that are compressed as a whole: nobody can seek in those.
 
-    Args:
-        splits: The files of every split.
-        directory: Where they are from.
-        output: Folder of the copies.
-
     Returns:
-        Compressed file → its copy.
+        Compressed file → its copy in `output`.
 
     Raises:
         UserError: A file is damaged, or `output` is where the files are.

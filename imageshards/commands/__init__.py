@@ -14,12 +14,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A command.
-
-    Attributes:
-        module: Its home.
-        purpose: What it is for, in a line.
-    """
+    """A command: the module that is its home, and what it is for, in a line."""
 
     module: str
     purpose: str

@@ -121,12 +121,7 @@ def data_set_parser(command: str, description: str, epilog: str) -> Parser:
 
 
 def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
-    """Runs `body`, and prints a user's mistake as one sentence on stderr.
-
-    Args:
-        program: What the sentence begins with, for example `imageshards verify`.
-        body: Returns an exit code.
-        stopped: What is printed after Ctrl-C.
+    """Runs `body`, and prints a user's mistake as one sentence on stderr, after the program's name.
 
     Returns:
         The exit code of `body`, or 2 for a user's mistake, 130 after Ctrl-C, or 141 where nobody

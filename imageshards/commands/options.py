@@ -121,13 +121,8 @@ def add_options(
     names: Iterable[str] | None = None,
     title: str = "",
 ) -> None:
-    """Adds a flag for each option of a dataclass. Flags that are not given leave no attribute.
-
-    Args:
-        parser: Gets them.
-        kind: The dataclass.
-        names: Those that are wanted; None for all.
-        title: Of the group in the help; without one they stand in no group.
+    """Adds a flag for each option of a dataclass, or those of some names, to a parser, in the help
+    under a title if there is one. Flags that are not given leave no attribute.
     """
     options = options_of(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}

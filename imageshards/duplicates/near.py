@@ -24,11 +24,8 @@ _USUAL_CELL = 100
 
 
 def masks_for(hashes: np.ndarray, distance: int) -> list[int]:
-    """Masks such that any two hashes at most `distance` apart are equal in one of them.
-
-    Args:
-        hashes: uint64 [n].
-        distance: Bits in which two may differ, 0 to 10.
+    """Masks such that any two of some hashes, uint64 [n], that are at most `distance` bits apart
+    are equal in one of them.
     """
     if len(hashes) <= _MAX_CELL:
         return [0]

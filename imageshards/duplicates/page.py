@@ -36,12 +36,7 @@ def page_of(
 ) -> str:
     """The page as one HTML document without outside resources.
 
-    Args:
-        directory: The data set.
-        manifest: Its manifest.
-        twins: What was found, worst first.
-        found: The same as duplicates.json says it.
-        exclude: Path of the file with the keys of those that go.
+    `found` is what duplicates.json says, `exclude` the path of the file with keys of those that go.
     """
     between = [twin for twin in twins if twin.splits[0] != twin.splits[1]]
     within = [twin for twin in twins if twin.splits[0] == twin.splits[1]]

@@ -46,8 +46,7 @@ def find_twins(
     """The twins of a data set, worst first, and how many pictures could not be hashed.
 
     Args:
-        directory: The data set, here or in a store.
-        manifest: Its manifest.
+        directory, manifest: The data set, here or in a store.
         distance: Bits in which the hashes of near duplicates differ at most.
         workers: Processes that decode; None for one per core.
 
@@ -77,10 +76,6 @@ def find_twins(
 
 def count_copies(directory: str, manifest: Mapping[str, Any]) -> tuple[int, int]:
     """Counts equal originals by the index; of each record 10 bytes are held.
-
-    Args:
-        directory: The data set.
-        manifest: Its manifest.
 
     Returns:
         Images that are a copy of another one, byte for byte: all but one of each original. And

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import io
 import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 
@@ -43,18 +43,8 @@ _TURNS = {
 }
 
 
-class ChannelSums(NamedTuple):
-    """Exact sums over one channel of a picture; they add up in any order.
-
-    Attributes:
-        pixels: How many.
-        total: The sum of their values, 0..255.
-        squares: The sum of the squares of their values.
-    """
-
-    pixels: int
-    total: int
-    squares: int
+ChannelSums = tuple[int, int, int]
+"""Of a channel: pixels, the sum of their values, 0..255, and that of their squares."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +197,7 @@ def _sums(image: Image.Image) -> tuple[ChannelSums, ...]:
     histogram = image.histogram()
     channels = [histogram[start : start + 256] for start in range(0, len(histogram), 256)]
     return tuple(
-        ChannelSums(
+        (
             image.width * image.height,
             sum(map(operator.mul, range(256), channel)),
             sum(map(operator.mul, _SQUARES, channel)),

@@ -82,11 +82,7 @@ def histogram(
 ) -> Chart:
     """Counts over bins of equal drawn width, empty ones at both ends left out.
 
-    Args:
-        title, subtitle: Its heading.
-        edges: Lower edge of every bin; the last bin is open.
-        counts: As many as edges.
-        unit: Writes an edge below the axis.
+    There are as many counts as lower edges of bins; the last bin is open. `unit` writes an edge.
     """
     filled = [i for i, count in enumerate(counts) if count] or [0]
     first, last = filled[0], filled[-1]
@@ -126,13 +122,12 @@ def line_chart(
     best: tuple[str, str, int] | None = None,
     unit: Unit = number,
 ) -> Chart | None:
-    """Values over numbered steps; a line has a gap where there is no finite value.
+    """Values over numbered steps, two at least; a line has a gap where there is no finite value.
 
     A line without any is left out; None where none is left.
 
     Args:
-        title, subtitle: Its heading.
-        steps: Rising numbers, for example of epochs; two at least.
+        title, subtitle, steps: Its heading, and rising numbers, for example of epochs.
         lines: Name → a value for each step; the last line is in front of the others.
         noun: What a step is called.
         least: Where an axis from zero ends at least, whatever the values; None for an axis

@@ -29,15 +29,11 @@ Rows = Sequence[Sequence[str | Meter]]
 
 
 def render(room: str, template: str, **figures: Any) -> str:
-    """A page as one HTML document without outside resources.
+    """A page of the package `room` as one HTML document without outside resources.
 
-    All values are escaped: a class may be called `<script>`. What no HTML file can hold
-    (control characters, file names that are no UTF-8) is replaced.
-
-    Args:
-        room: The package beside whose modules the template lies.
-        template: Its file name; it may use `base.jinja` and `kit.jinja` of this package.
-        figures: What the template shows.
+    All values are escaped: a class may be called `<script>`. What no HTML file can hold (control
+    characters, file names that are no UTF-8) is replaced. The template lies beside the modules of
+    `room`; it may use `base.jinja` and `kit.jinja` of this package.
     """
     text = _environment(room).get_template(template).render(figures)
     return _CONTROL.sub("\ufffd", text).encode("utf-8", "replace").decode("utf-8")

@@ -48,15 +48,12 @@ def data_uri(picture: Image.Image) -> str:
 def contact_sheet(
     pictures: Sequence[Image.Image], captions: Sequence[str], side_px: int
 ) -> Image.Image:
-    """Pictures in rows of `COLUMNS`, a line of text under each.
+    """Pictures in rows of `COLUMNS`, a line of text under each, as a picture in RGB.
 
     Args:
-        pictures: RGB, none larger than `side_px`.
+        pictures: RGB, none larger than `side_px`, the sides of a picture's place.
         captions: One per picture; cut where there is no room.
-        side_px: Width and height of a picture's place.
-
-    Returns:
-        An RGB picture.
+        side_px: In pixels.
     """
     from PIL import Image, ImageDraw
 

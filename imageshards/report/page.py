@@ -25,14 +25,7 @@ _MAX_REJECTS_READ = 20_000
 
 
 class Sheet(NamedTuple):
-    """Pictures of one split.
-
-    Attributes:
-        split: Its name.
-        file: Name of the contact sheet, which is there if there are pictures.
-        thumbs: The pictures.
-        missing: How many more were to be read, but could not be.
-    """
+    """Pictures of one split, their contact sheet if there are some, and how many are missing."""
 
     split: str
     file: str
@@ -45,10 +38,6 @@ def write_report(directory: str, manifest: Mapping[str, Any]) -> list[str]:
 
     Reads the first records of evenly spaced shards and the list of rejects, nothing else;
     the same data set always gives the same page.
-
-    Args:
-        directory: The data set; its shards are in place.
-        manifest: What manifest.json holds or will hold.
 
     Raises:
         OutputError: The folder cannot be written.
@@ -96,11 +85,7 @@ def page_of(
 ) -> str:
     """The page as one HTML document without outside resources.
 
-    Args:
-        title: Its heading.
-        manifest: The manifest.
-        sheets: Pictures of each split.
-        rejects: Reason → a few lines of rejects.jsonl.
+    `sheets` are pictures of each split; `rejects` reason → a few lines of rejects.jsonl.
     """
     return render(
         "imageshards.report",

@@ -30,12 +30,7 @@ class Thumb(NamedTuple):
 
 
 def quotas(counts: Sequence[int], wanted: int) -> list[int]:
-    """How many records to take from the start of every shard: evenly spaced, evenly many.
-
-    Args:
-        counts: Records per shard.
-        wanted: Records in all.
-    """
+    """How many records to take from the start of every shard: evenly spaced, evenly many."""
     taken = [0] * len(counts)
     left = min(wanted, sum(counts))
     while left:
@@ -50,13 +45,7 @@ def quotas(counts: Sequence[int], wanted: int) -> list[int]:
 def thumbs_of(
     directory: str, manifest: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Thumb], int]:
-    """Pictures of one split, and how many could not be read.
-
-    Args:
-        directory: The data set.
-        manifest: Its manifest.
-        shards: The split's entries of it.
-    """
+    """Pictures of some shards of a split, and how many could not be read."""
     wanted = quotas([shard["num_records"] for shard in shards], MAX_PICTURES)
     asked = [(shard, count) for shard, count in zip(shards, wanted, strict=True) if count]
     # A store is asked for several shards at once.

@@ -57,10 +57,7 @@ def map_in_processes(
 ) -> Iterator[_Out]:
     """`map(function, tasks)` in processes, for a function of a module, in the order of the tasks.
 
-    Args:
-        function: What is done, in another process where there are several.
-        tasks: Its arguments.
-        workers: Processes; None for one per core.
+    There is one process per core, or `workers`.
 
     Raises:
         UserError: A process was killed.

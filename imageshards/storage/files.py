@@ -107,8 +107,7 @@ def check_bucket(path: str, flag: str, must_list: bool = True) -> None:
     """Finds out at once, with few requests, whether the bucket of a path can be used.
 
     Args:
-        path: A path in it.
-        flag: The flag that gave the path, for the message.
+        path, flag: A path in it, and the flag that gave it, for the message.
         must_list: Whether a bucket whose names must not be listed is refused; objects of it
             may still be readable.
 
@@ -187,10 +186,6 @@ class AtomicFile:
     Args:
         path: Where the file is to be.
         beside: On this machine, what the file is beside until then, if not `path`.
-
-    Attributes:
-        path: The same.
-        local_path: A name on this machine.
     """
 
     def __init__(self, path: str, beside: str = ""):

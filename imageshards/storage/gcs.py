@@ -54,9 +54,7 @@ _KINDS = {404: "missing", 403: "refused", 401: "credentials", 412: "changed", 41
 class _Session(google.auth.transport.requests.AuthorizedSession):
     """Counts what is sent, and keeps as many connections as there are threads.
 
-    Args:
-        credentials: Google's.
-        before: Called with the method of each request; may refuse it.
+    `before` is called with the method of each request; it may refuse it.
     """
 
     def __init__(self, credentials: Any, before: Callable[[str], None]):

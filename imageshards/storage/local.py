@@ -114,11 +114,8 @@ def _entry(entry: os.DirEntry[str]) -> Stat | None:
 def hold_scratch(make: Callable[[], str]) -> tuple[str, int]:
     """Makes a file or folder, and keeps `remove_abandoned` of other processes from removing it.
 
-    Args:
-        make: Makes a new one, and returns its path.
-
     Returns:
-        The path, and a descriptor that holds it until it is closed.
+        The path that `make` returned, and a descriptor that holds it until it is closed.
     """
     while True:
         path = make()
@@ -135,11 +132,7 @@ def hold_scratch(make: Callable[[], str]) -> tuple[str, int]:
 
 
 def remove_abandoned(pattern: str) -> None:
-    """Removes what a process that is gone has held by `hold_scratch`.
-
-    Args:
-        pattern: Of paths, as `glob` takes it.
-    """
+    """Removes what a process that is gone has held by `hold_scratch`: paths that a glob matches."""
     for path in glob.glob(pattern):
         with contextlib.suppress(OSError):  # held, not ours, or gone
             lock = os.open(path, os.O_RDONLY)

@@ -11,11 +11,7 @@ from imageshards.commands import command_line
 
 
 def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
-    """`command_line.run`, also for what TensorFlow makes of Ctrl-C.
-
-    Returns:
-        The exit code of `body`, or 2 for a user's mistake, or 130 after Ctrl-C.
-    """
+    """`command_line.run`, also for what TensorFlow makes of Ctrl-C."""
 
     def interruptible() -> int:
         with _keyboard_interrupts():

@@ -27,7 +27,7 @@ def write_report(
     evaluation: Evaluation | None,
     subset: Subset | None,
 ) -> str:
-    """Writes `folder`/index.html, whole or not at all; it needs no other file.
+    """Writes `folder`/index.html, whole or not at all; it needs no other file. Returns its path.
 
     Args:
         folder: Local or in a store; made where it is missing.
@@ -35,9 +35,6 @@ def write_report(
         history: The objects of metrics.jsonl; empty for an evaluation without training.
         evaluation: Of the validation split; None where there is none.
         subset: What was evaluated: the most wrong pictures are read from its shards again.
-
-    Returns:
-        The page's path.
 
     Raises:
         UserError: The folder cannot be written.

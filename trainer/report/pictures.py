@@ -21,13 +21,8 @@ THUMB_PX = 224
 
 
 class Source(NamedTuple):
-    """One record.
-
-    Attributes:
-        shard: Name of its file.
-        number: Of the record within it, from 0.
-        filename: The file the picture was made from; "" where unknown.
-        thumb: A small picture; None where it cannot be shown.
+    """One record: its shard's file, its number within it, the file that it was made from, "" where
+    unknown, and a small picture, None where it cannot be shown.
     """
 
     shard: str
@@ -37,14 +32,10 @@ class Source(NamedTuple):
 
 
 def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
-    """Reads records again, by their numbers within the split.
+    """Reads records again, by their numbers within the split as in `Evaluation.record`.
 
     Each shard is read only as far as its last wanted record. What cannot be read any more
     is left out.
-
-    Args:
-        subset: Says which split.
-        records: Numbers as in `Evaluation.record`.
     """
     starts = subset.split.starts
     found: dict[int, Source] = {}

@@ -70,11 +70,7 @@ _SMALL = (
 
 
 def curves(history: Sequence[Mapping[str, Any]]) -> tuple[list[Chart], list[Chart]]:
-    """Large and small charts, those there are values for; none for a single epoch.
-
-    Args:
-        history: The objects of metrics.jsonl.
-    """
+    """Large and small charts of metrics.jsonl, where there are values; none for a single epoch."""
     large, small = (
         [chart for one in charts if (chart := _chart(one, history))] for charts in (_LARGE, _SMALL)
     )

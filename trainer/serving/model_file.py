@@ -73,9 +73,7 @@ def find_transform(path: str) -> str | None:
 def locate(path: str, last: bool = False) -> str:
     """The `.keras` file that `path`, a file or the folder of a run, means, where it is.
 
-    Args:
-        path: Of a folder, the model of the lowest val_loss is meant.
-        last: Of a folder, that after the last step.
+    Of a folder it is the model of the lowest val_loss, or that after the `last` step.
 
     Raises:
         UserError: There is none, or it cannot be read.
