@@ -13,8 +13,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam import pvalue
 
-from beam_pipeline.planning.plan import UNIQUE, KeyHasher
-from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.refs import UNIQUE, KeyHasher, RefBatch
 from imageshards.errors import UserError
 
 # Parts of all hashes that are compared side by side: of 100 million images one is 50 MB.

@@ -12,11 +12,11 @@ import bisect
 import collections
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Mapping, Sequence
 
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
 from beam_pipeline.planning.classes import class_order
+from beam_pipeline.planning.refs import SPLIT, KeyHasher
 from imageshards.errors import UserError
 from imageshards.text import counted
 
@@ -30,29 +30,7 @@ RECORD_OVERHEAD_BYTES = 400
 MIN_SHARDS = 16
 MIN_RECORDS_PER_SHARD = 32
 
-# What a hash is for: which split is drawn, the rank within a class, the order of the records in a
-# shard, whether a key is unique. The values are part of every data set that was built: another
-# one moves every image.
-SPLIT, RANK, ORDER, UNIQUE = b"split", b"deal", b"place", b"unique"
-
 SplitClass = tuple[str, int]
-
-
-class KeyHasher:
-    """Salted, stable 128-bit hashes of keys (BLAKE2b, RFC 7693).
-
-    Each purpose has hashes of its own: which split an image is in, which rank it has in its class
-    and where its record stands in the shard must tell nothing of each other.
-    """
-
-    def __init__(self, salt: str, purpose: bytes = RANK):
-        key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
-        self._empty = hashlib.blake2b(digest_size=16, key=key, person=purpose)
-
-    def __call__(self, text: str) -> bytes:
-        state = self._empty.copy()
-        state.update(text.encode("utf-8", "surrogatepass"))
-        return state.digest()
 
 
 class SplitAssigner:

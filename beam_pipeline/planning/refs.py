@@ -1,9 +1,12 @@
-"""References to images: what is listed, split, planned and shuffled, alone or as a shard."""
+"""References to images: what is listed, split, planned and shuffled, alone or as a shard;
+hashes of their keys.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import pickle
 import zlib
 from collections.abc import Mapping, Sequence
@@ -12,6 +15,11 @@ from typing import Any, NamedTuple
 from imageshards.manifest import REPLACED_NAME, STAGING_NAME
 
 NOT_A_RECORD = -1
+
+# What a hash is for: which split is drawn, the rank within a class, the order of the records in a
+# shard, whether a key is unique. The values are part of every data set that was built: another
+# one moves every image.
+SPLIT, RANK, ORDER, UNIQUE = b"split", b"deal", b"place", b"unique"
 
 
 class ImageRef(NamedTuple):
@@ -145,3 +153,20 @@ def unpack_refs(packed: bytes) -> list[ImageRef]:
     if not packed:
         return []
     return list(map(_as_ref, zip(*pickle.loads(zlib.decompress(packed)), strict=True)))
+
+
+class KeyHasher:
+    """Salted, stable 128-bit hashes of keys (BLAKE2b, RFC 7693).
+
+    Each purpose has hashes of its own: which split an image is in, which rank it has in its class
+    and where its record stands in the shard must tell nothing of each other.
+    """
+
+    def __init__(self, salt: str, purpose: bytes = RANK):
+        key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
+        self._empty = hashlib.blake2b(digest_size=16, key=key, person=purpose)
+
+    def __call__(self, text: str) -> bytes:
+        state = self._empty.copy()
+        state.update(text.encode("utf-8", "surrogatepass"))
+        return state.digest()

@@ -19,17 +19,14 @@ from beam_pipeline.images.process_pool import LocalPool, encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
 from beam_pipeline.planning.classes import distinct_labels
 from beam_pipeline.planning.plan import (
-    ORDER,
-    RANK,
     RECORD_OVERHEAD_BYTES,
-    KeyHasher,
     ShardPlan,
     SplitAssigner,
     bucket_of,
     bucket_ranks,
     make_plan,
 )
-from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
+from beam_pipeline.planning.refs import ORDER, RANK, ImageRef, KeyHasher, RefBatch, ShardUnit
 from imageshards.errors import UserError
 from imageshards.progress import note_activity
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES

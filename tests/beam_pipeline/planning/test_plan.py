@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from beam_pipeline.options import PlanOptions
 from beam_pipeline.planning import plan as planning
 from beam_pipeline.planning.classes import class_order, distinct_labels, names_by_label
-from beam_pipeline.planning.plan import RANK, SPLIT, KeyHasher
-from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.planning.refs import RANK, SPLIT, ImageRef, KeyHasher, RefBatch
 from imageshards.errors import UserError
 
 # {(split, label): images}

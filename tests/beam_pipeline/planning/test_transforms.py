@@ -16,14 +16,8 @@ from hypothesis import strategies as st
 from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
 from beam_pipeline.planning import plan as plan_module
 from beam_pipeline.planning import transforms as planning
-from beam_pipeline.planning.plan import (
-    ORDER,
-    RECORD_OVERHEAD_BYTES,
-    KeyHasher,
-    bucket_ranks,
-    make_plan,
-)
-from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
+from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES, bucket_ranks, make_plan
+from beam_pipeline.planning.refs import ORDER, ImageRef, KeyHasher, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import AssignSplits, BatchByKeyFn, BatchRefs, PlanShards
 from imageshards.errors import UserError
 from tests.support.builds import jpeg
