@@ -298,9 +298,7 @@ class Data:
         if not config.skip_broken:
             check_shards(self.dataset, [found])
         subset = select(config, self.dataset, found)
-        return EvaluationData(
-            subset, read_options(config, self.dataset), model_inputs, config.batch_size
-        )
+        return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
 
     def _config(self, **asked: Any) -> ReadConfig:
         """How the data set was opened, and what is asked for, by the names of `ReadConfig`."""

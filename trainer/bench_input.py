@@ -152,7 +152,9 @@ def _timed(described: TrainingData, bench: BenchConfig) -> tuple[list[float], fl
             passed_sec = time.perf_counter() - begun_sec
             cpu_sec = time.process_time() - cpu_sec
     except tf.errors.OpError as e:
-        raise explain(e, described.subset, find_broken(described.subset)) from e
+        raise explain(
+            e, described.subset, find_broken(described.subset, described.read_options)
+        ) from e
     return waits_sec, passed_sec, cpu_sec
 
 

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -104,15 +103,13 @@ def _evaluate(args: argparse.Namespace) -> int:
     inputs = model_inputs(dataset, card)
     if "eval_crop" in args:
         inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
-    data = EvaluationData(subset, read_options(config, dataset), inputs, config.batch_size)
+    data = EvaluationData(subset, read_options(config), inputs, config.batch_size)
     with quiet_import():
         from trainer.models.strategy import make_strategy
 
     devices = make_strategy(replicas, config.batch_size)
-    # Repaired copies of shards live as long as this.
-    with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
-        broken = BrokenRecordHandler(config.skip_broken, folder, config.data)
-        _measure(args, path, data, devices, broken)
+    broken = BrokenRecordHandler(config.skip_broken, None, config.data)
+    _measure(args, path, data, devices, broken)
     return 0
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image, ImageDraw
 
 from imageshards.example import Values, decode_example, encode_example
@@ -155,6 +157,29 @@ def write_shard(
         "sha256": hashlib.sha256((folder / file).read_bytes()).hexdigest(),
         "index": write_index(str(folder), file, index_table(rows, split, file, features)),
     }
+
+
+def rewrite_shard(folder: pathlib.Path, file: str, payloads: Sequence[bytes]) -> None:
+    """Puts other records into a shard, with rows of the index and a manifest that fit them."""
+    raw = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    (split,) = (s for s in raw["splits"].values() if file in [e["file"] for e in s["shards"]])
+    (entry,) = (entry for entry in split["shards"] if entry["file"] == file)
+    table = pq.read_table(folder / entry["index"]["file"])
+    sizes = np.array([len(payload) + 16 for payload in payloads], np.int64)
+    table = table.take(np.arange(len(sizes)) % table.num_rows)
+    told = {"record": range(len(sizes)), "offset": np.cumsum(sizes) - sizes, "num_bytes": sizes}
+    for name, values in told.items():
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, pa.array(values, pa.int64()))
+    split["num_records"] += len(payloads) - entry["num_records"]
+    entry.pop("classes", None)
+    entry |= {
+        "num_records": len(payloads),
+        "num_bytes": write_records(str(folder / file), payloads),
+        "sha256": hashlib.sha256((folder / file).read_bytes()).hexdigest(),
+        "index": write_index(str(folder), file, table),
+    }
+    edit_manifest(folder, splits=raw["splits"])
 
 
 # What a manifest says of an index that no test reads.

@@ -27,7 +27,6 @@ from trainer.dataset.spec import (
     input_name,
 )
 from trainer.dataset.subset import select as select_records
-from trainer.dataset.tensorflow_files import check_readable, needs_copy
 
 CACHE_FOLDER = "cache"
 SHARDS_FOLDER = "shards"
@@ -46,7 +45,7 @@ def open_dataset(config: ReadConfig) -> DataSet:
         UserError: There is no data set, or those of a mix differ in form.
     """
     for path in config.paths:
-        check_readable(path, "⟦--data⟧")
+        storage.check_bucket(path, "⟦--data⟧", must_list=False)
     opened = [load_manifest(path) for path in config.paths]
     return opened[0] if len(opened) == 1 else data_set_of_mix(config, opened)
 
@@ -66,24 +65,20 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, balance: str = "n
     )
 
 
-def read_options(config: ReadConfig, dataset: DataSet, output: str | None = None) -> ReadOptions:
-    """How the shards of a data set are read, as `config` says.
+def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
+    """How shards are read, as `config` says.
 
     Raises:
         UserError: A folder for copies is named, but no shards are copied.
     """
     folder = config.cache_folder
-    # A folder may point at shards elsewhere.
-    if any(needs_copy(one.path) for split in dataset.splits.values() for one in split.shards):
-        # One folder for all runs and commands: it takes long to fill.
-        folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
-    elif folder and config.cache != "disk":
+    if folder and config.cache == "none":
         raise UserError(
             f"⟦--cache_folder⟧ received {folder!r}, but no shards of ⟦--data⟧ {config.data!r} are "
             "copied; leave it out, or copy them by ⟦--cache disk|cache='disk'⟧ where that "
             "can be asked for."
         )
-    elif output and storage.is_local(output):
+    if output and storage.is_local(output):
         folder = folder or os.path.join(output, CACHE_FOLDER)
     elif config.cache == "disk":
         folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)

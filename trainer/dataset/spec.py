@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE
+
+if TYPE_CHECKING:
+    from trainer.dataset.pieces import Pieces
 
 # The picture's name among a model's inputs.
 IMAGE_INPUT = "image"
@@ -187,6 +190,7 @@ class Subset:
         filters: What every record has to pass, as `--where` gives it.
         num_records: Records in one pass (an epoch), copies included.
         class_counts: Records per class, copies not counted; None where they are not counted.
+        pieces: Of the whole split.
         sampling: Whether records of rare classes are repeated, so that every class comes
             equally often: max(class_counts) times in each pass.
         class_weights: One weight in the loss per class; None where all weigh 1.
@@ -194,6 +198,7 @@ class Subset:
             read: NumPy int32 [records]; None where every record is read once.
         mix: Where several data sets are read by given shares, each of them with its own; empty
             where every record is read equally often.
+        broken: Numbers of its records that are known to be broken: read as empty ones.
     """
 
     dataset: DataSet
@@ -203,10 +208,12 @@ class Subset:
     filters: tuple[str, ...]
     num_records: int
     class_counts: tuple[int, ...] | None
+    pieces: Pieces = dataclasses.field(repr=False, compare=False)
     sampling: bool = False
     class_weights: tuple[float, ...] | None = None
     record_classes: Any = dataclasses.field(default=None, repr=False, compare=False)
     mix: tuple[MixPart, ...] = ()
+    broken: frozenset[int] = frozenset()
 
     @property
     def balance(self) -> str:
@@ -226,8 +233,7 @@ class MixPart:
     """One data set of a mix.
 
     Attributes:
-        subset: What is read of it, an endless stream of its own. Its shards are those of the data
-            set: where they are repaired or copied stands in the whole `Subset`.
+        subset: What is read of it, in passes of its own.
         share: Of all records that are trained on; 1 in all data sets together.
     """
 
@@ -242,8 +248,7 @@ class ReadOptions:
     Attributes:
         threads: Of the reader's own pool.
         cache: `none` or `disk`.
-        cache_folder: Local folder for copies of shards: of all for `disk`, otherwise of those
-            TensorFlow cannot read itself.
+        cache_folder: Local folder for copies of shards.
     """
 
     threads: int

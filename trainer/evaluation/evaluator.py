@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,16 +18,10 @@ from trainer.dataset.subset import class_ids
 from trainer.models.metrics import further_metrics
 from trainer.models.step import make_test_step
 from trainer.models.strategy import memory_errors
-from trainer.reader import order
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecordHandler
-from trainer.reader.stream import (
-    Reading,
-    distributed,
-    is_framing_error,
-    next_batch,
-    record_numbers,
-)
+from trainer.reader.order import evaluation_order, without_copies
+from trainer.reader.stream import distributed, next_batch
 
 TOP = 5
 
@@ -100,8 +93,7 @@ class Evaluator:
         self.evaluation: Evaluation | None = None
         self._classes = tuple(classes) if classes is not None else data.classes
         self._model, self._strategy, self._hosts = model, strategy, hosts
-        self._whole = data.subset
-        subset = broken_handler.open(data.subset)
+        subset = broken_handler.open(data.subset, data.read_options)
         self._data = dataclasses.replace(data, subset=subset)
         self._broken_handler = broken_handler
         self._batches: Any = None
@@ -114,7 +106,7 @@ class Evaluator:
 
     @property
     def subset(self) -> Subset:
-        """What is read, broken records replaced."""
+        """What is read, broken records masked."""
         return self._data.subset
 
     def run(
@@ -153,17 +145,13 @@ class Evaluator:
         return self._own_figures(measured) if self._own_step else self._figures(measured)
 
     def _read(self) -> Iterator[Batch]:
-        iterator = Reading(self._opened, self.subset, hosts=self._hosts)
+        self._batches = self._batches or distributed(self._strategy, self._data.batches)
+        iterator = iter(self._batches)
         for number in range(self._data.steps):
             try:
                 yield next_batch(iterator)
             except tf.errors.OpError as e:
                 raise _Broken(e, number) from e
-
-    def _opened(self, number: int) -> Iterator[Batch]:
-        if self._batches is None:
-            self._batches = distributed(self._strategy, self._data.batches)
-        return itertools.islice(iter(self._batches), number, None)
 
     def _take_own_steps(
         self, batches: Iterable[Batch], callbacks: CallbackList
@@ -202,14 +190,18 @@ class Evaluator:
 
     def _replace_broken(self, broken: _Broken | None) -> None:
         """Replaces the records for which this host's pass has failed, or that of others."""
-        data, suspects = self._data, None
-        if broken and not is_framing_error(broken.error):
-            records = order.ordered_records(data.subset, data.read_options)
-            start = broken.batch * data.batch_size
-            suspects = record_numbers(records.skip(start).take(data.batch_size))
-        error = broken.error if broken else None
-        subset = self._broken_handler.handle(self._whole, suspects, error)
-        self._data, self._batches = dataclasses.replace(data, subset=subset), None
+        data, error, suspects = self._data, None, np.zeros(0, np.int64)
+        if broken:
+            subset, begin, error = (
+                without_copies(data.subset),
+                broken.batch * data.batch_size,
+                broken.error,
+            )
+            order = evaluation_order(subset, data.batch_size, self._hosts.count)
+            end = min(begin + data.batch_size, subset.num_records)
+            suspects = order.records_at(begin, end)
+        masked = self._broken_handler.handle(data.subset, data.read_options, suspects, error)
+        self._data, self._batches = dataclasses.replace(data, subset=masked), None
 
     def _figures(self, measured: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:
         with self._hosts.limited("The metrics of an evaluation"):

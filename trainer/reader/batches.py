@@ -108,7 +108,7 @@ class TrainingData:
         Raises:
             UserError: It has none.
         """
-        from trainer.reader.order import ORDER_VERSION
+        from trainer.reader.plan import ORDER_VERSION, Deal
 
         subset, inputs, augment = self.subset, self.model_inputs, self.augment
         if not isinstance(augment, str):
@@ -133,6 +133,7 @@ class TrainingData:
             "batch_size": self.batch_size,
             "seed": self.seed,
             "order_version": ORDER_VERSION,
+            "streams": Deal.of_batch(self.batch_size).streams,
             "augment": augment,
             "augment_on": self.augment_on if augment != "none" else None,
         }
@@ -299,7 +300,7 @@ def open_data(
     inputs = wanted_inputs(config, dataset)
     if not config.skip_broken:
         check_shards(dataset, [training] + ([validation] if validation else []))
-    options = read_options(config, dataset, output)
+    options = read_options(config, output)
     train = TrainingData(
         select_training(config, dataset, training),
         options,

@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from imageshards.example import Values, decode_example
-from imageshards.text import counted
-from imageshards.tfrecord import Record, RecordError, scan_file
-from trainer.cluster.connection import note_work
-from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, Shard, Subset
+import numpy as np
 
-_BATCH_RECORDS = 64
+from imageshards.example import Values, decode_example
+from imageshards.tfrecord import Record
+from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, ReadOptions, Subset
+from trainer.reader.pieces import PieceReader
+from trainer.reader.plan import Array
+
 # Where pictures vary in size, any size will do to see whether they can be decoded.
 _ANY_SIZE = (64, 64)
 
@@ -24,13 +25,12 @@ _Check = Callable[[Sequence[bytes]], list[str]]
 
 @dataclasses.dataclass(frozen=True)
 class BrokenRecord:
-    """One record that cannot be read, or all that a shard holds beyond its count.
+    """One record that cannot be read.
 
     Attributes:
         path: The shard.
         number: Of the record within the shard, from 0.
-        record: Of the record within the split; for what is beyond the count, below 0 and
-            different for each shard.
+        record: Of the record within the split.
         offset_bytes: Where it begins in the shard, or where it should.
         reason: What was found, without a full stop.
     """
@@ -47,89 +47,42 @@ class BrokenRecord:
 
 def find_broken(
     subset: Subset,
-    records: Sequence[int] | None = None,
+    read_options: ReadOptions,
+    records: Sequence[int] | Array | None = None,
     inputs: Mapping[str, FeatureSpec] | None = None,
 ) -> list[BrokenRecord]:
     """Looks for broken records among `records`, numbers within the split; None for all.
 
-    Those are parsed and decoded as the reader does, with `inputs` besides picture and label; shards
-    without any of them are not looked at.
-
-    A shard that is looked at is read whole: missing records, wrong checksums and records
-    beyond its count are always found in it.
+    Their pieces alone are read, in which each wrong checksum and each missing record is found.
+    They are parsed and decoded as the reader does, with `inputs` besides picture and label.
 
     Returns:
         In the order of the split.
 
     Raises:
-        OSError: A shard is there but cannot be read.
+        OSError, StorageError: A shard is there but cannot be read.
     """
     found: list[BrokenRecord] = []
+    reader, pieces = PieceReader(subset, read_options), subset.pieces
     check = _make_check(subset.dataset, inputs or {})
-    places = zip(subset.split.shards, subset.split.starts, strict=True)
-    for index, (shard, start) in enumerate(places):
-        wanted = None
-        if records is not None:
-            wanted = {r - start for r in records if start <= r < start + shard.num_records}
-        if wanted is None or wanted:
-            found += _find_in_shard(shard, index, start, wanted, check)
-    return found
-
-
-def _find_in_shard(
-    shard: Shard, index: int, start: int, wanted: set[int] | None, check: _Check
-) -> list[BrokenRecord]:
-    found: list[BrokenRecord] = []
-    unchecked: list[Record] = []
-    last: Record | RecordError | None = None
-    surplus_at: int | None = None
-    is_there = True
-
-    def note(number: int, offset_bytes: int, reason: str) -> None:
-        found.append(BrokenRecord(shard.path, number, start + number, offset_bytes, reason))
-
-    def check_waiting() -> None:
-        reasons = check([record.payload for record in unchecked])
-        for record, reason in zip(unchecked, reasons, strict=True):
+    wanted = None if records is None else np.unique(records)
+    chosen = range(len(pieces))
+    if wanted is not None:
+        chosen = np.unique(np.searchsorted(pieces.first, wanted, side="right") - 1).tolist()
+    for piece in chosen:
+        path = subset.split.shards[int(pieces.shard[piece])].path
+        first, places = int(pieces.first[piece]), reader.places(piece)
+        whole = {
+            i: one.payload
+            for i, one in enumerate(places)
+            if isinstance(one, Record) and (wanted is None or first + i in wanted)
+        }
+        reasons = dict(zip(whole, check(list(whole.values())), strict=True))
+        for i, one in enumerate(places):
+            reason = reasons.get(i) if isinstance(one, Record) else one.reason
             if reason:
-                note(record.number, record.offset_bytes, reason)
-        unchecked.clear()
-
-    try:
-        for last in scan_file(shard.path):
-            note_work()
-            if last.number >= shard.num_records:
-                # Not decoded: training reads no more records than the manifest counts.
-                surplus_at = last.offset_bytes if surplus_at is None else surplus_at
-            elif isinstance(last, RecordError):
-                note(last.number, last.offset_bytes, last.reason)
-            elif wanted is None or last.number in wanted:
-                unchecked.append(last)
-            if len(unchecked) == _BATCH_RECORDS:
-                check_waiting()
-    except FileNotFoundError:
-        is_there = False
-    check_waiting()
-    held = 0 if last is None else last.number + 1
-    end = 0 if last is None else last.next_offset_bytes or last.offset_bytes
-    for number in range(held, shard.num_records):
-        note(number, end, _why_missing(shard, last) if is_there else "the file is missing")
-    found.sort(key=lambda broken: broken.number)
-    if surplus_at is not None:
-        expected = shard.num_records
-        reason = (
-            f"the file goes on after the {expected} records it should have, "
-            f"for {held - expected} more"
-        )
-        found.append(BrokenRecord(shard.path, expected, -1 - index, surplus_at, reason))
+                found.append(BrokenRecord(path, one.number, first + i, one.offset_bytes, reason))
     return found
-
-
-def _why_missing(shard: Shard, last: Record | RecordError | None) -> str:
-    if last is not None and last.next_offset_bytes is None:
-        return f"lost behind the damage to record {last.number}"
-    held = 0 if last is None else last.number + 1
-    return f"the file ends after {held} of {counted(shard.num_records, 'record')}"
 
 
 def _make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:

@@ -2,9 +2,8 @@
 
 Why the stages stand in this order:
 
-- records are ordered, filtered and resampled while they are still JPEG (`trainer.reader.order`):
-  a resumed run skips there, before parsing, which costs 30 µs a record, not 300;
-- they are batched before parsing: one `parse_example` per batch costs a third of one per record;
+- what is read is decided before anything is read (`trainer.reader.plan`), so a resumed run seeks;
+- records come a batch at a time: one `parse_example` per batch costs a third of one per record;
 - a batch is numbered before anything random happens: augmentation is a function of (seed,
   position), so it depends neither on threads, nor on replicas, nor on restarts;
 - parsing, decoding and augmentation are one map over batches on all threads: that is where the
@@ -22,8 +21,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from imageshards import storage
 from trainer.augment.decode import DECODED_AT_ONCE, Pictures, batch_pictures
 from trainer.dataset.parse import batch_parser
+from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import (
     IMAGE_INPUT,
     WHOLE,
@@ -34,8 +35,10 @@ from trainer.dataset.spec import (
     Subset,
 )
 from trainer.dataset.subset import model_classes
-from trainer.reader import order
-from trainer.reader.sources import file_source, open_shards, read_buffer_bytes
+from trainer.reader.order import Order, evaluation_order, training_order, without_copies
+from trainer.reader.pieces import PieceReader
+from trainer.reader.plan import Deal
+from trainer.reader.records import READ_AHEAD_BYTES, RecordBatches
 
 Finish = Callable[[Batch], Batch]
 
@@ -79,11 +82,11 @@ def training_batches(
         `trainer.dataset.spec.Batch`es. A broken record has the weight 0, a black picture and
         label 0; class weights multiply `weight`.
     """
-    source = file_source(subset, read_options)
-    chunks = order.training_chunks(source, subset, seed, start_step * batch_size)
+    records = _records(
+        training_order(subset, batch_size, seed), subset, read_options, batch_size, slices
+    )
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    batches = _divided(chunks, batch_size, slices).apply(endless)
-    batches = batches.enumerate(start_step * slices.replicas)
+    batches = records.dataset(start_step).apply(endless).enumerate(start_step * slices.replicas)
     pictures = pictures or batch_pictures(model_inputs.image, model_inputs.size)
     changes = [_weigh_classes(subset.class_weights)] if subset.class_weights is not None else []
     changes += [finish] if finish is not None else []
@@ -107,20 +110,10 @@ def evaluation_batches(
     Where batches are made in slices the last one is filled up with black pictures of weight 0,
     label 0 and record -1: none of several replicas may have an empty share.
     """
-    subset = order.without_copies(subset)
-    elements = order.ordered_records(subset, read_options)
-    missing = -subset.num_records % batch_size
-    if missing and slices != WHOLE:
-        nothing = tf.constant(b""), tf.constant(-1, tf.int64)
-        filling = tf.data.Dataset.from_tensors(nothing).repeat(missing)
-        elements, missing = elements.concatenate(filling), 0
-    counted = tf.data.experimental.assert_cardinality(
-        -(-subset.num_records // batch_size) * slices.replicas
-    )
-    batches = elements.batch(batch_size, drop_remainder=not missing)
-    if slices != WHOLE:
-        batches = _divided(batches, batch_size, slices)
-    batches = batches.apply(counted).enumerate()
+    subset = without_copies(subset)
+    order = evaluation_order(subset, batch_size, slices.hosts)
+    records = _records(order, subset, read_options, batch_size, slices, subset.num_records)
+    batches = records.dataset().enumerate()
     pictures = batch_pictures(model_inputs.image, model_inputs.size, model_inputs.eval_crop)
     return _decoded(batches, subset, read_options, batch_size, model_inputs, pictures, slices)
 
@@ -134,30 +127,27 @@ def memory_bytes(
     decoded = batch_size * _record_bytes(model_inputs, model_inputs.size)
     batch = batch_size * mean_bytes + decoded
     calls, _ = _parallel_calls(read_options, batch_size, model_inputs)
-    streams = [part.subset for part in subset.mix] or [subset]
-    shards = order.OPEN_SECTIONS * sum(map(open_shards, streams))
-    buffered = order.OPEN_SECTIONS * sum(map(order.shuffle_records, streams))
+    pieces = min(Deal.of_batch(batch_size).streams, len(subset.pieces))
+    is_remote = any(not storage.is_local(shard.path) for shard in split.shards)
     return {
-        "open shards": shards * read_buffer_bytes(subset),
-        "shuffle buffer": buffered * mean_bytes,
+        "pieces": pieces * PIECE_BYTES,
+        "read ahead": READ_AHEAD_BYTES if is_remote and read_options.cache == "none" else 0,
         "batches being decoded": calls * batch,
         "batches ahead": PREFETCH_BATCHES * decoded,
     }
 
 
-def _divided(chunks: tf.data.Dataset, batch_size: int, slices: ReplicaSlices) -> tf.data.Dataset:
-    """Chunks of records → those parts of every global batch that are made here.
-
-    All hosts read all records, and so agree on every position; from here on each handles its own.
-    """
-    of_host = batch_size // slices.hosts
-    # An endless stream has no remainder to drop; this only makes the batch size static.
-    parts = chunks.rebatch(of_host, drop_remainder=True)
-    if slices.hosts > 1:
-        parts = parts.shard(slices.hosts, slices.host)
-    if slices.replicas > 1:
-        parts = parts.rebatch(of_host // slices.replicas, drop_remainder=True)
-    return parts
+def _records(
+    order: Order,
+    subset: Subset,
+    read_options: ReadOptions,
+    batch_size: int,
+    slices: ReplicaSlices,
+    total: int | None = None,
+) -> RecordBatches:
+    source = PieceReader(subset, read_options)
+    first = subset.pieces.first
+    return RecordBatches(order, source, first, batch_size, slices, total, subset.broken)
 
 
 def _decoded(

@@ -1,4 +1,4 @@
-"""Copies of whole shards on a local disk: the cache `disk`, and what TensorFlow cannot read."""
+"""Copies of whole shards on a local disk: the cache `disk`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from imageshards.tfrecord import RecordError, scan_file
 from trainer.cluster.connection import note_work
 from trainer.config import is_remote
 from trainer.dataset.spec import DataSet, ReadOptions, Shard, Subset
-from trainer.dataset.tensorflow_files import needs_copy
 
 COPIES_AT_ONCE = 8
 _PART_BYTES = 8 << 20
@@ -30,21 +29,19 @@ _PARTS = f"*.{'[0-9a-f]' * 32}.part"
 
 
 def cache_on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
-    """The same split, with local copies in `read_options.cache_folder` of some shards.
+    """The same split, with local copies in `read_options.cache_folder` for the cache `disk`.
 
-    All shards are copied for the cache `disk`; otherwise those that TensorFlow cannot read itself,
-    if any. A copy that exists is used again; a new one appears whole or not at all. A shard of
-    another size than the data set says, or a damaged one, is not replaced by its copy: reading
-    it tells what is wrong.
+    A copy that exists is used again; a new one appears whole or not at all. A shard of another size
+    than the data set says, or a damaged one, is not replaced by its copy: reading it tells what
+    is wrong.
 
     Raises:
         UserError: The folder is not named, not writable, or too full; or a shard cannot be
             read, or is whole but another one than the data set says.
     """
-    whole = subset.split.shards
-    shards = [s for s in whole if read_options.cache == "disk" or needs_copy(s.path)]
-    if not shards:
+    if read_options.cache != "disk":
         return subset
+    shards = subset.split.shards
     if read_options.cache_folder is None:
         raise UserError("⟦--cache⟧ received 'disk', but no folder to keep the shards in.")
     folder = os.path.join(read_options.cache_folder, subset.dataset.fingerprint[:16] or "shards")
@@ -55,14 +52,12 @@ def cache_on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
             storage.remove_abandoned(os.path.join(glob.escape(folder), _PARTS))
             _copy_shards(subset.dataset, missing, folder)
     except OSError as e:
-        why, otherwise = "⟦--cache⟧ received 'disk'", ", or use ⟦--cache none|cache='none'⟧"
-        if needs_copy(shards[0].path):
-            why, otherwise = f"⟦--data⟧ received {subset.dataset.data!r}, which is copied first", ""
         raise UserError(
-            f"{why}, but {folder!r} cannot be filled ({e}); expected a writable folder with "
-            f"enough room: name another one by ⟦--cache_folder⟧{otherwise}."
+            f"⟦--cache⟧ received 'disk', but {folder!r} cannot be filled ({e}); expected a writable "
+            "folder with enough room: name another one by ⟦--cache_folder⟧, or use "
+            "⟦--cache none|cache='none'⟧."
         ) from e
-    copied = tuple(_copied(s, folder) if s in shards else s for s in whole)
+    copied = tuple(_copied(s, folder) for s in shards)
     return dataclasses.replace(subset, split=dataclasses.replace(subset.split, shards=copied))
 
 

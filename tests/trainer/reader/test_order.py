@@ -1,31 +1,42 @@
-"""The order of the records: seed and epoch, whole passes, the shuffle buffer, resuming."""
+"""The order as it is read: whole passes, any position, hosts, filters, reads that wait or fail."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
-import statistics
-import time
+import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from imageshards.tfrecord import write_records
+from imageshards import storage
+from imageshards.tfrecord import RecordError, frame_record
 from tests.support.reader_sets import READ_OPTIONS, choose, make_set, record_of
 from tests.support.resumed_stream import assert_resumes
-from trainer.dataset.spec import DataSet, ReadOptions, Shard, Subset
+from trainer.dataset.spec import WHOLE, DataSet, ReplicaSlices, Subset
+from trainer.reader import pieces as pieces_module
+from trainer.reader.order import evaluation_order, training_order, without_copies
+from trainer.reader.pieces import PieceReader
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader import order, sources  # noqa: E402
+from trainer.reader.records import RecordBatches  # noqa: E402
 
-# More shards than are open at once, of unequal length, one of them empty.
+# Shards of unequal length, one of them empty.
 SHARDS = [[(7 * k + i) % 3 for i in range((k * 5) % 4)] for k in range(19)]
 NUM_RECORDS = sum(map(len, SHARDS))
 LABELS = [label for shard in SHARDS for label in shard]
+SMALL_PIECE = 3_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_pieces() -> Any:
+    """Pieces of a few records, so that a small data set has many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.dataset.pieces.PIECE_BYTES", SMALL_PIECE)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -33,115 +44,94 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
     return make_set(tmp_path_factory.mktemp("records") / "set", SHARDS)
 
 
-@pytest.fixture
-def many_shards(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Subset:
-    """80 shards of 5 records, many times as much as a shuffle buffer holds."""
-    monkeypatch.setattr(order, "SHUFFLE_BUFFER_BYTES", 8_000)
-    return choose(make_set(tmp_path / "many", [[0] * 5] * 80))
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Subset:
+    subset = choose(make_set(tmp_path_factory.mktemp("large") / "set", [[0] * 50] * 8))
+    assert len(subset.pieces) > 64
+    return subset
 
 
-@pytest.fixture(autouse=True)
-def _no_global_seed() -> Iterator[None]:
-    yield
-    tf.random.set_seed(None)
+def batches_of(
+    subset: Subset, batch: int = 4, seed: int | None = 0, slices: ReplicaSlices = WHOLE
+) -> RecordBatches:
+    if seed is None:
+        subset = without_copies(subset)
+        order, total = evaluation_order(subset, batch, slices.hosts), subset.num_records
+    else:
+        order, total = training_order(subset, batch, seed), None
+    source, first = PieceReader(subset, READ_OPTIONS), subset.pieces.first
+    return RecordBatches(order, source, first, batch, slices, total, subset.broken)
 
 
-def _stream(
-    subset: Subset,
-    count: int,
-    seed: int = 0,
-    start: int = 0,
-    read_options: ReadOptions = READ_OPTIONS,
-) -> list[int]:
-    stream = order.training_records(subset, read_options, seed, start)
-    return [int(record) for _, record in stream.take(count).as_numpy_iterator()]
+def stream_of(subset: Subset, count: int, seed: int | None = 0, start: int = 0) -> list[int]:
+    parts = batches_of(subset, 1, seed).dataset(start).take(count).as_numpy_iterator()
+    return [int(number) for _, numbers in parts for number in numbers]
 
 
-def _passes(stream: list[int], length: int) -> list[list[int]]:
-    return [stream[i : i + length] for i in range(0, len(stream), length)]
-
-
-def test_every_pass_holds_each_record_once_and_in_another_order(dataset: DataSet) -> None:
-    stream = _stream(choose(dataset), 3 * NUM_RECORDS)
-    passes = _passes(stream, NUM_RECORDS)
-    assert [sorted(p) for p in passes] == [list(range(NUM_RECORDS))] * 3
-    assert len({tuple(p) for p in passes}) == 3
-    assert _stream(choose(dataset), NUM_RECORDS, seed=1) != passes[0]
-
-
-def test_the_order_stays_until_its_version_goes_up(dataset: DataSet) -> None:
-    """What a run was begun with is what it goes on with after an upgrade of this project."""
-    assert order.ORDER_VERSION == 2
-    stream = _stream(choose(dataset), 2 * NUM_RECORDS, seed=7)
-    assert stream[:9] == [22, 13, 23, 7, 4, 2, 20, 8, 17]
-    assert stream[NUM_RECORDS:][:9] == [24, 7, 15, 0, 19, 9, 1, 4, 8]
-
-
-def test_the_order_of_several_sections_an_epoch_stays_too(many_shards: Subset) -> None:
-    assert order.shuffle_records(many_shards) == 9 and order.sections_per_pass(many_shards) == 5
-    stream = _stream(many_shards, 800, seed=7)
-    assert [sorted(p) for p in _passes(stream, 400)] == [list(range(400))] * 2
-    assert stream[:9] == [155, 380, 140, 90, 20, 185, 230, 175, 265]
-    assert stream[200:209] == [276, 368, 117, 37, 162, 67, 323, 163, 103]
-    assert stream[400:409] == [155, 135, 15, 25, 305, 365, 195, 315, 275]
-    assert stream[600:609] == [122, 288, 207, 268, 57, 12, 232, 82, 267]
-
-
-def test_repaired_shards_of_another_size_keep_the_order(many_shards: Subset) -> None:
-    split = many_shards.split
-    shrunk = [dataclasses.replace(s, num_bytes=s.num_bytes // 3) for s in split.shards]
-    repaired = dataclasses.replace(split, shards=tuple(shrunk))
-    again = dataclasses.replace(many_shards, split=repaired)
-    assert _stream(again, 800, seed=7) == _stream(many_shards, 800, seed=7)
-
-
-def test_a_split_in_sections_resumes_at_any_position(many_shards: Subset) -> None:
-    whole = _stream(many_shards, 820, seed=3)
-    # A section has 80 records.
-    for start in (1, 79, 80, 81, 399, 400, 403, 475, 480, 799, 800):
-        assert _stream(many_shards, 9, seed=3, start=start) == whole[start : start + 9]
-
-
-def test_the_next_section_is_read_while_the_first_one_lasts(many_shards: Subset) -> None:
-    seen: list[int] = []
-
-    def note(record: Any) -> Any:
-        seen.append(int(record))
-        return record
-
-    files = sources.file_source(many_shards, READ_OPTIONS)
-
-    def shard(k: Any) -> Any:
-        noted = files.shard(k).map(lambda s, r: (s, tf.py_function(note, [r], tf.int64)))
-        return noted.map(lambda s, r: (s, tf.ensure_shape(r, [])))
-
-    source = dataclasses.replace(files, shard=shard)
-    # 375 is in the last section of the epoch: what comes ahead of time is the next epoch's.
-    chunks = iter(order.training_chunks(source, many_shards, 3, 375))
-    first = next(chunks)[1].numpy().tolist()
-    end = time.monotonic() + 60
-    # The shuffle buffer of the next epoch's first section, and a first chunk.
-    while len(seen) < 80 + 70 and time.monotonic() < end:
-        time.sleep(0.01)
-    assert len(seen) >= 80 + 70 and len(first) < 80
-
-
-def test_a_record_comes_with_its_own_number(dataset: DataSet) -> None:
-    stream = order.training_records(choose(dataset), READ_OPTIONS, 0).take(NUM_RECORDS)
-    for serialized, record in stream.as_numpy_iterator():
-        assert serialized == record_of(int(record), LABELS[int(record)])
-
-
-@pytest.mark.parametrize("global_seed", [0, 7])
-def test_the_order_is_a_function_of_seed_and_epoch_alone(
-    dataset: DataSet, global_seed: int
-) -> None:
-    expected = _stream(choose(dataset), 2 * NUM_RECORDS, seed=5)
-    tf.random.set_seed(global_seed)
-    tf.random.uniform([])
+def test_a_record_comes_with_its_own_number_in_the_planned_order(dataset: DataSet) -> None:
     subset = choose(dataset)
-    assert _stream(subset, 2 * NUM_RECORDS, seed=5, read_options=ReadOptions(threads=7)) == expected
-    assert _stream(subset, NUM_RECORDS, 5, NUM_RECORDS) == expected[NUM_RECORDS:]
+    found = list(batches_of(subset, 5, 3).dataset().take(20).as_numpy_iterator())
+    numbers = np.concatenate([numbers for _, numbers in found]).tolist()
+    assert numbers == training_order(subset, 5, 3).records_at(0, 100).tolist()
+    for payloads, of_batch in found:
+        for payload, number in zip(payloads, of_batch, strict=True):
+            assert payload == record_of(int(number), LABELS[int(number)])
+    assert numbers != training_order(subset, 5, 4).records_at(0, 100).tolist()
+
+
+def test_evaluation_is_one_pass_in_the_order_of_the_files(dataset: DataSet) -> None:
+    assert stream_of(choose(dataset), 2 * NUM_RECORDS, None) == list(range(NUM_RECORDS))
+    parts = list(batches_of(choose(dataset), 8, None).dataset().as_numpy_iterator())
+    assert [len(numbers) for _, numbers in parts] == [8] * (NUM_RECORDS // 8) + [NUM_RECORDS % 8]
+
+
+@pytest.mark.parametrize("slices", [(2, 1), (1, 2), (2, 2), (1, 4)], ids=str)
+@pytest.mark.parametrize("seed", [1, None])
+def test_slices_of_hosts_and_replicas_are_those_of_the_whole_batch(
+    large: Subset, slices: tuple[int, int], seed: int | None
+) -> None:
+    replicas, hosts = slices
+    whole = list(batches_of(large, 32, seed).dataset(3).take(10).as_numpy_iterator())
+    made = [
+        batches_of(large, 32, seed, ReplicaSlices(replicas, hosts, host)).dataset(3)
+        for host in range(hosts)
+    ]
+    parts = [list(one.take(10 * replicas).as_numpy_iterator()) for one in made]
+    for k in range(10):
+        of_batch = [part for host in parts for part in host[k * replicas : (k + 1) * replicas]]
+        numbers = np.concatenate([numbers for _, numbers in of_batch])
+        if seed is not None:
+            assert numbers.tolist() == whole[k][1].tolist()
+        for payload, number in zip(np.concatenate([p for p, _ in of_batch]), numbers, strict=True):
+            assert payload == (record_of(int(number), 0) if number >= 0 else b"")
+    if seed is None:  # every host reads a stretch of its own; what is missing is filled up
+        slices_of = [ReplicaSlices(replicas, hosts, host) for host in range(hosts)]
+        made = [batches_of(large, 32, None, one).dataset() for one in slices_of]
+        every = [list(one.as_numpy_iterator()) for one in made]
+        numbers = np.concatenate([n for host in every for _, n in host])
+        assert sorted(numbers[numbers >= 0]) == list(range(400))
+        assert Counter(map(len, every)) == {-(-400 // 32) * replicas: hosts}
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_each_host_reads_its_part_of_the_bytes(
+    large: Subset, hosts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.dataset.pieces.PIECE_BYTES", 1)  # a record each
+    subset, original = choose(large.dataset), storage.read_range
+    read: list[int] = []
+
+    def counted(path: str, begin: int, end: int) -> bytes:
+        read.append(begin)
+        return original(path, begin, end)
+
+    monkeypatch.setattr(storage, "read_range", counted)
+    for host in range(hosts):
+        parts = batches_of(subset, 64, 1, ReplicaSlices(1, hosts, host)).dataset()
+        before = len(read)
+        list(parts.take(6))
+        # One part more is made ahead.
+        assert 6 * 64 // hosts <= len(read) - before <= 8 * 64 // hosts
 
 
 @pytest.mark.parametrize(
@@ -151,149 +141,178 @@ def test_the_order_is_a_function_of_seed_and_epoch_alone(
 )
 def test_the_stream_resumes_at_every_position(dataset: DataSet, choice: dict[str, Any]) -> None:
     subset = choose(dataset, **choice)
-
-    def stream(start: int) -> Any:
-        return order.training_records(subset, READ_OPTIONS, 3, start).as_numpy_iterator()
-
-    assert_resumes(stream, subset.num_records + 4)
+    batches = batches_of(subset, 1, 3)
+    assert_resumes(lambda start: batches.dataset(start).as_numpy_iterator(), subset.num_records + 4)
 
 
-def test_resuming_opens_no_shard_of_a_section_that_was_read(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+def test_a_resumed_stream_reads_a_piece_of_each_stream_at_most(
+    large: Subset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order, "SHUFFLE_BUFFER_BYTES", 8_000)
-    subset = choose(make_set(tmp_path, [[0] * 5] * 40))
-    start = 160
-    whole = _stream(subset, 400, seed=3)
-    read = set(whole[200:300])
-    behind = [k for k in range(40) if {5 * k + i for i in range(5)} <= read]
-    assert len(behind) == 20
-    stream = order.training_records(subset, READ_OPTIONS, 3, 200 + start).take(40)
-    for k in behind:
-        pathlib.Path(subset.split.shards[k].path).rename(tmp_path / f"away-{k}")
-    assert [int(record) for _, record in stream.as_numpy_iterator()] == whole[360:]
-    assert all(payload for payload, _ in stream.as_numpy_iterator())
-    for k in behind:
-        (tmp_path / f"away-{k}").rename(subset.split.shards[k].path)
-    assert _stream(subset, 80, seed=3, start=360)[:40] == whole[360:]
+    read: list[Any] = []
+    original = storage.read_range
+
+    def counted(*asked: Any) -> bytes:
+        read.append(asked)
+        return original(*asked)
+
+    monkeypatch.setattr(storage, "read_range", counted)
+    for start in (1, 200, 396):
+        read.clear()
+        next(batches_of(large, 1, 3).dataset(start).as_numpy_iterator())
+        assert 1 <= len(read) <= 4  # its own, that of the next record, and of those before
 
 
 def test_only_records_of_the_classes_that_pass_the_filters_are_read(dataset: DataSet) -> None:
     expected = [i for i, label in enumerate(LABELS) if label in (0, 2) and i >= 5]
     subset = choose(dataset, classes=("cat", "ant"), filters=("number>=5",))
-    stream = _stream(subset, 2 * len(expected))
-    assert [sorted(p) for p in _passes(stream, len(expected))] == [expected] * 2
-    once = order.ordered_records(subset, READ_OPTIONS)
-    assert once.cardinality() == len(expected)
-    assert sorted(int(record) for _, record in once.as_numpy_iterator()) == expected
+    assert sorted(stream_of(subset, len(expected))) == expected
+    assert stream_of(subset, 100, None) == expected
 
 
 def test_sampling_reads_every_class_exactly_as_often_as_the_largest(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path,
 ) -> None:
-    monkeypatch.setattr(order, "INSPECT_RECORDS", 4)
     labels = [0] * 11 + [1] * 4 + [2]
-    dataset = make_set(tmp_path, [labels[k::3] for k in range(3)])
+    subset = choose(make_set(tmp_path, [labels[k::3] for k in range(3)]), balance="sampling")
     label_of = [label for k in range(3) for label in labels[k::3]]
-    subset = choose(dataset, balance="sampling")
     assert subset.num_records == 33
-    extra = []
-    for one_pass in _passes(_stream(subset, 99), 33):
-        times = Counter(one_pass)
-        assert Counter(label_of[record] for record in one_pass) == {0: 11, 1: 11, 2: 11}
-        assert {times[r] for r in times if label_of[r] == 0} == {1}
-        assert {times[r] for r in times if label_of[r] == 1} == {2, 3}
-        assert len(times) == len(labels)
-        extra.append({r for r in times if label_of[r] == 1 and times[r] == 3})
-    assert len(set(map(frozenset, extra))) > 1  # not always the same ones
-    once = order.ordered_records(subset, READ_OPTIONS)
-    assert sorted(int(r) for _, r in once.as_numpy_iterator()) == list(range(len(labels)))
-
-
-def test_copies_of_a_record_are_spread_over_the_pass(tmp_path: pathlib.Path) -> None:
-    subset = choose(make_set(tmp_path, [[0] * 30, [1]]), ("ant", "bee"), balance="sampling")
-    places = [i for i, record in enumerate(_stream(subset, 60)) if record == 30]
-    assert len(places) == 30 and max(places) - min(places) > 40
-    assert sum(b - a == 1 for a, b in zip(places, places[1:], strict=False)) < 25
+    stream = stream_of(subset, 99)
+    for k in range(3):
+        of_pass = stream[33 * k : 33 * (k + 1)]
+        assert Counter(label_of[record] for record in of_pass) == {0: 11, 1: 11, 2: 11}
+        assert len({*of_pass}) == len(labels)
+    assert stream_of(subset, 100, None) == list(range(len(labels)))
 
 
 @pytest.mark.parametrize(
-    "choice",
-    [
-        {},
-        {"classes": ("bee", "cat")},
-        {"filters": ("number<1000",)},
-        {"balance": "sampling"},
-        {"balance": "sampling", "classes": ("bee", "ant")},
-    ],
-    ids=str,
+    "choice", [{}, {"classes": ("bee", "cat")}, {"balance": "sampling"}], ids=str
 )
-def test_empty_records_keep_the_places_of_those_that_broke(
+def test_empty_and_masked_records_keep_their_places(
     tmp_path: pathlib.Path, choice: dict[str, Any]
 ) -> None:
     labels = [i % 3 for i in range(13)]
-    sound = make_set(tmp_path / "sound", [labels[:6], labels[6:]])
-    empty = make_set(tmp_path / "empty", [labels[:6], labels[6:]], empty=(1, 4, 7, 10))
-    whole = choose(empty, **choice)
-    assert _stream(whole, 40) == _stream(choose(sound, **choice), 40)
-    once = list(order.ordered_records(whole, READ_OPTIONS).as_numpy_iterator())
-    assert [not payload for payload, _ in once] == [number in (1, 4, 7, 10) for _, number in once]
+    sound = choose(make_set(tmp_path / "sound", [labels[:6], labels[6:]]), **choice)
+    holes = make_set(tmp_path / "empty", [labels[:6], labels[6:]], empty=(1, 4, 7, 10))
+    empty = choose(holes, **choice)
+    masked = dataclasses.replace(sound, broken=frozenset({1, 4, 7, 10}))
+    assert stream_of(masked, 40) == stream_of(sound, 40)
+    for subset in (empty, masked):
+        for payloads, numbers in batches_of(subset, 8).dataset().take(5).as_numpy_iterator():
+            assert [not one for one in payloads] == [n in (1, 4, 7, 10) for n in numbers]
 
 
-@pytest.mark.parametrize("filters", [(), ("number>=0",)])
-@pytest.mark.parametrize("change", [-1, 1, 2])
-def test_another_number_of_records_than_counted_is_an_error(
-    tmp_path: pathlib.Path, change: int, filters: tuple[str, ...]
+def spoil(subset: Subset, record: int, at: int = 20) -> pathlib.Path:
+    """Flips a bit of a record, `at` bytes behind its header's begin."""
+    reader, pieces = PieceReader(subset, READ_OPTIONS), subset.pieces
+    piece = int(np.searchsorted(pieces.first, record, side="right")) - 1
+    place = reader.places(piece)[record - int(pieces.first[piece])]
+    path = pathlib.Path(subset.split.shards[int(pieces.shard[piece])].path)
+    data = bytearray(path.read_bytes())
+    data[place.offset_bytes + at] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("at", [20, 3], ids=["payload", "length"])
+def test_a_damaged_record_fails_in_its_own_batch_and_harms_no_other(
+    tmp_path: pathlib.Path, at: int
 ) -> None:
-    dataset = make_set(tmp_path, [[0] * 4, [0] * 4])
-    shard = dataset.splits["train"].shards[1]
-    write_records(shard.path, [record_of(i, 0) for i in range(4 + change)])
-    subset = choose(dataset, filters=filters)
-    with pytest.raises(tf.errors.FailedPreconditionError):
-        _stream(subset, 16)
-    with pytest.raises(tf.errors.FailedPreconditionError):
-        list(order.ordered_records(subset, READ_OPTIONS))
+    subset = choose(make_set(tmp_path, [[0] * 20] * 3))
+    path = spoil(subset, 27, at)
+    places = training_order(subset, 4, 0).records_at(0, 60).tolist()
+    parts = batches_of(subset).dataset().as_numpy_iterator()
+    for _ in range(places.index(27) // 4):
+        next(parts)
+    with pytest.raises(tf.errors.OpError, match="RecordError: .*record 7 at byte .*checksum"):
+        next(parts)
+    reader = PieceReader(subset, READ_OPTIONS)
+    found = [one for k in range(len(subset.pieces)) for one in reader.read(k)]
+    assert [i for i, one in enumerate(found) if isinstance(one, RecordError)] == [27]
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(size - 10)
+    last = reader.read(int(np.flatnonzero(subset.pieces.shard == 1)[-1]))[-1]
+    assert isinstance(last, RecordError) and "ends inside the record" in last.reason
+    path.unlink()
+    gone = reader.read(int(np.flatnonzero(subset.pieces.shard == 1)[0]))
+    assert {one.reason for one in gone if isinstance(one, RecordError)} == {"the file is missing"}
 
 
-def test_shards_of_one_class_each_are_mixed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+def test_a_record_of_another_length_than_indexed_is_damaged(tmp_path: pathlib.Path) -> None:
+    subset = choose(make_set(tmp_path, [[0] * 2]))
+    path = pathlib.Path(subset.split.shards[0].path)
+    size = path.stat().st_size
+    short = frame_record(b"short")
+    path.write_bytes(short + path.read_bytes()[len(short) :])
+    assert path.stat().st_size == size
+    (first, *_) = PieceReader(subset, READ_OPTIONS).read(0)
+    assert isinstance(first, RecordError) and "another length than the" in first.reason
+
+
+def test_reads_that_wait_are_made_ahead_in_parallel_and_change_no_order(
+    large: Subset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order, "SHUFFLE_BUFFER_BYTES", 8_000)
-    shards = [[k % 3] * 4 for k in range(3 * sources.OPEN_SHARDS)]
-    dataset = make_set(tmp_path, shards, shard_by="class")
-    label_of = [label for shard in shards for label in shard]
-    stream = [label_of[record] for record in _stream(choose(dataset), len(label_of))]
-    assert all(len(set(stream[i : i + 12])) == 3 for i in range(0, len(stream), 12))
+    """A stand-in of a slow disk: a read returns when eight others have been asked for."""
+    expected = stream_of(large, 500, 5)
+    gate, original = threading.Barrier(8), storage.read_range
+    waited: list[int] = []
+
+    def slow(path: str, begin: int, end: int) -> bytes:
+        if len(waited) < 64:
+            waited.append(gate.wait(60))
+        return original(path, begin, end)
+
+    monkeypatch.setattr(storage, "read_range", slow)
+    batches = batches_of(large, 64, 5)
+    batches.source.is_remote = True
+    found = [n for _, numbers in batches.dataset().take(8).as_numpy_iterator() for n in numbers]
+    assert found == training_order(large, 64, 5).records_at(0, 512).tolist()
+    assert len(waited) >= 64 and sorted(expected[:400]) == list(range(400))
 
 
-def test_the_shuffle_buffer_is_bounded_in_bytes(dataset: DataSet) -> None:
-    subset = choose(dataset)
-    assert order.shuffle_records(subset) == NUM_RECORDS
-    huge = Shard("x", 1000, 10 * order.SHUFFLE_BUFFER_BYTES)
-    split = dataclasses.replace(subset.split, shards=(huge,))
-    named = dataclasses.replace(subset.dataset, splits={"train": split})
-    large = dataclasses.replace(subset, dataset=named, split=split, num_records=1000)
-    assert order.shuffle_records(large) == 100
-
-
-@pytest.mark.parametrize(
-    ("shards", "share", "shown"),
-    [(2, 0.02, "has 2 shards, and the shuffle buffer holds 2%"), (16, 0.1, "16 shards"),
-     (2, 0.6, None), (64, 0.02, None)],
-)  # fmt: skip
-def test_shards_too_few_to_mix_are_warned_of(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    shards: int,
-    share: float,
-    shown: str | None,
+def test_a_disk_whose_reads_take_long_is_read_ahead_like_a_store(
+    large: Subset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subset = choose(make_set(tmp_path, [[0] * (640 // shards)] * shards))
-    monkeypatch.setattr(order, "SHUFFLE_BUFFER_BYTES", int(share * subset.split.num_bytes))
-    first, second = (np.argsort(one).tolist() for one in _passes(_stream(subset, 1280), 640))
-    assert (statistics.correlation(first, second) > 0.5) == (shown is not None)
-    warning = order.order_warning(subset)
-    assert (warning is None) if shown is None else (shown in str(warning))
-    if warning:
-        remedy = f"imageshards build --input {tmp_path} --output NEW --num_shards train=64"
-        assert remedy in warning
+    threads: set[str] = set()
+    original = storage.read_range
+
+    def noted(path: str, begin: int, end: int) -> bytes:
+        threads.add(threading.current_thread().name.rpartition("_")[0])
+        return original(path, begin, end)
+
+    monkeypatch.setattr(storage, "read_range", noted)
+    list(batches_of(large, 64, 5).dataset().take(6))
+    assert threads == {"imageshards-records"}
+    monkeypatch.setattr("trainer.reader.records._SLOW_READ_SEC", -1.0)
+    list(batches_of(large, 64, 5).dataset().take(6))
+    assert threads == {"imageshards-records", "imageshards-ahead"}
+
+
+@pytest.mark.parametrize(("times", "told"), [(3, None), (4, "tired")])
+def test_a_read_that_fails_is_tried_again(
+    dataset: DataSet, monkeypatch: pytest.MonkeyPatch, times: int, told: str | None
+) -> None:
+    failures, original = [OSError(5, "tired")] * times, storage.read_range
+
+    def unsteady(*asked: Any) -> bytes:
+        if failures:
+            raise failures.pop()
+        return original(*asked)
+
+    monkeypatch.setattr(storage, "read_range", unsteady)
+    monkeypatch.setattr(pieces_module, "RETRY_SEC", 0.0)
+    parts = batches_of(choose(dataset)).dataset().as_numpy_iterator()
+    if told is None:
+        assert len(next(parts)[1]) == 4
+        return
+    with pytest.raises(tf.errors.OpError, match=told):
+        next(parts)
+
+
+def test_iterators_of_one_dataset_do_not_disturb_each_other(dataset: DataSet) -> None:
+    made = batches_of(choose(dataset), 4, 2).dataset()
+    expected = [numbers.tolist() for _, numbers in made.take(12).as_numpy_iterator()]
+    several = [made.take(12).as_numpy_iterator() for _ in range(7)]
+    for k in range(12):
+        for one in several:
+            assert next(one)[1].tolist() == expected[k]

@@ -1,0 +1,107 @@
+"""Pieces of shards: runs of records that are read at once, cut by the data set's index."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from imageshards import storage
+from imageshards.index import read_shard_index
+from imageshards.manifest import load_manifest
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trainer.dataset.spec import DataSet, Split
+
+# One seek and one read. The order depends on it: it is the same wherever shards are.
+PIECE_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pieces:
+    """All pieces of a split, in the order of its records; arrays have an entry for each.
+
+    Attributes:
+        shard: Number of the shard within the split, int64.
+        first: Number of the first record within the split, int64.
+        count: Records, at least one, int64.
+        offset: Where it begins in its shard, in bytes, int64.
+        num_bytes: Its length, framing included, int64.
+    """
+
+    shard: np.ndarray[Any, Any]
+    first: np.ndarray[Any, Any]
+    count: np.ndarray[Any, Any]
+    offset: np.ndarray[Any, Any]
+    num_bytes: np.ndarray[Any, Any]
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+    @staticmethod
+    def cut(shards: Sequence[np.ndarray[Any, Any]]) -> Pieces:
+        """Pieces of the records that begin in the same `PIECE_BYTES` of a shard.
+
+        Args:
+            shards: Of each the sizes of its records in bytes, with their framing.
+        """
+        import numpy as np
+
+        columns: list[list[Any]] = [[], [], [], [], []]
+        first = 0
+        for number, sizes in enumerate(shards):
+            ends = np.cumsum(sizes)
+            offsets = ends - sizes
+            begins = np.flatnonzero(np.diff(offsets // PIECE_BYTES, prepend=-1))
+            stops = np.append(begins[1:], len(sizes))[: len(begins)]
+            of_shard = (
+                np.full(len(begins), number), first + begins, stops - begins, offsets[begins],
+                ends[stops - 1] - offsets[begins],
+            )  # fmt: skip
+            for column, values in zip(columns, of_shard, strict=True):
+                column.append(values)
+            first += len(sizes)
+        return Pieces(*(np.concatenate([[], *column]).astype(np.int64) for column in columns))
+
+
+def read_pieces(dataset: DataSet, split: Split) -> Pieces:
+    """The pieces of a split, as the data set's index tells them.
+
+    Raises:
+        UserError: There is no index, or it is damaged.
+    """
+    return Pieces.cut(
+        [sizes for part, own in dataset.by_part(split) for sizes in _sizes_in(part, own)]
+    )
+
+
+def shard_sizes(dataset: DataSet, split: Split, shard: int) -> np.ndarray[Any, Any]:
+    """The sizes of the records of one shard of a split, with their framing, in bytes.
+
+    Raises:
+        UserError: There is no index, or it is damaged.
+    """
+    for part, own in dataset.by_part(split):
+        if shard < len(own.shards):
+            return _sizes_in(part, own, shard)[0]
+        shard -= len(own.shards)
+    raise IndexError(shard)
+
+
+def _sizes_in(
+    dataset: DataSet, split: Split, shard: int | None = None
+) -> list[np.ndarray[Any, Any]]:
+    """Of every shard the sizes of its records; or of one shard alone."""
+    import pyarrow as pa
+
+    if not split.shards:
+        return []
+    shards = load_manifest(dataset.data, "⟦--data⟧", adopted=True)["splits"][split.name]["shards"]
+    schema = pa.schema([("num_bytes", pa.int64())])
+    tables = storage.map_concurrently(
+        lambda shard: read_shard_index(dataset.data, shard, schema, "⟦--data⟧"),
+        shards if shard is None else shards[shard : shard + 1],
+    )
+    return [table["num_bytes"].to_numpy() for table in tables]

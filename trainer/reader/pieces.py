@@ -1,0 +1,102 @@
+"""Pieces of shards as they are read: whole records, and what is wrong with damaged ones."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Sequence
+
+from imageshards import storage
+from imageshards.tfrecord import Record, RecordError, scan_records, split_records
+from trainer.cluster.connection import note_work
+from trainer.dataset.pieces import shard_sizes
+from trainer.dataset.spec import ReadOptions, Subset
+from trainer.reader.shard_cache import cache_on_disk
+
+# How often a read that fails is tried, and the first of the pauses between, which double.
+ATTEMPTS = 4
+RETRY_SEC = 1.0
+# What another attempt would not change.
+_FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+
+
+class PieceReader:
+    """Reads pieces of the shards of a split, or of the copies that `read_options` asks for.
+
+    Raises:
+        UserError: There is no room for the copies.
+    """
+
+    def __init__(self, subset: Subset, read_options: ReadOptions) -> None:
+        self._subset = subset
+        self._shards = cache_on_disk(subset, read_options).split.shards
+        # Whether reads wait for something else than this machine.
+        self.is_remote = not all(storage.is_local(shard.path) for shard in self._shards)
+
+    def read(self, piece: int) -> Sequence[bytes | RecordError]:
+        """The records of a piece, or in their place what is wrong with them.
+
+        Raises:
+            OSError, StorageError: It cannot be read, tried several times.
+        """
+        pieces = self._subset.pieces
+        begin, size = int(pieces.offset[piece]), int(pieces.num_bytes[piece])
+        path = self._shards[int(pieces.shard[piece])].path
+        data = self._bytes(path, begin, begin + size)
+        records = split_records(data)
+        if records is not None and len(records) == pieces.count[piece]:
+            return records
+        return [one.payload if isinstance(one, Record) else one for one in self.places(piece, data)]
+
+    def places(self, piece: int, data: bytes | None = None) -> list[Record | RecordError]:
+        """The same with the place of each record in its shard, which the index tells.
+
+        Args:
+            piece: Its number.
+            data: Its bytes; None to read them.
+        """
+        pieces = self._subset.pieces
+        shard, first = int(pieces.shard[piece]), int(pieces.first[piece])
+        path = self._shards[shard].path
+        number = first - self._subset.split.starts[shard]
+        sizes = shard_sizes(self._subset.dataset, self._subset.split, shard)
+        sizes = sizes[number : number + int(pieces.count[piece])]
+        offset = begin = int(pieces.offset[piece])
+        if data is None:
+            data = self._bytes(path, begin, begin + int(sizes.sum()))
+        found: list[Record | RecordError] = []
+        for size in sizes.tolist():
+            framed = data[offset - begin : offset - begin + size]
+            found.append(_record(path, number, offset, framed, size))
+            number, offset = number + 1, offset + size
+        return found
+
+    def _bytes(self, path: str, begin: int, end: int) -> bytes:
+        """Bytes of a file; none of one that is missing."""
+        for attempt in range(ATTEMPTS):
+            note_work()
+            try:
+                return storage.read_range(path, begin, end)
+            except FileNotFoundError:
+                return b""
+            except OSError as e:
+                if attempt + 1 == ATTEMPTS or isinstance(e, _FINAL):
+                    raise
+                time.sleep(RETRY_SEC * 2**attempt)
+        raise RuntimeError("not reached")
+
+
+def _record(path: str, number: int, offset: int, framed: bytes, size: int) -> Record | RecordError:
+    """The record of these bytes, `size` if it is whole."""
+    reason = ""
+    if not framed:
+        there = not storage.is_local(path) or os.path.exists(path)
+        reason = "the file ends before it" if there else "the file is missing"
+    elif (found := next(scan_records(io.BytesIO(framed), path), None)) is not None:
+        if isinstance(found, RecordError):
+            reason = found.reason
+        elif found.next_offset_bytes == size:
+            return found._replace(number=number, offset_bytes=offset)
+    reason = reason or f"it has another length than the {size} bytes that the index says"
+    return RecordError(path, number, offset, reason)
