@@ -359,7 +359,7 @@ class RunConfig:
             raise uneven_batch(batch_size, self.replicas)
 
 
-def uneven_batch(batch_size: int, replicas: int) -> UserError:
+def uneven_batch(batch_size: int, replicas: int, noun: str = "replica") -> UserError:
     """The error for a global batch that replicas cannot share equally.
 
     Keras divides each replica's loss by the size of its share, so the examples of a smaller
@@ -367,6 +367,6 @@ def uneven_batch(batch_size: int, replicas: int) -> UserError:
     """
     nearest = max(replicas, round(batch_size / replicas) * replicas)
     return UserError(
-        f"⟦--batch_size⟧ received {batch_size}, which {counted(replicas, 'replica')} cannot share "
+        f"⟦--batch_size⟧ received {batch_size}, which {counted(replicas, noun)} cannot share "
         f"equally; expected a multiple of {replicas}, for example {nearest}."
     )

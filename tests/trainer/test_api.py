@@ -129,6 +129,21 @@ def test_numpy_batches_are_those_of_the_dataset(data: Data) -> None:
     assert_equal(list(val.as_numpy()), taken(val.dataset(), val.steps))
 
 
+@pytest.mark.parametrize("augment", ["light", flip_and_soften], ids=["level", "function"])
+def test_processes_get_their_parts_of_every_batch(data: Data, augment: Any) -> None:
+    made = data.train(batch_size=6, seed=2, augment=augment)
+    whole = list(itertools.islice(made.as_numpy(4), 3))
+    for k in range(3):
+        own = itertools.islice(made.as_numpy(4, process_index=k, process_count=3), 3)
+        for batch, part in zip(whole, own, strict=True):
+            for values, mine in zip(batch, part, strict=True):
+                np.testing.assert_array_equal(mine, values[2 * k : 2 * k + 2])
+    with pytest.raises(ims.UserError, match="batch_size received 6, which 4 processes cannot"):
+        made.dataset(process_count=4)
+    with pytest.raises(ims.UserError, match="process_index received 3 of process_count 3; expec"):
+        made.dataset(process_index=3, process_count=3)
+
+
 def test_the_picture_comes_alone_and_every_shape_is_static_but_for_a_short_last_batch(
     data: Data,
 ) -> None:

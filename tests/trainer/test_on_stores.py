@@ -122,10 +122,13 @@ def test_batches_are_those_of_the_local_data_set(
     # One store without further flags, the other with some: each combination takes seconds.
     flags = [] if store.scheme == "s3" else ["--classes", "square,circle"]
     expected = _opened(local, *flags)
-    got = _opened(remote, *flags, "--cache_folder", tmp_path / "near")
+    got = _opened(remote, *flags)
     assert _fingerprint(got) == _fingerprint(expected)
     assert got[0].subset.split.shards[0].path.startswith(remote)
+    store.clear()
     _assert_same(_batches(got), _batches(expected))
+    # Ranges are read in place: each piece of a shard, here its only one, once as a pass begins.
+    assert 5 <= _shard_reads(store) and not (tmp_path / "home").exists()
 
 
 def test_shards_are_copied_once_for_all_runs(
@@ -136,7 +139,7 @@ def test_shards_are_copied_once_for_all_runs(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     store.clear()
-    copies = _copies(_opened(remote))
+    copies = _copies(_opened(remote, "--cache", "disk"))
     assert sorted(copies.values()) == sorted(p.read_bytes() for p in local.glob("*.tfrecord"))
     assert _shard_reads(store) == 10
     near = tmp_path / "home" / "imageshards" / "shards"
@@ -144,7 +147,7 @@ def test_shards_are_copied_once_for_all_runs(
     said = capfd.readouterr().err
     assert said.count("copying 5 shards (0.00 GB) to") == 2 and str(near) in said
     store.clear()
-    assert _copies(_opened(remote)) == copies
+    assert _copies(_opened(remote, "--cache", "disk")) == copies
     # Their sizes are compared with the manifest, nothing is read again.
     assert not _shard_reads(store)
     assert not capfd.readouterr().err
@@ -157,7 +160,7 @@ def test_other_shards_than_the_manifest_names_are_refused(
     raw["splits"]["train"]["shards"][2]["sha256"] = "0" * 64
     storage.write(f"{remote}/manifest.json", json.dumps(raw))
     with pytest.raises(UserError, match=r"train-00002-of-00005.tfrecord has another SHA-256 than"):
-        _copies(_opened(remote))
+        _copies(_opened(remote, "--cache", "disk"))
     near = tmp_path / "home" / "imageshards" / "shards"
     names = [path.name for path in near.rglob("*") if path.is_file()]
     assert len(names) <= 4 and not any("00002" in name or "part" in name for name in names)
@@ -185,7 +188,7 @@ def test_records_of_others_are_adopted_and_read_like_local_ones(
     expected, *others = (_opened(f) for f in (str(here), there, pointing))
     for got in others:
         assert _fingerprint(got) == _fingerprint(expected)
-        assert sorted(_copies(got).values()) == sorted(p.read_bytes() for p in here.glob("*.tfr*"))
+        _assert_same(_batches(got), _batches(expected))
 
 
 def test_pictures_in_buckets_are_found_and_read(store: StoreServer) -> None:
@@ -216,7 +219,7 @@ def test_the_folder_for_copies_is_checked(
     local: pathlib.Path, remote: str, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"copied first, but .* name another one by --cache_fol"):
-        _copies(_opened(remote, "--cache_folder", tmp_path / "file"))
+    with pytest.raises(UserError, match=r"cannot be filled .* name another one by --cache_fol"):
+        _copies(_opened(remote, "--cache", "disk", "--cache_folder", tmp_path / "file"))
     with pytest.raises(UserError, match="no shards of --data .* are copied; leave it out, or copy"):
         _opened(local, "--cache_folder", tmp_path)

@@ -48,7 +48,9 @@ def resolve_augment_on(augment_on: str, gpus: int) -> str:
     return "device" if gpus > 0 else "host"
 
 
-def check_pairs(level: str, batch_size: int, replicas: int, mix: bool = True) -> None:
+def check_pairs(
+    level: str, batch_size: int, replicas: int, mix: bool = True, noun: str = "replica"
+) -> None:
     """Refuses batches in which a pair of pictures to mix would fall on two replicas.
 
     Raises:
@@ -60,7 +62,7 @@ def check_pairs(level: str, batch_size: int, replicas: int, mix: bool = True) ->
     multiple = 2 * replicas
     nearest = max(multiple, round(batch_size / multiple) * multiple)
     raise UserError(
-        f"⟦--batch_size⟧ received {batch_size} with {counted(replicas, 'replica')}, which "
+        f"⟦--batch_size⟧ received {batch_size} with {counted(replicas, noun)}, which "
         f"⟦--augment strong|augment='strong'⟧ mixes in pairs; expected a multiple of {multiple}, "
         f"for example {nearest}, or ⟦--augment light|augment='light'⟧."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -190,7 +191,6 @@ class Subset:
         filters: What every record has to pass, as `--where` gives it.
         num_records: Records in one pass (an epoch), copies included.
         class_counts: Records per class, copies not counted; None where they are not counted.
-        pieces: Of the whole split.
         sampling: Whether records of rare classes are repeated, so that every class comes
             equally often: max(class_counts) times in each pass.
         class_weights: One weight in the loss per class; None where all weigh 1.
@@ -208,12 +208,18 @@ class Subset:
     filters: tuple[str, ...]
     num_records: int
     class_counts: tuple[int, ...] | None
-    pieces: Pieces = dataclasses.field(repr=False, compare=False)
     sampling: bool = False
     class_weights: tuple[float, ...] | None = None
     record_classes: Any = dataclasses.field(default=None, repr=False, compare=False)
     mix: tuple[MixPart, ...] = ()
     broken: frozenset[int] = frozenset()
+
+    @functools.cached_property
+    def pieces(self) -> Pieces:
+        """Those of the whole split, read from the index when they are first asked for."""
+        from trainer.dataset.pieces import read_pieces
+
+        return read_pieces(self.dataset, self.split)
 
     @property
     def balance(self) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 from imageshards.errors import UserError
 from trainer.dataset.filters import parse_filters
 from trainer.dataset.index import record_classes
-from trainer.dataset.pieces import read_pieces
 from trainer.dataset.spec import DataSet, Split, Subset
 
 
@@ -37,7 +36,7 @@ def select(
     ids = tuple(_class_id(dataset, name) for name in names)
     subset = Subset(
         dataset, split, names, ids if classes else None, tuple(filters), split.num_records,
-        known_counts(dataset, split), read_pieces(dataset, split),
+        known_counts(dataset, split),
     )  # fmt: skip
     to_count = balance != "none" and subset.class_counts is None
     if classes or filters or balance == "sampling" or to_count:

@@ -13,8 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError, names_arguments
-from trainer.augment.augmentation import Augmentation, AugmentFunction, make_augmentation
-from trainer.config import ReadConfig
+from trainer.augment.augmentation import (
+    Augmentation,
+    AugmentFunction,
+    check_pairs,
+    make_augmentation,
+)
+from trainer.config import ReadConfig, uneven_batch
 from trainer.dataset.manifest import check_shards, train_split, validation_split
 from trainer.dataset.open import (
     open_dataset,
@@ -165,11 +170,16 @@ class TrainingData:
         )
 
     @names_arguments(data="path")
-    def dataset(self, start_step: int = 0) -> tf.data.Dataset:
+    def dataset(
+        self, start_step: int = 0, *, process_index: int = 0, process_count: int = 1
+    ) -> tf.data.Dataset:
         """Endless batches from `start_step` on, for Keras's `fit`.
 
         Args:
             start_step: How many batches of the stream were trained on before.
+            process_index: Which of several processes asks, each of which gets its part of every
+                batch and reads little more than that (JAX, PyTorch with several).
+            process_count: How many there are; `batch_size` is a multiple of it.
 
         Returns:
             A dataset of (inputs, label, sample_weight), with static shapes and its options set:
@@ -179,7 +189,20 @@ class TrainingData:
             - label: int64 [batch]; float32 [batch, classes] after mixing;
             - sample_weight: float32 [batch].
         """
-        return _for_keras(self.batches(start_step), self.augmentation.device)
+        if process_count < 1 or not 0 <= process_index < process_count:
+            raise UserError(
+                f"process_index received {process_index} of process_count {process_count}; "
+                "expected 0 to one less than the number of processes."
+            )
+        if self.batch_size % process_count:
+            raise uneven_batch(self.batch_size, process_count, "process")
+        if isinstance(self.augment, str):
+            mixes = not self.model_inputs.features
+            check_pairs(self.augment, self.batch_size, process_count, mixes, "process")
+            slices = ReplicaSlices(1, process_count, process_index)
+            return _for_keras(self.batches(start_step, slices), self.augmentation.device)
+        whole = _for_keras(self.batches(start_step))  # what a function is given
+        return whole if process_count == 1 else whole.map(_part(process_index, process_count))
 
     @property
     def element_spec(self) -> Any:
@@ -197,9 +220,9 @@ class TrainingData:
             label = tf.TensorSpec([self.batch_size, len(self.classes)], tf.float32)
         return inputs, label, weight
 
-    def as_numpy(self, start_step: int = 0) -> Iterator[tuple[Any, Any, Any]]:
-        """The batches of `dataset(start_step)` as NumPy arrays, for JAX or scikit-learn."""
-        return iter(self.dataset(start_step).as_numpy_iterator())
+    def as_numpy(self, start_step: int = 0, **process: int) -> Iterator[tuple[Any, Any, Any]]:
+        """The batches of `dataset(start_step, …)` as NumPy arrays, for JAX or scikit-learn."""
+        return iter(self.dataset(start_step, **process).as_numpy_iterator())
 
     def batches(self, start_step: int = 0, slices: ReplicaSlices = WHOLE) -> tf.data.Dataset:
         """The same as `trainer.dataset.spec.Batch`es, which tell positions and records, too.
@@ -315,6 +338,17 @@ def open_data(
         return train, None
     subset = select(config, dataset, validation)
     return train, EvaluationData(subset, options, inputs, config.batch_size)
+
+
+def _part(process_index: int, process_count: int) -> Callable[..., Any]:
+    """A function of whole batches that takes the part of one process."""
+    import tensorflow as tf
+
+    def part(values: Any) -> Any:
+        share = values.shape[0] // process_count
+        return values[process_index * share : (process_index + 1) * share]
+
+    return lambda *batch: tf.nest.map_structure(part, batch)
 
 
 def _for_keras(

@@ -81,8 +81,17 @@ def without_copies(subset: Subset) -> Subset:
     return dataclasses.replace(subset, sampling=False, num_records=sum(subset.class_counts))
 
 
+def bytes_share(batch_size: int, hosts: int) -> float:
+    """The share of the streams that a host opens, at most; 1 / hosts where they can be shared."""
+    deal, share = Deal.of_batch(batch_size), batch_size // hosts
+    parts = (deal.streams_of(k * share, (k + 1) * share, batch_size) for k in range(hosts))
+    return max(map(len, parts)) / deal.streams
+
+
 def stream_shares(subset: Subset, batch_size: int) -> list[float]:
-    """Of each data set of a mix, the share of the streams that it gets."""
+    """Of each data set of a mix, the share of the streams that it gets; none without a mix."""
+    if not subset.mix:
+        return []
     streams = Deal.of_batch(batch_size).streams
     owned = shared_streams([part.share for part in subset.mix], streams)
     return [len(one) / streams for one in owned]

@@ -6,6 +6,7 @@ reads wait for a store or a network disk the streams' next pieces are read ahead
 
 from __future__ import annotations
 
+import atexit
 import collections
 import time
 import weakref
@@ -28,6 +29,8 @@ READ_AHEAD_THREADS = 32
 # Reads of this machine's disks take less, on average; of so many the first ones are looked at.
 _SLOW_READ_SEC = 0.005
 _LOOKED_AT = 16
+# At the end of the program nobody asks for records any more after so long without.
+_QUIET_SEC, _MOST_ENDING_SEC = 0.1, 5.0
 # Iterators of one dataset that are read in turn; one more begins anew where it was.
 _MOST_FOLLOWERS = 4
 
@@ -95,6 +98,9 @@ class RecordBatches:
         return tf.data.Dataset.range(start_step * replicas, end).map(fetch)
 
     def _fetch(self, part: tf.Tensor) -> Any:
+        _Ending.calls += 1
+        if _Ending.has_begun:
+            raise RuntimeError("the program ends")
         number = int(part)
         follower = self._followers.pop(number, None) or _Follower(self, number)
         batch = follower.next()
@@ -112,6 +118,23 @@ class RecordBatches:
         is_cut = self.slices == ReplicaSlices()
         count = min(self._share, max(0, left))
         return begin, begin + (count if is_cut else self._share), count
+
+
+class _Ending:
+    """The end of the program, and how often TensorFlow has asked for records."""
+
+    has_begun = False
+    calls = 0
+
+
+@atexit.register
+def _end() -> None:
+    # A thread of TensorFlow that is in Python when that ends never comes back, and whoever deletes
+    # its iterator waits for it. They are refused until they have stopped asking.
+    _Ending.has_begun, before, most = True, -1, time.monotonic() + _MOST_ENDING_SEC
+    while before != _Ending.calls and time.monotonic() < most:
+        before = _Ending.calls
+        time.sleep(_QUIET_SEC if before else 0)
 
 
 class _Follower:

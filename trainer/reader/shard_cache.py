@@ -53,8 +53,8 @@ def cache_on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
             _copy_shards(subset.dataset, missing, folder)
     except OSError as e:
         raise UserError(
-            f"⟦--cache⟧ received 'disk', but {folder!r} cannot be filled ({e}); expected a writable "
-            "folder with enough room: name another one by ⟦--cache_folder⟧, or use "
+            f"⟦--cache⟧ received 'disk', but {folder!r} cannot be filled ({e}); expected a "
+            "writable folder with enough room: name another one by ⟦--cache_folder⟧, or use "
             "⟦--cache none|cache='none'⟧."
         ) from e
     copied = tuple(_copied(s, folder) for s in shards)

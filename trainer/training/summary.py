@@ -17,6 +17,8 @@ from trainer.dataset.spec import Batch
 from trainer.models import strategy
 from trainer.output_errors import output_errors
 from trainer.reader.find_broken import BrokenRecord
+from trainer.reader.order import bytes_share, stream_shares
+from trainer.reader.plan import Deal
 from trainer.training.open_run import Run
 
 # Up to this share of the time, waiting for data does not limit the speed.
@@ -47,11 +49,17 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
         f"is {training.num_records / batch_size:.1f} batches, its last records open the next one",
     ]
     shares = [
-        f"{float(part.share):.1%} from {part.subset.dataset.data} (its "
+        f"{share:.1%} from {part.subset.dataset.data} (its "
         f"{counted(part.subset.num_records, 'record')})"
-        for part in training.mix
+        for part, share in zip(training.mix, stream_shares(training, batch_size), strict=True)
     ]
-    lines += [f"mixed: {', '.join(shares)}"] * bool(shares)
+    streams = Deal.of_batch(batch_size).streams
+    lines += [f"mixed: {', '.join(shares)}, of {counted(streams, 'stream')}"] * bool(shares)
+    if (hosts := run.hosts.count) > 1:
+        lines.append(
+            f"each of {counted(hosts, 'host')} reads up to "
+            f"{bytes_share(batch_size, hosts):.1%} of the bytes"
+        )
     if validation is None:
         lines.append(
             "no validation split (validation, val, valid): val_loss and val_accuracy will be null"

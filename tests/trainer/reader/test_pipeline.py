@@ -22,12 +22,14 @@ from tests.support.reader_sets import (
 )
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
+from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, ReplicaSlices, Subset
 
 tf = pytest.importorskip("tensorflow")
 
 from trainer.augment.augmentation import make_augmentation  # noqa: E402
-from trainer.reader import order, pipeline  # noqa: E402
+from trainer.reader import pipeline  # noqa: E402
+from trainer.reader.order import training_order  # noqa: E402
 
 SHARDS = [[0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1], [2, 2, 2, 2, 1, 1], [0] * 6]
 LABELS = [label for shard in SHARDS for label in shard]
@@ -78,8 +80,8 @@ def test_training_batches_are_uint8_endless_and_of_static_shape(dataset: DataSet
 def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int) -> None:
     steps = 3 * NUM_RECORDS // batch_size
     batches = _train(choose(dataset), batch_size, steps)
-    stream = order.training_records(choose(dataset), READ_OPTIONS, 3).take(steps * batch_size)
-    assert _column(batches, "record") == [int(record) for _, record in stream]
+    order = training_order(choose(dataset), batch_size, 3)
+    assert _column(batches, "record") == order.records_at(0, steps * batch_size).tolist()
     assert _column(batches, "position") == list(range(steps * batch_size))
     assert _column(batches, "label") == [LABELS[r] for r in _column(batches, "record")]
     assert set(_column(batches, "weight")) == {1.0}
@@ -280,7 +282,7 @@ def test_memory_stays_within_memory_bytes(dataset: DataSet) -> None:
     subset = choose(dataset)
     small = pipeline.memory_bytes(subset, READ_OPTIONS, 8, MODEL)
     assert small["batches ahead"] == pipeline.PREFETCH_BATCHES * 8 * SIDE_PX * SIDE_PX * 3
-    assert small["shuffle buffer"] <= order.OPEN_SECTIONS * subset.split.num_bytes
+    assert small["pieces"] == len(subset.pieces) * PIECE_BYTES and not small["read ahead"]
     many = ReadOptions(threads=256)
     large = dataclasses.replace(MODEL, size=(512, 512))
     held = pipeline.memory_bytes(subset, many, 256, large)

@@ -35,7 +35,7 @@ def passes_of(pieces: Pieces, batch: int, seed: int | None = 1, **chosen: Any) -
 def read(passes: Passes, deal: Deal, begin: int, end: int) -> list[int]:
     """The records at positions `begin` to `end`, by following the streams from `begin` on."""
     streams: dict[int, Any] = {}
-    found = []
+    found: list[int] = []
     for stream, count in deal.runs(begin, end):
         if stream not in streams:
             rows = passes.rows(stream, int(deal.taken(stream, begin)))
@@ -106,7 +106,7 @@ def test_what_is_chosen_and_repeated_comes_as_often_as_asked(
         assert of_pass == {c: max(counts) for c, n in enumerate(counts) if n}
     # Further copies turn about: after some passes none is more than one behind.
     for c in range(3):
-        copies = [often[i] for i in np.flatnonzero(classes == c)]
+        copies = [often[i] for i in np.flatnonzero(classes == c).tolist()]
         assert not copies or max(copies) - min(copies) <= 1
     filtered = passes_of(pieces_of(shards), batch, classes=classes)
     once = read(filtered, Deal.of_batch(batch), 0, filtered.num_records)

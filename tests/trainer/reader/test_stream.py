@@ -1,4 +1,4 @@
-"""The training stream goes on past broken records and busy stores."""
+"""The training stream goes on past broken records."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.trainer_data import ANY_INDEX, edit_manifest, make_data_set
+from tests.support.trainer_data import make_data_set, rewrite_shard
 from trainer.config import ReadConfig
 from trainer.reader.broken_records import LIST_FILE, BrokenRecordHandler
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader import broken_records, order  # noqa: E402
-from trainer.reader import stream as stream_module  # noqa: E402
 from trainer.reader.batches import TrainingData, open_data  # noqa: E402
 from trainer.reader.stream import TrainingStream, next_batch  # noqa: E402
 
@@ -62,12 +60,7 @@ def _records(folder: pathlib.Path) -> list[bytes]:
 
 
 def _write(folder: pathlib.Path, records: list[bytes]) -> None:
-    with tf.io.TFRecordWriter(str(folder / FILE)) as writer:
-        for record in records:
-            writer.write(record)
-    size = (folder / FILE).stat().st_size
-    shard = {"file": FILE, "num_records": 6, "num_bytes": size, "index": ANY_INDEX}
-    edit_manifest(folder, splits={"train": {"num_records": 6, "shards": [shard]}})
+    rewrite_shard(folder, FILE, records)
 
 
 def _read_all(stream: TrainingStream, steps: int) -> list[Any]:
@@ -121,8 +114,7 @@ def test_a_broken_record_is_named_or_becomes_a_placeholder(
     # Another process leaves it out from the start.
     again, _, knowing = _stream(folder, tmp_path / "o", augment="none", skip_broken=1)
     assert (tmp_path / "o" / LIST_FILE).is_file() and knowing.found == [left_out]
-    assert again.subset == stream.subset
-    assert again.subset.split.shards[0].path.startswith(str(tmp_path / "o"))
+    assert again.subset == stream.subset and again.subset.broken == {2}
 
 
 def test_more_broken_records_than_allowed_are_refused(tmp_path: pathlib.Path) -> None:
@@ -140,55 +132,3 @@ def test_an_error_without_a_broken_record_is_shown_as_it_is(tmp_path: pathlib.Pa
     error = tf.errors.InvalidArgumentError(None, None, "Incompatible shapes: [2] vs. [3]")
     with pytest.raises(UserError, match="Incompatible shapes"):
         stream.handle_broken(error, 0)
-
-
-def _error(kind: Any) -> Any:
-    return kind(None, None, "as a busy store says it\nDetected at node")
-
-
-@pytest.mark.parametrize(
-    ("kind", "times", "told"),
-    [
-        (tf.errors.UnavailableError, 3, None),
-        (tf.errors.ResourceExhaustedError, 1, None),
-        (tf.errors.AbortedError, 4, r"\(AbortedError: as a busy store says it, tried 4 times\)"),
-        (tf.errors.PermissionDeniedError, 1, r"\(PermissionDeniedError: as a busy store says it\)"),
-    ],
-)
-def test_what_no_record_is_to_blame_for_is_tried_again_or_told(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    whole: tuple[pathlib.Path, list[Any]],
-    kind: Any,
-    times: int,
-    told: str | None,
-) -> None:
-    stream, _, _ = _stream(whole[0], tmp_path, augment="none")
-    opened, failures = stream._opened, [_error(kind)] * times
-
-    def unsteady(step: int) -> Any:
-        for k, batch in enumerate(opened(step), step):
-            if k == 1 and failures:
-                raise failures.pop()
-            yield batch
-
-    monkeypatch.setattr(stream, "_opened", unsteady)
-    monkeypatch.setattr(stream_module, "RETRY_SEC", 0.0)
-    monkeypatch.setattr(broken_records, "find_broken", None)  # nothing is looked for
-    if told:
-        with pytest.raises(UserError, match=f"--data received .* split train cannot .*{told}"):
-            _read_all(stream, 3)
-        return
-    for (records, _), expected in zip(_read_all(stream, 3), whole[1], strict=True):
-        assert list(records) == list(expected)
-
-
-def test_an_order_that_hardly_changes_is_warned_of_as_a_run_begins(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    whole: tuple[pathlib.Path, list[Any]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(order, "SHUFFLE_BUFFER_BYTES", 1)
-    _stream(whole[0], tmp_path)
-    assert capsys.readouterr().err.startswith("warning: each epoch will have nearly the order")
