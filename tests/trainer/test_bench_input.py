@@ -38,7 +38,7 @@ def test_json_is_one_object_of_what_the_options_ask_for(shards, capsys):
     figures = figures_for(capsys, "--data", shards, "--batch_size", 8, "--augment_on", "host")
     assert set(figures) == KEYS
     assert figures["pictures"] == [64, 64, 3]
-    assert figures["memory_bytes"]["shuffle buffer"] > 0
+    assert figures["memory_bytes"]["pieces"] > 0
     assert figures["utilization"] is None
     assert list(figures["wait_msec"]) == ["median", "p99", "p99.9", "max"]
 

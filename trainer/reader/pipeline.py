@@ -199,6 +199,8 @@ def _weigh_classes(class_weights: tuple[float, ...]) -> Finish:
 def _options(read_options: ReadOptions) -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
+    # What Python gives is a function of the batch's number: an iterator can be saved.
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     # Fixed parallelism: on few cores the autotuner is unsteady, and slower.
     options.autotune.enabled = False
     # A pool of its own keeps decoding from queueing behind the model's operations.

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from imageshards.tfrecord import RecordError
 from trainer.dataset.pieces import PIECE_BYTES
-from trainer.dataset.spec import ReplicaSlices
+from trainer.dataset.spec import WHOLE, ReplicaSlices
 from trainer.reader.order import Order
 from trainer.reader.plan import Row
 
@@ -85,7 +85,7 @@ class RecordBatches:
 
         Parts are numbered from `start_step` times the replicas of a host on.
         """
-        is_cut = self._total is not None and self.slices == ReplicaSlices()
+        is_cut = self.slices == WHOLE and (self._total or 0) % self._batch_size
         size = None if is_cut else self._share
 
         def fetch(part: Any) -> Any:
@@ -115,7 +115,7 @@ class RecordBatches:
         begin = batch * self._batch_size + self.slices.host * self._of_host
         begin += replica * self._share
         left = self._share if self._total is None else self._total - begin
-        is_cut = self.slices == ReplicaSlices()
+        is_cut = self.slices == WHOLE
         count = min(self._share, max(0, left))
         return begin, begin + (count if is_cut else self._share), count
 

@@ -36,13 +36,13 @@ def test_the_sentence_names_the_slower_side(
 def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    memory = {"shuffle buffer": 64_000_000}
+    memory = {"pieces": 64_000_000}
     pictures = np.full((12, 8, 12, 3), 7, np.uint8)
     batch: dict = {"inputs": {"image": pictures}, "label": np.arange(12) % 3, "weight": np.ones(12)}
     path = show_batch(batch, CLASSES, memory, str(tmp_path / "new"))
     assert path == str(tmp_path / "new" / "report" / "dry_run.png")
     assert capsys.readouterr().out.splitlines() == [
-        "the reader will hold 64 MB (shuffle buffer 64 MB)",
+        "the reader will hold 64 MB (pieces 64 MB)",
         f"one batch, as the model gets it: {path}",
     ]
     with Image.open(path) as sheet:
