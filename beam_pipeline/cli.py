@@ -46,7 +46,6 @@ def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
         image=_of_fields(opt.ImageOptions, args),
         plan=_of_fields(opt.PlanOptions, args),
         urls=_of_fields(opt.UrlOptions, args),
-        about=_of_fields(opt.AboutOptions, args),
     )
     return options, beam_args
 
@@ -91,5 +90,4 @@ def make_parser() -> Parser:
     add_options(parser, opt.UrlOptions, title="images at http:// and https:// addresses in a table")
     add_options(parser, opt.PlanOptions, title="splits and shards")
     add_options(parser, opt.BuildOptions, title="output")
-    add_options(parser, opt.AboutOptions, title="what croissant.json says of the data set")
     return parser

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from beam_pipeline.option_texts import ColumnSpec as ColumnSpec
 from beam_pipeline.option_texts import (
@@ -39,7 +38,6 @@ FIRST_LABELS = (0, 1)
 MAX_SHARDS = 99_999
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+")
-_WEB_ADDRESS = re.compile(r"https?://[^\s/]\S*")
 
 
 def is_split_name(name: str) -> bool:
@@ -236,53 +234,6 @@ class PlanOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class AboutOptions:
-    """What `croissant.json` says of a data set besides what a build knows; None where not given."""
-
-    # fmt: off
-    license: Annotated[str | None, Option(
-        "address or SPDX name of its license", metavar="URL|NAME")] = None
-    creator: Annotated[tuple[str, ...], Option(
-        "a person or organisation that made it; give it again for more",
-        metavar="NAME", action="append")] = ()
-    description: Annotated[str | None, Option(
-        "what it is (default: its numbers of images)", metavar="TEXT")] = None
-    url: Annotated[str | None, Option("address of a page about it", metavar="URL")] = None
-    date_published: Annotated[str | None, Option(
-        "the day it is published", metavar="YYYY-MM-DD")] = None
-    # fmt: on
-
-    def __post_init__(self) -> None:
-        for name, value in dataclasses.asdict(self).items():
-            for text in value if isinstance(value, tuple) else (value,):
-                if text is not None and not text.strip():
-                    raise UserError(f"--{name} received {text!r}; expected a text.")
-        if self.url is not None and not _WEB_ADDRESS.fullmatch(self.url):
-            raise UserError(
-                f"--url received {self.url!r}; expected the address of a page, for example "
-                "https://example.org/photos."
-            )
-        if self.date_published is not None and not _is_date(self.date_published):
-            raise UserError(
-                f"--date_published received {self.date_published!r}; expected a day as YYYY-MM-DD, "
-                "for example 2026-11-22."
-            )
-
-    def given(self) -> dict[str, Any]:
-        """What was given, by the names that schema.org has for it."""
-        said = dataclasses.asdict(self)
-        said["datePublished"] = said.pop("date_published")
-        return {name: value for name, value in said.items() if value}
-
-
-def _is_date(text: str) -> bool:
-    try:
-        return datetime.date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
-
-
-@dataclasses.dataclass(frozen=True)
 class BuildOptions:
     """One build, whole.
 
@@ -335,7 +286,6 @@ class BuildOptions:
     plan_only: Annotated[bool, Option(
         "list and plan, show the shards and why a build would stop (equal keys, columns that do "
         "not fit), and end with its exit code; write nothing")] = False
-    about: AboutOptions = dataclasses.field(default_factory=AboutOptions)
     copied: CopiedColumns | None = None
     given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
     # fmt: on

@@ -177,7 +177,6 @@ def commit_spec(
         shard_by=options.plan.shard_by,
         first_label=options.plan.first_label,
         inputs=tuple((source.input, source.fingerprint or None) for source in options.sources),
-        about=options.about.given(),
         warnings=tuple(text for schema in schemas if schema for text in schema.warnings),
     )
 

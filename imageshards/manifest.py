@@ -203,7 +203,6 @@ _MANIFEST = keyed(
             },
         ),
         "versions": mapped(anything),
-        "about": mapped(anything),
         "warnings": listed(text()),
     },
 )

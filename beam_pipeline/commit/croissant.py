@@ -3,7 +3,7 @@
 Croissant 1.1 (https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html) lists files and
 says what records there are in them. It knows no TFRecord, so the records are the rows of `index/`,
 which say where each one is in which shard. Of what it requires only its name, its files and a
-description follow from a build; license, creator, address and date are given by flags.
+description follow from a build.
 """
 
 from __future__ import annotations
@@ -37,46 +37,19 @@ _CONTEXT: dict[str, Any] = {
     "rai": "http://mlcommons.org/croissant/RAI/",
     "sc": "https://schema.org/",
 }
-_DATA_TYPES = {
-    "string": "sc:Text",
-    "int64": "cr:Int64",
-    "float32": "cr:Float32",
-}
-
-_COLUMNS_SAY: dict[str, dict[str, Any]] = {
-    "key": {"description": "Path of the image below the input, or its id."},
-    "split": {
-        "description": "Split of the data set.",
-        "references": {"field": {"@id": "splits/name"}},
-    },
-    "class_name": {"description": "Name of the class."},
-    "label": {"description": "Label in the record."},
-    "shard": {"description": "TFRecord file that holds the record."},
-    "record": {"description": "Number of the record in its file, from 0."},
-    "offset": {"description": "Byte at which its frame begins."},
-    "num_bytes": {"description": "Size of its frame in bytes."},
-    "source_sha256": {"description": "SHA-256 of the original file."},
-    "source_bytes": {"description": "Size of the original file in bytes."},
-    "width": {"description": "Width of the picture in the record, in pixels."},
-    "height": {"description": "Height of the picture in the record, in pixels."},
-}
+_DATA_TYPES = {"string": "sc:Text", "int64": "cr:Int64", "float32": "cr:Float32"}
 
 
 def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
-    """The text of `croissant.json`, for a manifest that has `--license` and the like in `about`."""
-    about = dict(manifest.get("about", {}))
-    # --creator does not say whether a name is a person's or an organisation's.
-    creators = [{"@type": "sc:Organization", "name": name} for name in about.pop("creator", ())]
+    """The text of `croissant.json` for a data set of this manifest and name."""
     return to_json(
         {
             "@context": dict(sorted(_CONTEXT.items())),
             "@type": "sc:Dataset",
             "name": name,
-            "description": about.pop("description", _description(manifest)),
+            "description": _description(manifest),
             "conformsTo": _CONFORMS_TO,
             "version": "1.0.0",
-            **about,
-            **({"creator": creators} if creators else {}),
             "distribution": [_INDEX, *_shards(manifest)],
             "recordSet": [_splits(manifest), _classes(manifest), _records(manifest)],
         }
@@ -145,7 +118,8 @@ def _classes(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _records(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    fields = [_column(name, kind) | _COLUMNS_SAY[name] for name, kind in COLUMNS.items()]
+    fields = [_column(name, kind) for name, kind in COLUMNS.items()]
+    fields[[*COLUMNS].index("split")]["references"] = {"field": {"@id": "splits/name"}}
     for name, feature in extra_columns(manifest["features"]).items():
         spec = manifest["features"][feature]
         shape = ",".join(map(str, spec["shape"] or ()))

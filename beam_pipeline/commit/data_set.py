@@ -69,7 +69,6 @@ class CommitSpec:
         splits: Names of the splits that were asked for.
         options, versions, shard_by, first_label: What the manifest says of them.
         inputs: (path, fingerprint of a data set or None) of each input.
-        about: What is said of it in `croissant.json` besides what the build knows.
         warnings: Sentences known before anything was listed.
     """
 
@@ -83,7 +82,6 @@ class CommitSpec:
     shard_by: str = "split"
     first_label: int = 0
     inputs: tuple[tuple[str, str | None], ...] = ()
-    about: dict[str, Any] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -246,7 +244,6 @@ def manifest_of(
         for number, (path, fingerprint) in enumerate(spec.inputs)
     ]
     return manifest | {
-        **({"about": spec.about} if spec.about else {}),
         "inputs": inputs,
         "options": spec.options,
         "versions": spec.versions,

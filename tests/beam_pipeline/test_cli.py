@@ -14,7 +14,6 @@ from hypothesis import strategies
 from beam_pipeline import cli
 from beam_pipeline import option_texts as texts
 from beam_pipeline.options import (
-    AboutOptions,
     BuildOptions,
     ColumnSpec,
     ImageOptions,
@@ -52,9 +51,6 @@ CHANGES = {
     ("--num_shards", " train = 64 , val=8"): ("plan.num_shards", {"train": 64, "val": 8}),
     ("--class_names", "b\\, x,a"): ("plan.class_names", ("b, x", "a")),
     ("--url_timeouts", "1,2.5,9"): ("urls.url_timeouts", (1.0, 2.5, 9.0)),
-    ("--creator", "Ada"): ("about.creator", ("Ada",)),
-    ("--url", "https://a.org/b"): ("about.url", "https://a.org/b"),
-    ("--date_published", "2026-11-22"): ("about.date_published", "2026-11-22"),
 }
 
 
@@ -63,7 +59,7 @@ def plain_changes() -> dict[tuple[str, ...], tuple[str, Any]]:
     found: dict[tuple[str, ...], tuple[str, Any]] = {}
     defaults = flat(cli.parse(BASE)[0])
     kinds = {"source.": InputOptions, "image.": ImageOptions, "urls.": UrlOptions, "": BuildOptions}
-    for prefix, kind in (kinds | {"plan.": PlanOptions, "about.": AboutOptions}).items():
+    for prefix, kind in (kinds | {"plan.": PlanOptions}).items():
         for name, (value_type, option) in options_of(kind).items():
             flag, default = f"--{option.flag or name}", defaults[prefix + name]
             if flag in {flags[0] for flags in CHANGES}:
@@ -171,9 +167,6 @@ REFUSED = [
     ("--label_regex", ["(.) --layout class_folders"], "with --layout class_folders, which has"),
     ("--class_names", ["a,b,a"], "received 'a' twice; expected each class once."),
     ("--input", ["", " "], "expected a path."),
-    ("--url", ["example.org"], "expected the address of a page"),
-    ("--date_published", ["22.11.2026", "2026-02-30"], "expected a day as YYYY-MM-DD"),
-    ("--license", ["", " "], "expected a text"),
 ]  # fmt: skip
 
 

@@ -9,11 +9,6 @@ import pytest
 
 from tests.support.builds import build, class_folders
 
-ABOUT = [
-    "--license", "https://creativecommons.org/licenses/by/4.0/", "--creator", "Ada Lovelace",
-    "--creator", "A Museum", "--description", "Insects.", "--url", "https://example.org/insects",
-    "--date_published", "2026-11-22",
-]  # fmt: skip
 COLUMNS = "age:int,weight:float,place:float[2],tokens:int[],note:string,words:string[]"
 
 
@@ -39,5 +34,5 @@ def insects(tmp_path_factory) -> pathlib.Path:
         "--image_size", "24x32", "--splits", "train=0.8,validation=0.2", "--num_shards",
         "train=4,validation=2", "--max_reject_fraction", "0.5", "--columns", COLUMNS,
     ]  # fmt: skip
-    assert build("--input", listed, "--output", root / "set", "--no_report", *flags, *ABOUT) == 0
+    assert build("--input", listed, "--output", root / "set", "--no_report", *flags) == 0
     return root / "set"

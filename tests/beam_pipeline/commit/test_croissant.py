@@ -44,27 +44,21 @@ def test_lists_shards_with_checksums_the_index_splits_classes_and_columns(insect
     assert "isArray" not in fields["age"]
 
 
-def test_without_flags_little_is_said(tmp_path):
+def test_the_description_tells_the_images_of_each_split(tmp_path):
     found = json.loads(croissant_text(Dataset(tmp_path).manifest, "insects"))
     assert set(by_id(found["recordSet"])) == {"splits", "classes", "records"}
-    assert not {"license", "creator", "url", "datePublished"} & found.keys()
     assert found["description"].startswith("30 labelled JPEG images of 2 classes (train 18, val")
 
 
 @pytest.mark.process
-def test_mlcroissant_finds_it_valid_knows_what_the_flags_said_and_reads_the_index(insects):
+def test_mlcroissant_finds_it_valid_and_reads_the_index(insects):
     mlc = pytest.importorskip("mlcroissant", reason="mlcroissant is not installed")
     logging.getLogger("absl").setLevel(logging.ERROR)
     described = mlc.Dataset(str(insects / "croissant.json"))
     known = described.metadata
-    assert (known.name, known.description, known.url) == (
-        "set", "Insects.", "https://example.org/insects",
-    )  # fmt: skip
-    assert [creator.name for creator in known.creators] == ["Ada Lovelace", "A Museum"]
-    assert known.license == ["https://creativecommons.org/licenses/by/4.0/"]
-    assert known.date_published.date().isoformat() == "2026-11-22"
-    assert not known.ctx.issues.errors
-    assert [text for text in known.ctx.issues.warnings if "citeAs" not in text] == []
+    assert known.name == "set" and not known.ctx.issues.errors
+    asked = ("citeAs", "license", "creator", "url", "datePublished")
+    assert [text for text in known.ctx.issues.warnings if not any(a in text for a in asked)] == []
     rows = read_index(str(insects), manifest(insects)).to_pylist()
     found = {record["records/key"].decode(): record for record in described.records("records")}
     assert len(found) == len(rows) == 36
