@@ -16,8 +16,9 @@ Read = Callable[[float], int]
 
 BATCH = 64
 SIZE = (224, 224)
+STORED = 256
+IMAGE, _LABEL = "image/encoded", "image/class/label"
 _SHUFFLED = 1000
-_IMAGE, _LABEL = "image/encoded", "image/class/label"
 _AREA, _ASPECT = (0.5, 1.0), (3 / 4, 4 / 3)
 
 
@@ -56,42 +57,10 @@ def batches(stream: Any) -> Read:
 
 def trainer(job: Job, augment_on: str = "host") -> Read:
     """The trainer's reader; for the device pictures stay as large as they are."""
-    from trainer.dataset.spec import ReadOptions
-    from trainer.reader import pipeline
+    import imageshards as ims
 
-    subset, inputs, augmentation = opened(job, augment_on)
-    shipped = dataclasses.replace(inputs, size=augmentation.reader_size)
-    stream = pipeline.training_batches(
-        subset,
-        ReadOptions(cores()),
-        1,
-        BATCH,
-        shipped,
-        augmentation.pictures,
-        finish=augmentation.finish,
-    )
-    return batches(stream)
-
-
-def opened(job: Job, augment_on: str) -> tuple[Any, Any, Any]:
-    """The split `train` as selected, the model's inputs, and light augmentation."""
-    from trainer.augment.augmentation import make_augmentation
-    from trainer.config import ReadConfig
-    from trainer.dataset.open import open_dataset, select
-    from trainer.dataset.spec import ModelInputs
-
-    config = ReadConfig(job.data)
-    dataset = open_dataset(config)
-    subset = select(config, dataset, dataset.splits["train"])
-    augmentation = make_augmentation(
-        "light",
-        augment_on,
-        image=dataset.image,
-        size=SIZE,
-        seed=1,
-        num_classes=len(dataset.classes),
-    )
-    return subset, ModelInputs(SIZE, dataset.image), augmentation
+    train = ims.open(job.data).train(batch_size=BATCH, image_size=SIZE[0], augment_on=augment_on)
+    return batches(train.batches())
 
 
 def keras_raw(job: Job) -> Read:
@@ -104,55 +73,23 @@ def keras_raw(job: Job) -> Read:
     return batches(stream.repeat())
 
 
-def tfds_skip_decoding(job: Job) -> Read:
+def tfds(job: Job) -> Read:
     """TFDS reads; only what is seen is decoded: what a careful user of it writes."""
     import tensorflow as tf
-    import tensorflow_datasets as tfds
+    import tensorflow_datasets
 
     def crop(record: Any) -> tuple[Any, Any]:
-        part = tf.io.decode_and_crop_jpeg(record[_IMAGE], _window(), channels=3)
-        return _resized(part), record[_LABEL]
+        start, size, _ = tf.image.sample_distorted_bounding_box(
+            (STORED, STORED, 3), tf.zeros((1, 0, 4)), area_range=_AREA,
+            aspect_ratio_range=_ASPECT, use_image_if_no_bounding_boxes=True,
+        )  # fmt: skip
+        window = tf.concat([start[:2], size[:2]], 0)  # top, left, height, width in pixels
+        part = tf.io.decode_and_crop_jpeg(record[IMAGE], window, channels=3)
+        picture = tf.cast(tf.image.resize(part, SIZE) + 0.5, tf.uint8)
+        return tf.image.random_flip_left_right(picture), record[_LABEL]
 
-    return batches(_tfds(job, {_IMAGE: tfds.decode.SkipDecoding()}, crop))
-
-
-def tfds_default(job: Job) -> Read:
-    """TFDS reads and decodes; pictures are shuffled, then cropped."""
-    import tensorflow as tf
-
-    def crop(record: Any) -> tuple[Any, Any]:
-        part = tf.image.crop_to_bounding_box(record[_IMAGE], *tf.unstack(_window()))
-        return _resized(part), record[_LABEL]
-
-    return batches(_tfds(job, None, crop))
-
-
-def _tfds(job: Job, decoders: Any, crop: Callable[[Any], Any]) -> Any:
-    import tensorflow as tf
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder_from_directory(job.data)
+    builder = tensorflow_datasets.builder_from_directory(job.data)
+    decoders = {IMAGE: tensorflow_datasets.decode.SkipDecoding()}
     stream = builder.as_dataset(split="train", shuffle_files=True, decoders=decoders)
     stream = stream.repeat().shuffle(_SHUFFLED).map(crop, num_parallel_calls=tf.data.AUTOTUNE)
-    return stream.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
-
-
-def _window() -> Any:
-    """top, left, height, width in pixels of a random crop, by the one operation there is."""
-    import tensorflow as tf
-
-    start, size, _ = tf.image.sample_distorted_bounding_box(
-        (256, 256, 3),
-        tf.zeros((1, 0, 4)),
-        area_range=_AREA,
-        aspect_ratio_range=_ASPECT,
-        use_image_if_no_bounding_boxes=True,
-    )
-    return tf.concat([start[:2], size[:2]], 0)
-
-
-def _resized(part: Any) -> Any:
-    import tensorflow as tf
-
-    picture = tf.cast(tf.image.resize(part, SIZE) + 0.5, tf.uint8)
-    return tf.image.random_flip_left_right(picture)
+    return batches(stream.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE))

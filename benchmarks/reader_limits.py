@@ -7,7 +7,7 @@ import itertools
 import time
 from typing import Any
 
-from benchmarks.reader_kinds import BATCH, SIZE, Job, Read, batches, cores, opened
+from benchmarks.reader_kinds import BATCH, IMAGE, SIZE, STORED, Job, Read, batches, cores
 
 # Pictures kept in memory, 80 MB.
 IN_MEMORY = 4096
@@ -15,15 +15,26 @@ _CALLS_AHEAD = 4
 
 
 def crops(job: Job) -> Read:
-    """The trainer's crops, decoded and resized by tf.data: each core makes a batch at a time."""
+    """The trainer's crops and flips, made by tf.data: each core makes a batch at a time."""
     import tensorflow as tf
+
+    from trainer.augment.geometry import crop_windows
+    from trainer.augment.params import LIGHT, draw_params
 
     def make_all(*work: Any) -> Any:
         signature = tf.TensorSpec((*SIZE, 3), tf.uint8)
-        return tf.map_fn(lambda one: crop_resize(*one), work, fn_output_signature=signature)
+        return tf.map_fn(lambda one: crop_flip(*one), work, fn_output_signature=signature)
 
-    stream = _cropped(job).batch(BATCH, drop_remainder=True)
-    return batches(_on_all_cores(stream.map(make_all, num_parallel_calls=cores())))
+    jpegs = _jpegs(job)
+    params = draw_params("light", 1, tf.range(len(jpegs), dtype=tf.int64))
+    window = crop_windows(LIGHT, params, float(STORED), float(STORED), SIZE)
+    work = jpegs, tf.cast(tf.stack(window, 1), tf.int32), params["flip"]
+    stream = tf.data.Dataset.from_tensor_slices(work).repeat().batch(BATCH, drop_remainder=True)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = cores()
+    stream = stream.map(make_all, num_parallel_calls=cores()).prefetch(_CALLS_AHEAD)
+    return batches(stream.with_options(options))
 
 
 def turbo(job: Job) -> Read:
@@ -34,62 +45,25 @@ def turbo(job: Job) -> Read:
     return lambda seconds: sum(pool.map(lambda share: _decode(share, seconds), shares))
 
 
-def crop_resize(encoded: Any, window: Any) -> Any:
+def crop_flip(encoded: Any, window: Any, flip: Any) -> Any:
     """One picture, uint8, with no more operations than it takes."""
     import tensorflow as tf
 
     part = tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
     # Faster on floats, by more than it costs to make them.
     resized = tf.image.resize(tf.cast(part, tf.float32), SIZE)
-    return tf.cast(resized + 0.5, tf.uint8)
-
-
-def _cropped(job: Job) -> Any:
-    """JPEGs and windows such as the trainer draws, over and over."""
-    import tensorflow as tf
-
-    from trainer.augment.geometry import crop_windows
-    from trainer.augment.params import LIGHT, draw_params
-
-    subset, _, _ = opened(job, "host")
-    jpegs = _jpegs(job)
-    params = draw_params("light", 1, tf.range(len(jpegs), dtype=tf.int64))
-    height_px, width_px = subset.dataset.image.size
-    window = crop_windows(LIGHT, params, float(height_px), float(width_px), SIZE)
-    work = jpegs, tf.cast(tf.stack(window, 1), tf.int32)
-    return tf.data.Dataset.from_tensor_slices(work).repeat()
-
-
-def _on_all_cores(stream: Any) -> Any:
-    import tensorflow as tf
-
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.threading.private_threadpool_size = cores()
-    return stream.prefetch(_CALLS_AHEAD).with_options(options)
+    picture = tf.cast(resized + 0.5, tf.uint8)
+    return tf.cond(flip, lambda: tf.reverse(picture, [1]), lambda: picture)
 
 
 def _jpegs(job: Job) -> list[bytes]:
-    """The first pictures of the data set."""
-    from imageshards.example import decode_example
-    from imageshards.tfrecord import read_records
-    from trainer.config import ReadConfig
-    from trainer.dataset.open import open_dataset
+    """Pictures of the data set, from all of its shards."""
+    import tensorflow as tf
 
-    dataset = open_dataset(ReadConfig(job.data))
-    name = dataset.image_feature
-    payloads = (
-        record.payload
-        for shard in dataset.splits["train"].shards
-        for record in read_records(shard.path)
-    )
-    examples = (decode_example(payload, [name]) for payload in payloads)
-    return [
-        value
-        for example in itertools.islice(examples, IN_MEMORY)
-        for value in example[name]
-        if isinstance(value, bytes)
-    ]
+    files = tf.data.Dataset.list_files(f"{job.data}/train-*.tfrecord", shuffle=False)
+    records = files.interleave(tf.data.TFRecordDataset).take(IN_MEMORY).as_numpy_iterator()
+    examples = (tf.train.Example.FromString(record) for record in records)
+    return [one.features.feature[IMAGE].bytes_list.value[0] for one in examples]
 
 
 def _decode(jpegs: list[bytes], seconds: float) -> int:

@@ -34,8 +34,7 @@ KINDS: dict[str, Callable[[Job], Read]] = {
     "trainer_host": reader_kinds.trainer,
     "trainer_device": lambda job: reader_kinds.trainer(job, "device"),
     "keras_raw": reader_kinds.keras_raw,
-    "tfds_skip_decoding": reader_kinds.tfds_skip_decoding,
-    "tfds_default": reader_kinds.tfds_default,
+    "tfds": reader_kinds.tfds,
     "limit_crops": reader_limits.crops,
     "turbo": reader_limits.turbo,
 }
@@ -43,13 +42,7 @@ KINDS: dict[str, Callable[[Job], Read]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """One measurement of one reader.
-
-    Attributes:
-        images: Read in it.
-        seconds: By the clock.
-        cpu_seconds: User and system time of its processes.
-    """
+    """One measurement of one reader: images, by the clock, user and system time of all of it."""
 
     images: int
     seconds: float
@@ -67,12 +60,7 @@ class Window:
 
 
 class Side:
-    """A reader in a process of its own, stopped whenever it is not measured.
-
-    Args:
-        kind: One of `KINDS`.
-        arguments: Its further command line.
-        log: File for what it says on stderr.
+    """A reader of a kind in a process of its own, stopped whenever it is not measured.
 
     Raises:
         BenchmarkError: It fails.
@@ -100,11 +88,7 @@ class Side:
             raise
 
     def window(self, seconds: float) -> Window:
-        """Measures for so many seconds.
-
-        Raises:
-            BenchmarkError: It fails.
-        """
+        """Measures for so many seconds."""
         self._signal(signal.SIGCONT)
         if self._process.stdin is None:
             raise BenchmarkError(f"{self._kind} has ended")
@@ -146,21 +130,15 @@ def opened(
             side.end()
 
 
-def in_turn(
-    kinds: Mapping[str, str],
-    arguments: tuple[str, ...],
-    work: pathlib.Path,
-    rounds: int,
-    seconds: float,
-) -> dict[str, list[Window]]:
+def in_turn(kinds: Mapping[str, str], arguments: tuple[str, ...], work: pathlib.Path,
+            rounds: int, seconds: float) -> dict[str, list[Window]]:  # fmt: skip
     """Measures readers A B C A B C …, so that a slow minute of the machine meets them all.
 
     Args:
         kinds: Name of a side → one of `KINDS`.
         arguments: The command line of all of them.
         work: Folder for their logs.
-        rounds: How often each is measured.
-        seconds: How long each time.
+        rounds, seconds: How often each is measured, and how long.
 
     Raises:
         BenchmarkError: One of them fails.

@@ -18,11 +18,12 @@ from collections.abc import Sequence
 
 from benchmarks import cases, inputs
 from benchmarks.cases import Settings
+from benchmarks.feeding_cases import FEEDING_BENCHMARKS
 from benchmarks.measure import REPOSITORY, BenchmarkError
 from benchmarks.reader_cases import READER_BENCHMARKS
 from benchmarks.store_build import STORE_BENCHMARKS
 
-BENCHMARKS = {**cases.BENCHMARKS, **READER_BENCHMARKS, **STORE_BENCHMARKS}
+BENCHMARKS = cases.BENCHMARKS | READER_BENCHMARKS | FEEDING_BENCHMARKS | STORE_BENCHMARKS
 
 _LIBRARIES = (
     "apache-beam", "tensorflow", "tensorflow-transform", "keras", "tensorflow-datasets",

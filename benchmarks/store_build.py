@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from benchmarks.cases import Settings, interleave
+from benchmarks.cases import Settings, interleave, ratios
 from benchmarks.measure import BenchmarkError, Usage, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
 from imageshards import storage
@@ -34,17 +35,8 @@ def _build(s: Settings, images: int, source: str, output: str) -> Usage:
     return usage
 
 
-def gcs_build(s: Settings) -> Outcome:
-    """`gs://` against this machine's disk."""
-    return _outcome("gs", s)
-
-
-def s3_build(s: Settings) -> Outcome:
-    """`s3://` against this machine's disk."""
-    return _outcome("s3", s)
-
-
 def _outcome(scheme: str, s: Settings) -> Outcome:
+    """A store against this machine's disk."""
     images = min(s.images, _IMAGES)
     with apart(scheme) as server:
         local, here = str(s.linked(images, _CLASSES)), str(s.output)
@@ -61,28 +53,17 @@ def _outcome(scheme: str, s: Settings) -> Outcome:
         }
         found = interleave(sides, s.rounds)
     remove(s.output)
-    rows = {
-        side: medians([_row(usage, images) for usage in usages]) for side, usages in found.items()
-    }
+    rows = {side: medians([(images / u.seconds, u.seconds, u.cpu_seconds) for u in usages])
+            for side, usages in found.items()}  # fmt: skip
     on_disk = found["disk to disk"]
-    figures = [
-        Figure(
-            f"rate, {side} / disk to disk",
-            tuple(b.seconds / a.seconds for a, b in zip(found[side], on_disk, strict=True)),
-            0.8,
-        )
-        for side in ("store to disk", "store to store")
-    ]
+    figures = [Figure(f"rate, {side} / disk to disk", ratios(found[side], on_disk), 0.8)
+               for side in ("store to disk", "store to store")]  # fmt: skip
     return Outcome(
         f"{scheme}_build",
         f"{images:,} images, {_SHARDS} shards, the build on one core, the store on another; "
         f"{LATENCY_SEC * 1e3:g} ms added to every request",
         ("images/s", "seconds", "CPU s"), rows, tuple(figures),
     )  # fmt: skip
-
-
-def _row(usage: Usage, images: int) -> tuple[float, ...]:
-    return images / usage.seconds, usage.seconds, usage.cpu_seconds
 
 
 @contextlib.contextmanager
@@ -97,4 +78,7 @@ def apart(scheme: str) -> Iterator[StoreServer]:
             os.sched_setaffinity(0, cores)
 
 
-STORE_BENCHMARKS = {"gcs_build": gcs_build, "s3_build": s3_build}
+STORE_BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
+    "gcs_build": functools.partial(_outcome, "gs"),
+    "s3_build": functools.partial(_outcome, "s3"),
+}

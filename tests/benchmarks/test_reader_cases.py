@@ -7,9 +7,11 @@ import pytest
 from benchmarks import reader_cases, reader_rounds
 from benchmarks.cases import Settings
 from benchmarks.measure import BenchmarkError
-from benchmarks.reader_cases import by_cpu_time, faster, speed_rows
+from benchmarks.reader_cases import also, cheaper, faster, speed_rows
 from benchmarks.reader_kinds import Job
 from benchmarks.reader_rounds import Window, in_turn
+from benchmarks.slow_store import counts, slow_store
+from imageshards import storage
 from tests.support.builds import class_folders
 
 pytestmark = pytest.mark.process
@@ -37,7 +39,8 @@ def test_rates_are_compared_window_by_window():
     ours, fast = [window(90), window(95)], [window(100)] * 2
     assert faster(ours, fast) == pytest.approx([0.9, 0.95])
     assert speed_rows({"ours": ours})["ours"] == pytest.approx([92.5, 100])
-    assert by_cpu_time(ours, [Window(10, 1.0, 0.0009)] * 2) == "by CPU time per image: 0.9"
+    by_cpu = cheaper(ours, [Window(10, 1.0, 0.0009), Window(10, 1.0, 0.0011)])
+    assert also("by CPU time", by_cpu) == "by CPU time: 1 (0.9 to 1.1)"
 
 
 @pytest.mark.long
@@ -55,4 +58,16 @@ def test_every_reader_reads(kind, settings, shards):
 
 def test_a_side_that_fails_says_why(tmp_path):
     with pytest.raises(BenchmarkError, match="which does not exist"):
-        in_turn({"a": "turbo"}, ("--data", str(tmp_path / "absent")), tmp_path, 1, 0.1)
+        in_turn({"a": "trainer_host"}, ("--data", str(tmp_path / "absent")), tmp_path, 1, 0.1)
+
+
+def test_a_slow_store_gives_files_and_ranges_and_counts_their_bytes(tmp_path):
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "one.bin").write_bytes(bytes(range(100)))
+    with slow_store(tmp_path, slow_every=0) as bucket:
+        path = f"{bucket}/a b/one.bin"
+        assert storage.read(path) == bytes(range(100))
+        assert storage.read_range(path, 20, 30) == bytes(range(20, 30))
+        assert counts() == (2, 110)
+        with pytest.raises(FileNotFoundError):
+            storage.read(f"{bucket}/a b/two.bin")

@@ -13,9 +13,9 @@ from trainer import bench_input
 pytest.importorskip("tensorflow")
 
 KEYS = {
-    "images_per_second", "cpu_microseconds", "busy_cores", "utilization", "wait_msec",
-    "accelerator_msec", "memory_bytes", "data", "split", "records", "batch_size", "pictures",
-    "augment", "augment_on", "threads", "cores",
+    "images_per_second", "cpu_microseconds", "busy_cores", "utilization", "startup_msec",
+    "wait_msec", "pass_ends", "pass_end_msec", "accelerator_msec", "memory_bytes", "data", "split",
+    "records", "batch_size", "pictures", "augment", "augment_on", "threads", "cores",
 }  # fmt: skip
 
 
@@ -39,27 +39,36 @@ def test_json_is_one_object_of_what_the_options_ask_for(shards, capsys):
     assert set(figures) == KEYS
     assert figures["pictures"] == [64, 64, 3]
     assert figures["memory_bytes"]["pieces"] > 0
-    assert figures["utilization"] is None
+    assert figures["utilization"] is None and figures["startup_msec"] > 0
     assert list(figures["wait_msec"]) == ["median", "p99", "p99.9", "max"]
 
     figures = figures_for(
-        capsys, "--data", shards, "--split", "odd", "--batch_size", 4, "--image_size", 48,
+        capsys, "--data", shards, "--split", "odd", "--batch_size", 8, "--image_size", 48,
         "--augment_on", "device", "--threads", 1, "--accelerator_ms", 20,
     )  # fmt: skip
     assert figures["pictures"] == [64, 64, 3]  # shipped to the device as large as they are
-    assert (figures["split"], figures["records"], figures["batch_size"]) == ("odd", 9, 4)
+    assert (figures["split"], figures["records"], figures["batch_size"]) == ("odd", 9, 8)
     assert figures["threads"] == 1
+    # Of the time as it passes: what a step takes besides is waiting, nothing else.
     assert 0 < figures["utilization"] < 1
-    assert figures["images_per_second"] <= 4 / 0.02
+    assert figures["images_per_second"] == pytest.approx(8 / 0.02 * figures["utilization"], 1e-3)
+    assert figures["pass_ends"] >= 1  # the second batch has the last of 9 records
+    assert figures["wait_msec"]["max"] >= figures["pass_end_msec"] > 0
 
 
-def test_sentences_say_what_was_measured_and_a_trace_is_written(shards, capsys, tmp_path):
-    flags = ["--data", shards, "--accelerator_ms", 1, "--trace_folder", tmp_path, "--augment"]
-    said = " ".join(said_for(capsys, *flags, "light", "--augment_on", "device").split())
+def test_sentences_and_a_page_say_what_was_measured_and_a_trace_is_written(
+    shards, capsys, tmp_path
+):
+    flags = ["--data", shards, "--accelerator_ms", 1, "--trace_folder", tmp_path / "trace"]
+    flags += ["--augment", "light", "--augment_on", "device", "--output", tmp_path / "page"]
+    said = " ".join(said_for(capsys, *flags).split())
+    page = (tmp_path / "page" / "index.html").read_text("utf-8")
+    assert "Waiting for each batch" in page and ">utilization</th>" in page
     assert "40 records, batches of 32" in said and "augmentation light on the device" in said
     assert re.search(r"an accelerator of 1 ms a batch would be at work [\d.]+% of the time", said)
+    assert "the first batch: " in said and "where a pass ended at most " in said
     assert "waiting for a batch: median " in said and "memory, estimated: " in said
-    assert list(tmp_path.rglob("*.xplane.pb"))
+    assert list((tmp_path / "trace").rglob("*.xplane.pb"))
 
 
 @pytest.mark.parametrize(
