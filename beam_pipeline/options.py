@@ -22,6 +22,7 @@ from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.images.options import ImageOptions as ImageOptions
+from imageshards.manifest import SPLIT_NAME
 
 DATA_SET = "data_set"
 TABLE = "table"
@@ -37,12 +38,10 @@ FIRST_LABELS = (0, 1)
 # File names have five digits for it.
 MAX_SHARDS = 99_999
 
-_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+")
-
 
 def is_split_name(name: str) -> bool:
     """Whether `name` can name a split: it becomes part of file names."""
-    return _SPLIT_NAME.fullmatch(name) is not None
+    return SPLIT_NAME.fullmatch(name) is not None
 
 
 def label_group(regex: re.Pattern[str]) -> str | int | None:

@@ -52,6 +52,10 @@ REPLACED_NAME = "replaced"  # in there: the data set that a build reads and repl
 # what was chosen by it, such as the best epoch, is not measured by it any more.
 TRAIN_NAMES = ("train", "training")
 VALIDATION_NAMES = ("validation", "val", "valid")
+# What folders and files of a split are called.
+SPLIT_NAMES = {
+    *TRAIN_NAMES, *VALIDATION_NAMES, "dev", "eval", "evaluation", "test", "testing",
+}  # fmt: skip
 
 # A split's name becomes part of file names.
 SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")

@@ -18,7 +18,7 @@ from imageshards.errors import UserError
 REF_COLUMN = "__image_ref__"
 
 _ARROW_TYPES = {"int": pa.int64(), "float": pa.float32(), "string": pa.binary()}
-_EXPECTED = {"int": "a 64-bit integer", "float": "a number", "string": "a string"}
+_EXPECTED = {"int": "a 64-bit integer", "float": "a number within float32", "string": "a string"}
 _CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
@@ -137,13 +137,9 @@ def _float_array(values: Sequence[Any], is_scaled: bool) -> pa.Array:
 
 
 def _wrong_value_message(ref: ImageRef, row: Any, spec: ColumnSpec) -> str:
-    one = _EXPECTED[spec.kind]
-    if spec.kind == "float":
-        one += " within float32" if spec.scale == "none" else " within float32, not NaN or infinite"
-    if spec.shape is None:
-        one = f"a list, each value {one}"
-    elif spec.shape:
-        one = f"a list of {spec.shape[0]}, each value {one}"
+    one = _EXPECTED[spec.kind] + ", not NaN or infinite" * (spec.scale != "none")
+    if spec.shape != ():
+        one = f"a list{f' of {spec.shape[0]}' if spec.shape else ''}, each value {one}"
     received = "no value" if row is None else repr(row)
     if len(received) > 80:
         received = received[:77] + "..."

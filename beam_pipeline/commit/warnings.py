@@ -8,7 +8,6 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs.folders import FINISHED_DATA_SET
-from beam_pipeline.inputs.layout import SPLIT_FOLDERS
 from beam_pipeline.inputs.listing import (
     EMPTY_CLASS_FOLDER,
     EMPTY_SPLIT_FOLDER,
@@ -16,7 +15,7 @@ from beam_pipeline.inputs.listing import (
     UNREAD_FORMAT,
 )
 from beam_pipeline.options import PlanOptions
-from imageshards.manifest import TRAIN_NAMES
+from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted
 
 _SHOWN_NAMES = 5
@@ -120,7 +119,7 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
         )
     for split in found:
         almost = difflib.get_close_matches(split.lower(), ("train", "validation"), 1, 0.8)
-        if almost and split not in SPLIT_FOLDERS:
+        if almost and split not in SPLIT_NAMES:
             yield f"split {split!r} is almost {almost[0]!r}; rename it if that was meant"
 
 

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Generator, Sequence
-from typing import Protocol, TypeVar
+from typing import Any
 
 from beam_pipeline.options import UrlOptions
 from imageshards import storage
@@ -42,25 +42,12 @@ _REASONS = {
 }
 
 
-class ImageFile(Protocol):
-    """What is read: an `ImageRef` of the planning room, for one."""
-
-    @property
-    def uri(self) -> str:
-        """Where the bytes are."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Size when listed; -1 if unknown."""
-
-
-File = TypeVar("File", bound=ImageFile)
 # Each file, in order, with its bytes or why they cannot be read.
-Read = Generator[tuple[File, bytes | ImageError], None, None]
+Read = Generator[tuple[Any, bytes | ImageError], None, None]
 
 
-def read_images(refs: Sequence[File], max_bytes: int, urls: UrlOptions = _URLS) -> Read[File]:
-    """Yields every file, in order, with its bytes or why they cannot be read.
+def read_images(refs: Sequence[Any], max_bytes: int, urls: UrlOptions = _URLS) -> Read:
+    """Yields every file, an `ImageRef` for one, in order, with its bytes or why there are none.
 
     Those with more than `max_bytes` are not read.
 
@@ -85,7 +72,7 @@ def read_images(refs: Sequence[File], max_bytes: int, urls: UrlOptions = _URLS) 
             future.cancel()
 
 
-def _fetch(ref: ImageFile, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
+def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
     if is_local(ref.uri):
         return _read_local(ref.uri, max_bytes)
     if _WEB.match(ref.uri):

@@ -13,11 +13,6 @@ from imageshards.errors import UserError
 from imageshards.manifest import QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 from imageshards.storage import is_local
 
-SPLIT_FOLDERS = {
-    "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test",
-    "testing",
-}  # fmt: skip
-
 _MAGIC = re.compile(r"[*?\[]")
 # Folders of a data set that a build replaces as a whole.
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)

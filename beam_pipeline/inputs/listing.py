@@ -20,7 +20,7 @@ from beam_pipeline.inputs.folders import (
     subfolders,
 )
 from beam_pipeline.inputs.image_table import TableSchema
-from beam_pipeline.inputs.layout import SPLIT_FOLDERS, input_root, is_glob, layout_of
+from beam_pipeline.inputs.layout import input_root, is_glob, layout_of
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inputs.table_rows import parts
 from beam_pipeline.options import COLUMN_FLAGS, DATA_SET, TABLE, InputOptions, label_group
@@ -28,6 +28,7 @@ from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.images.options import is_hidden
+from imageshards.manifest import SPLIT_NAMES
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import printable
 
@@ -183,7 +184,7 @@ def _layout_by_names(path: str, top: list[tuple[str, str]], nested: bool) -> str
 
 
 def _is_split(name: str) -> bool:
-    return name.lower() in SPLIT_FOLDERS
+    return name.lower() in SPLIT_NAMES
 
 
 def list_task(

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.manifest import SPLIT_NAMES
 from imageshards.progress import with_progress
 from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
 
-SPLIT_NAMES = ("train", "training", "validation", "valid", "val", "test", "testing", "eval", "dev")
 ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords or NAME-00000-of-00008"
 
 _COPIED_BYTES = 1 << 20
