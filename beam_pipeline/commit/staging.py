@@ -262,12 +262,6 @@ def committed(staging: str) -> dict[str, Any]:
     return _said_in(storage.join(staging, COMMITTED_NAME), _COMMITTED)
 
 
-def finished_shards(staging: str) -> int:
-    """How many shards are finished, from a listing of the folder."""
-    notes = (JOB_NAME, COMMITTED_NAME)
-    return sum(name.endswith(".json") and name not in notes for name in _names_in(staging))
-
-
 def remove(staging: str) -> None:
     """Removes the staging folder of a committed data set; in a store the lease in it stays."""
     if storage.is_local(staging):
@@ -289,7 +283,8 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
         )
         aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
         keeps = in_place or (aside and MANIFEST_NAME not in names)
-        if not keeps and not finished_shards(staging):
+        results = {name for name in _names_in(staging) if name.endswith(".json")}
+        if not keeps and results <= {JOB_NAME, COMMITTED_NAME}:
             remove(staging)
         if fresh and storage.is_local(output) and not os.listdir(output):
             os.rmdir(output)
