@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import glob
@@ -10,17 +9,15 @@ import hashlib
 import os
 import shutil
 import sys
-import threading
 import uuid
 from collections.abc import Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.progress import ProgressLine
+from imageshards.progress import with_progress
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, scan_file
 from trainer.cluster.connection import note_work
-from trainer.config import is_remote
 from trainer.dataset.spec import DataSet, ReadOptions, Shard, Subset
 
 COPIES_AT_ONCE = 8
@@ -94,41 +91,23 @@ def _copy_shards(dataset: DataSet, shards: Sequence[Shard], folder: str) -> None
     needed, free = sum(s.num_bytes for s in shards), shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(f"{gigabytes(needed)} are needed, {gigabytes(free)} are free")
-    print(
-        f"copying {counted(len(shards), 'shard')} ({gigabytes(needed)}) to {folder}",
-        file=sys.stderr,
+    what = f"copying {counted(len(shards), 'shard')} ({gigabytes(needed)}) to {folder}"
+    print(what, file=sys.stderr)
+    copied = storage.map_concurrently(
+        lambda shard: _copy(dataset, shard, _copy_path(folder, shard)), shards, COPIES_AT_ONCE
     )
-    stopped = threading.Event()
-    copied: list[Shard] = []
-
-    def line() -> str:
-        size = gigabytes(sum(s.num_bytes for s in copied))
-        done = f"{len(copied)} of {counted(len(shards), 'shard')}"
-        return f"copied {done} ({size} of {gigabytes(needed)})"
-
-    with concurrent.futures.ThreadPoolExecutor(COPIES_AT_ONCE) as pool, ProgressLine(line):
-        waiting = {
-            pool.submit(_copy, dataset, s, _copy_path(folder, s), stopped): s for s in shards
-        }
-        try:
-            for done in concurrent.futures.as_completed(waiting):
-                done.result()
-                copied.append(waiting[done])
-        except BaseException:
-            # Ctrl-C, or an error that the others would meet as well.
-            stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    for _ in with_progress(copied, len(shards), "shards", "copying"):
+        pass
 
 
-def _copy(dataset: DataSet, shard: Shard, path: str, stopped: threading.Event) -> None:
+def _copy(dataset: DataSet, shard: Shard, path: str) -> None:
     part, lock = storage.hold_scratch(lambda: _new_file(f"{path}.{uuid.uuid4().hex}.part"))
     try:
         for _ in range(2):  # Once more if the copy, and not the shard, is at fault.
-            digest = _fetch(shard, part, stopped)
+            digest = _fetch(shard, part)
             if digest is None or os.path.getsize(part) != shard.num_bytes:
                 return  # left to the reader, which tells more
-            if shard.sha256 in (None, digest) or not is_remote(shard.path):
+            if shard.sha256 in (None, digest) or storage.is_local(shard.path):
                 break
         else:
             _check_damaged(dataset, shard, part)
@@ -144,16 +123,13 @@ def _new_file(path: str) -> str:
         return path
 
 
-def _fetch(shard: Shard, part: str, stopped: threading.Event) -> str | None:
-    """Copies a shard; its SHA-256 (of nothing for a local one), or None where it is missing."""
+def _fetch(shard: Shard, part: str) -> str | None:
+    """Copies a shard; its SHA-256, or None where it is missing."""
     digest = hashlib.sha256()
     try:
         with storage.open_read(shard.path) as stored, open(part, "wb") as copied:
             while data := stored.read(_PART_BYTES):
-                if stopped.is_set():
-                    raise InterruptedError
-                if is_remote(shard.path):
-                    digest.update(data)
+                digest.update(data)
                 copied.write(data)
                 note_work()
     except FileNotFoundError:
