@@ -1,0 +1,104 @@
+"""How well the order of the records mixes: the table of docs/howto/train.md, as Markdown.
+
+    python scripts/order_quality.py
+
+Computed from the plan alone, with sizes of records drawn around 20 kB: no file is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from trainer.dataset.pieces import Pieces
+from trainer.reader.plan import Deal, Passes
+
+Array = np.ndarray[Any, Any]
+
+BATCH = 64
+# Shards, records, and what the table calls them.
+CASES = ((2, 40_001), (32, 11_211), (1_152, 23_424), (10, 40_001))
+WINDOW, PARTS, CLASSES = 0.02, 20, 10
+
+
+def cut(shards: int, records: int) -> tuple[Pieces, Array]:
+    """Pieces of shards of equal length, and the shard of each record, int64 [records]."""
+    sizes = np.random.default_rng(1).lognormal(np.log(20_000), 0.3, records).astype(np.int64)
+    lengths = [len(part) for part in np.array_split(np.arange(records), shards)]
+    return Pieces.cut(np.array_split(sizes, shards)), np.repeat(np.arange(shards), lengths)
+
+
+def order(passes: Passes, deal: Deal, epoch: int) -> Array:
+    """The numbers of the records at the positions of a pass, int64 [records]."""
+    total = passes.num_records
+    begin, end = epoch * total, (epoch + 1) * total
+    streams = [
+        itertools.chain.from_iterable(
+            row.records for row in passes.rows(stream, int(deal.taken(stream, begin)))
+        )
+        for stream in range(deal.streams)
+    ]
+    runs = (itertools.islice(streams[stream], count) for stream, count in deal.runs(begin, end))
+    found = np.fromiter(itertools.chain.from_iterable(runs), np.int64, total)
+    if not np.array_equal(np.sort(found), np.arange(total)):
+        raise RuntimeError("a pass does not hold each record once")
+    return found
+
+
+def entropy(records: Array, shard: Array) -> float:
+    """In bits: how unlike each other the distances between neighbours are, of records and shards.
+
+    As MosaicML's simulator measures a shuffle (mosaicml/streaming, simulation/core/
+    shuffle_quality.py): the sum of the entropies of both histograms.
+    """
+    total = 0.0
+    for values in (records, shard[records]):
+        counts = np.bincount(np.abs(np.diff(values)))
+        shares = counts[counts > 0] / (len(values) - 1)
+        total -= float(np.sum(shares * np.log2(shares)))
+    return total
+
+
+def held(records: Array) -> float:
+    """How many twentieths of the data a window of a pass holds, the mean over all windows."""
+    part = records * PARTS // len(records)
+    width = int(WINDOW * len(records))
+    windows = range(0, len(records) - width, width // 4)
+    return float(np.mean([len(np.unique(part[i : i + width])) for i in windows]))
+
+
+def in_a_batch(values: Array) -> float:
+    """How many different values a batch has, the mean over all."""
+    whole = values[: len(values) // BATCH * BATCH].reshape(-1, BATCH)
+    return float(np.mean([len(np.unique(batch)) for batch in whole]))
+
+
+def main() -> None:
+    """Prints the table, beside permutations drawn at random."""
+    head = ["shards, records", "entropy, bits", "of a true permutation", "with the file order",
+            "with the epoch before", "twentieths of the data", "of a true permutation"]  # fmt: skip
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    deal = Deal.of_batch(BATCH)
+    for shards, records in CASES:
+        pieces, shard = cut(shards, records)
+        passes = Passes(pieces, None, None, 1, deal)
+        before, found = (order(passes, deal, epoch) for epoch in (0, 1))
+        true = np.random.default_rng(2).permutation(records)
+        name, by_class = f"{shards:,}, {records:,}", shards == CLASSES
+        cells = [
+            f"{name}; a shard for each of {CLASSES} classes" if by_class else name,
+            f"{entropy(found, shard):.2f}", f"{entropy(true, shard):.2f}",
+            f"{np.corrcoef(found, np.arange(records))[0, 1]:.3f}",
+            f"{np.corrcoef(np.argsort(before), np.argsort(found))[0, 1]:.3f}",
+            f"{held(found):.1f}", f"{held(true):.1f}",
+        ]  # fmt: skip
+        print(f"| {' | '.join(cells)} |")
+        if by_class:
+            classes = [f"{in_a_batch(shard[one]):.1f}" for one in (found, true)]
+            print(f"\nClasses in a batch of {BATCH}: {classes[0]}; true: {classes[1]}")
+
+
+if __name__ == "__main__":
+    main()
