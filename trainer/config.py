@@ -318,6 +318,9 @@ class RunConfig:
         "cnn (four convolutions), any architecture of keras.applications, for example MobileNetV2, "
         "or your own as module:function, which returns logits or a compiled model",
         metavar="NAME")] = "cnn"
+    sync_batchnorm: Annotated[bool, Option(
+        "batch normalisation over the pictures of all replicas, by some 5 sums a layer in each "
+        "step, of cnn and keras.applications; without it each replica takes its own share")] = False
     metrics: Annotated[tuple[str, ...], Option(
         "further metrics of every epoch: top5, auc, f1, or a class of keras.metrics that takes "
         "class probabilities", parse=split_names, metavar="A,B")] = ()
@@ -333,6 +336,8 @@ class RunConfig:
         "devices that share each batch: GPUs, or logical CPU devices where there are none; other "
         "GPUs are left alone; of each host, with --cluster (default: all GPUs, else 1)",
         least=1)] = None
+    deterministic: Annotated[bool, Option(
+        "GPUs, too, compute the same bits in each run, more slowly; CPUs always do")] = False
     cluster: Annotated[str | None, _hosts(
         "several hosts share each batch, every one started with the same command: tf_config takes "
         "their addresses from the variable TF_CONFIG, slurm from srun. The first, the chief, "
@@ -354,6 +359,12 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.sync_batchnorm and ":" in self.model:
+            raise UserError(
+                f"--sync_batchnorm received with --model {self.model}, a model of your own; expected "
+                "cnn or one of keras.applications: leave it out, and let your layers be "
+                "BatchNormalization(synchronized=True)."
+            )
         batch_size = self.read.batch_size
         if self.replicas is not None and batch_size % self.replicas:
             raise uneven_batch(batch_size, self.replicas)

@@ -177,7 +177,7 @@ def _check_same(strategy: Any, name: str) -> Any:
 
 
 def no_dropout(inputs: Any, num_classes: int) -> Any:
-    """`dense` without dropout."""
+    """`dense` without what replicas do by themselves: dropout, moments of their share."""
     from keras import layers
 
     class Spare(layers.Layer):
@@ -191,7 +191,7 @@ def no_dropout(inputs: Any, num_classes: int) -> Any:
 
     # No bias that the statistics take off again: its gradient is noise, which Adam blows up.
     x = layers.Flatten()(layers.Conv2D(4, 3, strides=4, use_bias=False)(inputs["image"]))
-    x = layers.BatchNormalization()(layers.Dense(8, use_bias=False)(x))
+    x = layers.BatchNormalization(synchronized=True)(layers.Dense(8, use_bias=False)(x))
     x = Spare()(layers.Dense(8, activation="tanh")(x))
     return layers.Dense(num_classes)(x)
 
@@ -219,6 +219,26 @@ def _check_masks(strategy: Any, name: str) -> Any:
 
     masks = [strategy.experimental_local_results(draw()) for _ in range(2)]
     return [[mask.numpy().ravel().tolist() for mask in step] for step in masks]
+
+
+def _check_statistics(strategy: Any, name: str) -> Any:
+    """The moving means of every replica after a step, and after they were averaged."""
+    import tensorflow as tf
+
+    from trainer.models.strategy import average_statistics
+
+    network = start(strategy, CONFIGS["plain"])
+    (norm,) = [layer for layer in network.layers if hasattr(layer, "moving_mean")]
+    tf.config.run_functions_eagerly(True)
+    try:
+        train(strategy, network, [batch(0)])
+    finally:
+        tf.config.run_functions_eagerly(False)
+    found = []
+    for _ in range(3):
+        found.append([part.numpy().tolist() for part in norm.moving_mean.value.values])
+        average_statistics(network)
+    return found
 
 
 def _check_overflow(strategy: Any, name: str) -> Any:
@@ -274,6 +294,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "same": _check_same,
     "resume": _check_resume,
     "masks": _check_masks,
+    "statistics": _check_statistics,
     "overflow": _check_overflow,
     "augment": _check_augment,
 }

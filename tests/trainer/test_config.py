@@ -85,6 +85,7 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --batch_size 10 --replicas 3", "10, which 3 replicas cannot share equally; "
          "expected a multiple of 3, for example 9."),
         ("--data d --batch_size 1 --replicas 4", "a multiple of 4, for example 4."),
+        ("--data d --sync_batchnorm --model a:b", "--sync_batchnorm received with --model a:b, a"),
         ("--data d --seed -1", "--seed received -1; expected 0 to 2147483647."),
         ("--data d --seed 2147483648", "--seed received 2147483648; expected 0 to"),
         ("--data d --cluster_port 0", "--cluster_port received 0; expected 1 to 65535."),

@@ -16,7 +16,7 @@ from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, Subset, model_input
 from trainer.dataset.subset import class_ids
 from trainer.models.metrics import further_metrics
-from trainer.models.step import make_test_step
+from trainer.models.step import logs_of_hosts, make_test_step
 from trainer.models.strategy import memory_errors
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecordHandler
@@ -212,13 +212,7 @@ class Evaluator:
         return {"loss": found.loss, "accuracy": found.accuracy, **further}
 
     def _own_figures(self, logs: Sequence[dict[str, Any]]) -> dict[str, float]:
-        model = self._model
-        with self._hosts.limited("The metrics of an evaluation"):
-            values = model._get_metrics_result_or_logs(logs[0] if logs else {})
-            means = {k: float(keras.ops.convert_to_numpy(value)) for k, value in values.items()}
-        # Metrics are sums over all hosts; what else a step has returned is this one's.
-        of_hosts = self._hosts.gather("validation logs", means)
-        found = {name: _mean_of_hosts([one[name] for one in of_hosts]) for name in means}
+        found = logs_of_hosts(self._model, logs[0] if logs else {}, self._hosts)
         if "loss" in found and self._strategy.num_replicas_in_sync > 1:
             found["loss"] = self._without_fill_ups(found["loss"])
         return found
@@ -309,8 +303,3 @@ def _summary(classes: tuple[str, ...], whole: dict[str, np.ndarray]) -> Evaluati
 
 def _mean(values: np.ndarray) -> float:
     return float(np.mean(values, dtype=np.float64)) if len(values) else float("nan")
-
-
-def _mean_of_hosts(values: Sequence[float]) -> float:
-    """As TensorFlow takes it over replicas, so that hosts and replicas give the same bits."""
-    return float(np.sum(np.array(values, np.float32)) / np.float32(len(values)))

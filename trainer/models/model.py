@@ -55,11 +55,11 @@ def build_model(
     num_classes: int,
     weights: str | None = None,
     precision: str = "float32",
+    sync_batchnorm: bool = False,
 ) -> keras.Model:
     """A model to compile, or the user's compiled one; build it inside the strategy's scope.
 
-    Batch statistics are taken over all replicas together, and random layers draw differently
-    on each, so that the number of replicas changes as little as possible.
+    Random layers draw differently on each replica.
 
     Args:
         name: As `resolve_name` returns it.
@@ -68,6 +68,8 @@ def build_model(
             One line is printed that says what fitted.
         precision: Of the arithmetic: one of `trainer.config.PRECISIONS`. Weights, the
             normalisation of pixels, and logits are float32 in any case.
+        sync_batchnorm: Whether batch statistics are taken over all replicas together, and not over
+            the share of each; not of a model of the user's.
 
     Returns:
         uint8 or float [batch, *size, channels] with values 0..255 → float32 [batch,
@@ -90,7 +92,8 @@ def build_model(
             # Under mixed precision the loss still wants full precision.
             logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
             model = keras.Model(model_input(tensors), logits, name=name.rpartition(":")[2])
-            _synchronise(model)
+            if sync_batchnorm:
+                _synchronise(model)
     separate_replicas(model)
     if weights:
         print(load_weights(model, weights), flush=True)
@@ -234,7 +237,7 @@ def _cnn(x: Any, num_classes: int) -> Any:
 
 
 def _synchronise(model: keras.Model) -> None:
-    """Lets every batch normalisation see the global batch, whoever wrote the model."""
+    """Lets every batch normalisation see the global batch."""
     for layer in model._flatten_layers(include_self=False):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, model_input
 from trainer.models.keras_internals import clips, sum_before_clipping
-from trainer.models.strategy import host_count
-
 # A distributed global batch → what the model's own step returns: numbers by name.
 Step = Callable[[Any], dict[str, Any]]
 
@@ -29,7 +29,8 @@ def make_train_step(
         prepare: What each replica does to its share first, for example augmentation.
 
     Returns:
-        Batch → what `train_step` returned, as the mean over the replicas of all hosts.
+        Batch → what `train_step` returned, as the mean over this host's replicas: see
+        `logs_of_hosts`.
     """
 
     def as_keras(batch: Batch) -> tuple[Any, ...]:
@@ -38,7 +39,7 @@ def make_train_step(
     if strategy.num_replicas_in_sync > 1 and clips(model.optimizer):
         sum_before_clipping(model.optimizer)
     compute = _compiled(model, model.train_step)
-    return _make_step(model, strategy, compute, as_keras, host_count(strategy) > 1)
+    return _make_step(model, strategy, compute, as_keras)
 
 
 def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step:
@@ -48,6 +49,28 @@ def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step
     """
     compute = _compiled(model, model.test_step)
     return _make_step(model, strategy, compute, lambda batch: _as_keras(model, batch))
+
+
+def logs_of_hosts(
+    model: keras.Model, logs: dict[str, Any], hosts: Hosts = ONE_HOST
+) -> dict[str, Any]:
+    """What Keras tells after an epoch or a validation, the same on all hosts.
+
+    Args:
+        model: Its metrics are summed over the replicas of all hosts.
+        logs: What the last step returned; of what is no metric in it the mean over hosts is taken.
+            Empty where there was none.
+        hosts: Those that share each batch.
+    """
+    with hosts.limited("The metrics of an epoch"):
+        found = model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
+        mine = {name: keras.ops.convert_to_numpy(one).tolist() for name, one in found.items()}
+    of_hosts = hosts.gather("logs", mine)
+    # As TensorFlow takes it over replicas, so that hosts and replicas give the same bits.
+    return {
+        name: np.mean([one[name] for one in of_hosts], 0, dtype=np.float32).tolist()
+        for name in mine
+    }
 
 
 def _as_keras(model: keras.Model, batch: Batch) -> tuple[Any, ...]:
@@ -121,31 +144,16 @@ def _make_step(
     strategy: tf.distribute.Strategy,
     compute: Step,
     as_keras: Callable[[Any], Any],
-    over_hosts: bool = False,
 ) -> Step:
     def step(batch: Any) -> dict[str, Any]:
         logs = strategy.run(lambda one: compute(as_keras(one)), args=(batch,))
         return {name: _mean(strategy.experimental_local_results(v)) for name, v in logs.items()}
 
-    def step_of_hosts(batch: Any) -> dict[str, Any]:
-        names: list[str] = []
-
-        def on_replica(one: Any) -> Any:
-            logs = compute(as_keras(one))
-            names[:] = logs
-            return tf.stack([tf.cast(value, tf.float32) for value in logs.values()])
-
-        # In one sum, however many there are.
-        whole = strategy.run(on_replica, args=(batch,))
-        means = strategy.reduce(tf.distribute.ReduceOp.MEAN, whole, axis=None)
-        return dict(zip(names, tf.unstack(means), strict=True))
-
-    taken = step_of_hosts if over_hosts else step
     if model.run_eagerly:
-        return taken
+        return step
     # Padded sequences change their length from batch to batch. As in Keras's own loop, nothing is
     # converted by autograph, which would take longer than tracing.
-    return tf.function(taken, autograph=False, reduce_retracing=True)
+    return tf.function(step, autograph=False, reduce_retracing=True)
 
 
 def _mean(values: tuple[Any, ...]) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.eager import context
@@ -17,6 +18,8 @@ from trainer.config import uneven_batch
 
 # A large odd number keeps the replicas' seeds of one layer apart from those of its neighbours.
 _REPLICA_STRIDE = 0x9E3779B97F4A7C15 >> 2
+# In the memory of a GPU.
+PREFETCH_BATCHES = 2
 
 
 def make_strategy(
@@ -121,6 +124,38 @@ def separate_replicas(model: keras.Model) -> None:
         for generator in layer._seed_generators:
             # The layer holds on to this very object and its state, so it is not replaced.
             generator.__class__ = ReplicaSeeds
+
+
+def average_statistics(model: keras.Model, hosts: Hosts = ONE_HOST) -> None:
+    """Gives all replicas the mean of what batch normalisations have averaged on each of them.
+
+    Keras would evaluate with each replica's own, and save the first one's.
+    """
+    if model.distribute_strategy.num_replicas_in_sync == 1:
+        return
+    layers = model._flatten_layers(include_self=False)
+    norms = [x for x in layers if isinstance(x, keras.layers.BatchNormalization)]
+    found = [variable for norm in norms for variable in norm.non_trainable_variables]
+    # In float64 the mean of equal values is that value: to do it again changes nothing.
+    mine = {
+        f"{i}": np.stack([part.numpy().astype(np.float64) for part in variable.value.values])
+        for i, variable in enumerate(found)
+    }
+    for i, values in hosts.concatenate("statistics", mine).items():
+        found[int(i)].assign(values.mean(0))
+
+
+def to_device(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> tf.data.Dataset:
+    """Batches that are copied to the GPU while the step before still runs.
+
+    Only for one GPU without a strategy, which would copy each within its step: several, and hosts,
+    prefetch by themselves. Ragged features stay on the host.
+    """
+    specs = tf.nest.flatten(dataset.element_spec)
+    dense = all(isinstance(spec, tf.TensorSpec) for spec in specs)
+    if strategy.num_replicas_in_sync > 1 or not gpu_count() or not dense:
+        return dataset
+    return dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0", PREFETCH_BATCHES))
 
 
 def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from trainer.cluster.connection import note_work
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, ReplicaSlices, Subset
+from trainer.models.strategy import to_device
 from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.order import training_order
@@ -48,9 +49,12 @@ class TrainingStream:
     def iterator(self, step: int) -> Iterator[Batch]:
         """Batches from `step` on, without end, each divided over the replicas."""
         # The user's own function sees whole batches, whatever the number of replicas.
-        if callable(self._data.augment):
-            return iter(self._strategy.experimental_distribute_dataset(self._data.batches(step)))
-        return iter(distributed(self._strategy, lambda slices: self._data.batches(step, slices)))
+        data, strategy = self._data, self._strategy
+        if callable(data.augment):
+            batches = strategy.experimental_distribute_dataset(data.batches(step))
+        else:
+            batches = distributed(strategy, lambda slices: data.batches(step, slices))
+        return iter(to_device(batches, strategy))
 
     def first(self, step: int) -> Batch:
         """The batch of `step`, undivided, augmented as the model gets it.

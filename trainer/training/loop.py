@@ -13,8 +13,8 @@ from keras.callbacks import Callback, CallbackList
 from trainer.dataset.spec import Batch
 from trainer.models.keras_internals import undo_sum_before_clipping
 from trainer.models.model import check_optimizers
-from trainer.models.step import build_variables, make_train_step
-from trainer.models.strategy import memory_errors
+from trainer.models.step import build_variables, logs_of_hosts, make_train_step
+from trainer.models.strategy import average_statistics, memory_errors
 from trainer.reader.stream import next_batch
 from trainer.training.open_run import Run
 from trainer.training.signals import Stopped, StopRequest
@@ -168,12 +168,10 @@ class Loop:
                 saved.save()
                 saved.wait()
                 raise Stopped(signum)
+        average_statistics(model, self._hosts)
         saved.save()  # before validation, so that a kill there costs no training
         # Where the epoch was over before a restart, no step has said anything.
-        with self._hosts.limited("The metrics of an epoch"):
-            logs = dict(
-                model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
-            )
+        logs = logs_of_hosts(model, logs, self._hosts)
         if self._validate is not None:
             with self._stop.interruptible():
                 logs |= self._validated()

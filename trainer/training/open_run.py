@@ -156,6 +156,8 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
         **train.identity,
         "model": config.model,
         "weights": config.weights,
+        "sync_batchnorm": config.sync_batchnorm,
+        "deterministic": config.deterministic,
         "metrics": list(config.metrics),
         **dataclasses.asdict(optimizer),
     }

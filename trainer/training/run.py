@@ -88,6 +88,8 @@ def train(
         UserError: The data set, a flag or the output folder does not allow it.
         Stopped: SIGTERM or Ctrl-C came; everything is saved.
     """
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
     # TensorFlow can only divide a CPU into logical devices before its first use.
     devices = strategy.make_strategy(config.replicas, config.read.batch_size, hosts)
     training = check_devices(config, training, devices)
@@ -130,6 +132,7 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
             len(classes),
             weights=config.weights,
             precision=config.optimizer.precision,
+            sync_batchnorm=config.sync_batchnorm,
         )
         is_classifier = not built.compiled
         if is_classifier:

@@ -79,13 +79,15 @@ def test_a_constant_channel_is_not_amplified() -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["MobileNetV2", "EfficientNetB0"])
-def test_an_architecture_normalises_over_the_global_batch(name: str) -> None:
-    network = _build(name, (32, 32), 4, RGB)
+@pytest.mark.parametrize(("name", "sync"), [("MobileNetV2", True), ("EfficientNetB0", False)])
+def test_an_architecture_normalises_over_the_global_batch_where_asked(
+    name: str, sync: bool
+) -> None:
+    network = model.build_model(name, ModelInputs((32, 32), RGB), 4, sync_batchnorm=sync)
     assert network(np.zeros((1, 32, 32, 3), np.uint8)).shape == (1, 4)
     layers = network.get_layer(index=-2).layers
     norms = [x for x in layers if isinstance(x, keras.layers.BatchNormalization)]
-    assert norms and all(norm.synchronized for norm in norms)
+    assert norms and all(norm.synchronized == sync for norm in norms)
 
 
 def test_an_architecture_that_refuses_the_size_says_so() -> None:

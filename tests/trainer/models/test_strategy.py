@@ -12,7 +12,8 @@ from tests.support import replica_run
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.models.strategy import make_strategy  # noqa: E402
+from trainer.models import strategy  # noqa: E402
+from trainer.models.strategy import make_strategy, to_device  # noqa: E402
 
 pytestmark = pytest.mark.process
 
@@ -24,7 +25,7 @@ SAME += ["augment:strong"]
 @pytest.fixture(scope="module")
 def two_replicas() -> dict[str, Any]:
     """What two replicas do, found by one process: TensorFlow allows one strategy in each."""
-    others = ["masks:dropout", "overflow:last", "resume:float16"]
+    others = ["masks:dropout", "overflow:last", "resume:float16", "statistics:mean"]
     found: dict[str, Any] = replica_run.run_checks(2, *SAME, *others)
     return found
 
@@ -69,12 +70,35 @@ def test_gpus_in_use_already_stay_visible(monkeypatch: pytest.MonkeyPatch) -> No
     assert make_strategy(1, 7).num_replicas_in_sync == 1
 
 
+def test_one_gpu_gets_batches_ahead_of_its_step_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = tf.distribute.get_strategy()
+    numbers = tf.data.Dataset.range(6).map(lambda x: 12 // (4 - x))
+    assert to_device(numbers, alone) is numbers
+    monkeypatch.setattr(strategy, "gpu_count", lambda: 1)  # TensorFlow takes the CPU instead
+    ahead = to_device(numbers, alone)
+    assert ahead is not numbers and ahead.element_spec == numbers.element_spec
+    read = iter(ahead)
+    assert [int(next(read)) for _ in range(4)] == [3, 4, 6, 12]
+    with pytest.raises(tf.errors.InvalidArgumentError):  # as it is raised without
+        next(read)
+    ragged = tf.data.Dataset.from_tensors(tf.ragged.constant([[1], []]))
+    assert to_device(ragged, alone) is ragged
+
+
 @pytest.mark.slow
 def test_every_replica_draws_its_own_dropout_mask(two_replicas: dict[str, Any]) -> None:
     one, other = zip(*two_replicas["masks:dropout"], strict=True)
     alone = [step[0] for step in _alone("masks:dropout")]
     assert list(one) == alone and not any(mask in alone for mask in other)
     assert one[0] != one[1] and other[0] != other[1]
+
+
+@pytest.mark.slow
+def test_statistics_of_each_replica_are_averaged_once(two_replicas: dict[str, Any]) -> None:
+    (one, other), averaged, again = two_replicas["statistics:mean"]
+    assert one != other
+    np.testing.assert_allclose(averaged, [np.mean([one, other], 0)] * 2, rtol=1e-6)
+    assert averaged[0] == averaged[1] and again == averaged
 
 
 @pytest.mark.slow

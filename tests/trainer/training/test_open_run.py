@@ -86,6 +86,8 @@ _NEVER = [
     ({"read": {"augment": "strong"}}, "--augment received strong"),
     ({"read": {"augment_on": "device"}}, "--augment_on received device"),
     ({"model": "MobileNetV2"}, "--model"),
+    ({"sync_batchnorm": True}, "--sync_batchnorm received True"),
+    ({"deterministic": True}, "--deterministic received True"),
     ({"optimizer": OptimizerConfig(learning_rate=0.5)}, "--learning_rate received 0.5"),
     ({"optimizer": OptimizerConfig(ema=0.9)}, "--ema received 0.9"),
     # Schedules whose rate depends on the length of the run.
