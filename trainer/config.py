@@ -361,8 +361,8 @@ class RunConfig:
         check_options(self)
         if self.sync_batchnorm and ":" in self.model:
             raise UserError(
-                f"--sync_batchnorm received with --model {self.model}, a model of your own; expected "
-                "cnn or one of keras.applications: leave it out, and let your layers be "
+                f"--sync_batchnorm received with --model {self.model}, a model of your own; "
+                "expected cnn or one of keras.applications: leave it out, and let your layers be "
                 "BatchNormalization(synchronized=True)."
             )
         batch_size = self.read.batch_size

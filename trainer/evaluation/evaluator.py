@@ -197,7 +197,7 @@ class Evaluator:
                 broken.batch * data.batch_size,
                 broken.error,
             )
-            order = evaluation_order(subset, data.batch_size, self._hosts.count)
+            order = evaluation_order(subset, data.batch_size)
             end = min(begin + data.batch_size, subset.num_records)
             suspects = order.records_at(begin, end)
         masked = self._broken_handler.handle(data.subset, data.read_options, suspects, error)

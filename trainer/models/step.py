@@ -12,6 +12,7 @@ import tensorflow as tf
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, model_input
 from trainer.models.keras_internals import clips, sum_before_clipping
+
 # A distributed global batch → what the model's own step returns: numbers by name.
 Step = Callable[[Any], dict[str, Any]]
 

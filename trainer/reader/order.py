@@ -69,9 +69,9 @@ def training_order(subset: Subset, batch_size: int, seed: int) -> Order:
     return Order(subset, Deal.of_batch(batch_size), seed)
 
 
-def evaluation_order(subset: Subset, batch_size: int, hosts: int) -> Order:
-    """That of one pass: each host reads a stretch of its own; on one host that of the files."""
-    return Order(subset, Deal(hosts, batch_size // hosts), None)
+def evaluation_order(subset: Subset, batch_size: int) -> Order:
+    """That of one pass: the order of the files, so that batches are the same on any hosts."""
+    return Order(subset, Deal(1, batch_size), None)
 
 
 def without_copies(subset: Subset) -> Subset:

@@ -111,7 +111,7 @@ def evaluation_batches(
     label 0 and record -1: none of several replicas may have an empty share.
     """
     subset = without_copies(subset)
-    order = evaluation_order(subset, batch_size, slices.hosts)
+    order = evaluation_order(subset, batch_size)
     records = _records(order, subset, read_options, batch_size, slices, subset.num_records)
     batches = records.dataset().enumerate()
     pictures = batch_pictures(model_inputs.image, model_inputs.size, model_inputs.eval_crop)

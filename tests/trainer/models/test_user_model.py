@@ -41,7 +41,9 @@ def test_a_model_of_several_inputs_is_called_by_their_names() -> None:
     assert network(given).shape == (2, 3)
 
 
-def test_random_layers_differ_between_replicas_and_the_rest_is_as_it_was_made(tmp_path: pathlib.Path) -> None:
+def test_random_layers_differ_between_replicas_and_the_rest_is_as_it_was_made(
+    tmp_path: pathlib.Path,
+) -> None:
     network = model.build_model("tests.support.tiny_models:dense", PICTURE, 3)
     (norm,) = [layer for layer in network.layers if hasattr(layer, "moving_variance")]
     assert not norm.synchronized
