@@ -112,6 +112,21 @@ def decode_example(data: bytes, only: Collection[str] | None = None) -> dict[str
     return features
 
 
+def without_feature(data: bytes, name: str) -> tuple[bytes, bytes]:
+    """The one bytes value of a feature, and the serialised example without that feature.
+
+    Raises:
+        ValueError: It is no `tf.train.Example`, or has not one such value.
+    """
+    try:
+        example = _Example.FromString(data)
+    except DecodeError as e:
+        raise ValueError("it is no tf.train.Example") from e
+    (value,) = example.features.feature[name].bytes_list.value
+    del example.features.feature[name]
+    return value, bytes(example.SerializeToString())
+
+
 def decode_record(
     path: str, record: Record, only: Collection[str] | None = None
 ) -> dict[str, Values]:

@@ -191,8 +191,8 @@ class Data:
             inputs: What the model is fed with: `image`, and names among `Data.features`.
             sequences: Features of variable length: `padded` per batch, or `ragged`.
             sequence_length: Padded length, longer ones are cut; None for a batch's longest.
-            cache: `disk` keeps copies of the shards; `none`.
-            cache_folder: For the copies, in memory below `/dev/shm`; None for one in the user's
+            cache: `disk` keeps copies of the shards, `pixels` the pictures decoded once; `none`.
+            cache_folder: For the cache, in memory below `/dev/shm`; None for one in the user's
                 own cache folder.
             threads: Of the reader; None for one per core.
             augment_on: `host`; or `device`, where `ims.fit` augments inside the step. `dataset()`
@@ -266,8 +266,8 @@ class Data:
             inputs: What the model is fed with.
             sequences: `padded`, or `ragged`.
             sequence_length: Padded length.
-            cache: Copies on `disk`.
-            cache_folder: For the copies.
+            cache: As for `train`.
+            cache_folder: For the cache.
             threads: Of the reader.
 
         Raises:

@@ -23,7 +23,7 @@ MIN_SHARE = Fraction(1, 1000)
 
 AUGMENT_LEVELS = ("none", "light", "strong")
 AUGMENT_ON = ("auto", "device", "host")
-CACHES = ("none", "disk")
+CACHES = ("none", "disk", "pixels")
 BALANCES = ("none", "weights", "sampling")
 SEQUENCES = ("padded", "ragged")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "muon")
@@ -145,7 +145,8 @@ class ReadConfig:
         "weights: rare classes weigh more in the loss; sampling: their records are read several "
         "times in an epoch", choices=BALANCES)] = "none"
     cache: Annotated[str, Option(
-        "disk keeps copies of the shards in --cache_folder; in memory by --cache_folder /dev/shm",
+        "disk keeps copies of the shards in --cache_folder, pixels the pictures of a split decoded "
+        "once; in memory by --cache_folder /dev/shm",
         choices=CACHES)] = "none"
     cache_folder: Annotated[str | None, Option(
         "for copies of whole shards: by --cache disk, and of shards that TensorFlow cannot read "

@@ -360,7 +360,10 @@ def test_a_function_that_is_no_pure_one_of_static_shapes_is_refused(
         ({"where": "age"}, "^where received 'age'; expected FEATURE"),
         ({"inputs": ["age"]}, "^inputs received 'age'; expected image"),
         ({"inputs": ["image", "text"]}, "^inputs received 'image,text', but text is a text"),
-        ({"cache_folder": "here"}, "^cache_folder received 'here', .* by cache='disk' where"),
+        (
+            {"cache_folder": "here"},
+            "^cache_folder received 'here', .* ask for cache='disk' or cache='pixels'",
+        ),
         ({"cache_folder": 5}, "^cache_folder received 5; expected a path"),
     ],
 )

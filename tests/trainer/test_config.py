@@ -144,7 +144,7 @@ def test_a_mistake_is_one_sentence(argv: str, sentence: str) -> None:
         ({"threads": 2.5}, "--threads received 2.5; expected a whole number."),
         ({"skip_broken": True}, "--skip_broken received True; expected a whole number."),
         ({"eval_crop": "most"}, "--eval_crop received 'most'; expected a number."),
-        ({"cache": "tape"}, "--cache received 'tape'; expected one of none, disk."),
+        ({"cache": "tape"}, "--cache received 'tape'; expected one of none, disk, pixels."),
     ],
 )
 def test_what_python_alone_can_say_is_checked_too(changes: dict[str, Any], sentence: str) -> None:

@@ -1,7 +1,8 @@
-"""JPEGs → uint8 pictures, a whole batch at a time."""
+"""What is stored of a batch, JPEGs or pictures decoded before → uint8 pictures."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,8 @@ import tensorflow as tf
 
 from trainer.dataset.spec import ImageSpec
 
-# (JPEGs, string [b]; positions in the training stream, int64 [b]; optionally how many are decoded
-# at the same time) → uint8 [b, h, w, c].
+# (JPEGs, string [b], or `Rows`; positions in the training stream, int64 [b]; optionally how many
+# are decoded at the same time) → uint8 [b, h, w, c].
 Pictures = Callable[..., Any]
 
 # More of them in flight evict each other from the caches; it takes more only where few batches
@@ -18,6 +19,55 @@ Pictures = Callable[..., Any]
 DECODED_AT_ONCE = 10
 
 MOST_UNROLLED = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Jpegs:
+    """Encoded pictures of a batch.
+
+    Attributes:
+        keys: string [b]; a loop over the batch has one of them at a time.
+        channels: 3 or 1.
+    """
+
+    keys: Any
+    channels: int
+
+    def whole(self, key: Any) -> Any:
+        """One picture, uint8 [height, width, channels]."""
+        return tf.io.decode_jpeg(key, channels=self.channels)
+
+    def part(self, key: Any, part: Any, ratio: int) -> Any:
+        """Of a picture at 1/`ratio` of its size the `part` (y, x, height, width; int32 [4])."""
+        return tf.io.decode_and_crop_jpeg(key, part, channels=self.channels, ratio=ratio)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Pictures of a batch that were decoded before: rows of one tensor.
+
+    Attributes:
+        pixels: uint8 [rows, height, width, channels].
+        keys: int64 [b], numbers of rows.
+    """
+
+    pixels: Any
+    keys: Any
+
+    def whole(self, key: Any) -> Any:
+        """As `Jpegs` has it."""
+        return self.pixels[key]
+
+    def part(self, key: Any, part: Any, ratio: int) -> Any:
+        """As `Jpegs` has it, but float32: averaged over the pixels that are left out."""
+        y, x, height, width = tf.unstack(tf.cast(part, tf.int64) * ratio)
+        _, rows, columns, channels = self.pixels.shape
+        size = [1, tf.minimum(height, rows - y), tf.minimum(width, columns - x), channels]
+        pixels = tf.cast(tf.slice(self.pixels, [key, y, x, 0], size), tf.float32)
+        pixels = tf.ensure_shape(pixels, (1, None, None, channels))
+        if ratio > 1:
+            pixels = tf.nn.avg_pool2d(pixels, ratio, ratio, "SAME")
+        return pixels[0]
 
 
 def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf.Tensor:
@@ -64,25 +114,31 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf
 
 
 def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> Pictures:
-    """A function that decodes a batch of JPEGs, for `tf.data.Dataset.map`.
+    """A function that decodes a batch of JPEGs, or picks `Rows`, for `tf.data.Dataset.map`.
 
     Its pictures have this `size`, and of each the share `crop` as in `fit_inside`; positions change
     nothing.
     """
     exact = crop == 1 and not image.varies and image.size == size
 
-    def decode_one(encoded: Any) -> Any:
-        pixels = tf.io.decode_jpeg(encoded, channels=image.channels)
-        return tf.ensure_shape(pixels, (*size, None)) if exact else fit_inside(pixels, size, crop)
+    def pictures(stored: Any, position: Any, at_once: int = DECODED_AT_ONCE) -> Any:
+        if exact and isinstance(stored, Rows):
+            return tf.gather(stored.pixels, stored.keys)
+        source = stored if isinstance(stored, Rows) else Jpegs(stored, image.channels)
 
-    def pictures(encoded: Any, position: Any, at_once: int = DECODED_AT_ONCE) -> Any:
-        count = encoded.shape[0]
+        def decode_one(key: Any) -> Any:
+            pixels = source.whole(key)
+            if exact:
+                return tf.ensure_shape(pixels, (*size, None))
+            return fit_inside(pixels, size, crop)
+
+        count = source.keys.shape[0]
         # A loop costs some 5 % of decoding; a short one is written out instead.
         if exact and count is not None and 0 < count <= MOST_UNROLLED:
-            return tf.stack([decode_one(one) for one in tf.unstack(encoded)])
+            return tf.stack([decode_one(one) for one in tf.unstack(source.keys)])
         return tf.map_fn(
             decode_one,
-            encoded,
+            source.keys,
             parallel_iterations=at_once,
             fn_output_signature=tf.TensorSpec((*size, image.channels), tf.uint8),
         )

@@ -1,12 +1,13 @@
-"""Augmentation in the reader, on the host: only the part of a JPEG inside the crop is decoded."""
+"""Augmentation in the reader, on the host: only the part inside the crop is decoded, or picked."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from trainer.augment.decode import DECODED_AT_ONCE, Pictures
+from trainer.augment.decode import DECODED_AT_ONCE, Jpegs, Pictures, Rows
 from trainer.augment.geometry import (
     Window,
     affine_maps,
@@ -44,22 +45,24 @@ def augmented_pictures(
     `fill` is the grey level per channel of erased rectangles.
 
     Returns:
-        Encoded, string [batch], and position, int64 [batch] → uint8 [batch, *size,
-        channels]. An empty string gives a black picture.
+        JPEGs, string [batch], or `Rows`, and position, int64 [batch] → uint8 [batch, *size,
+        channels].
     """
     strengths = LEVELS[level]
     source = _Source(image, size)
     is_light = strengths is LIGHT
-    finish_one = _light_picture(source) if is_light else _strong_picture(source, fill)
+    finish_one = _light_picture(size) if is_light else _strong_picture(image, size, fill)
 
     def pictures(
-        encoded: tf.Tensor, position: tf.Tensor, at_once: int = DECODED_AT_ONCE
+        encoded: tf.Tensor | Rows, position: tf.Tensor, at_once: int = DECODED_AT_ONCE
     ) -> tf.Tensor:
-        encoded = tf.where(tf.equal(encoded, ""), source.black_jpeg, encoded)
-        work = source.plan(encoded, strengths, draw_params(level, seed, position))
-        signature = tf.TensorSpec((*size, image.channels), tf.uint8)
+        stored = encoded if isinstance(encoded, Rows) else Jpegs(encoded, image.channels)
+        work = source.plan(stored, strengths, draw_params(level, seed, position))
         return tf.map_fn(
-            finish_one, work, parallel_iterations=at_once, fn_output_signature=signature
+            lambda one: finish_one(tf.cast(source.decode(stored, one), tf.float32), one),
+            work,
+            parallel_iterations=at_once,
+            fn_output_signature=tf.TensorSpec((*size, image.channels), tf.uint8),
         )
 
     return pictures
@@ -106,11 +109,8 @@ class _Source:
         if self.shared_size is not None:
             most = min(own / side for own, side in zip(self.shared_size, size, strict=True))
             self.ratios = tuple(ratio for ratio in _RATIOS if ratio <= max(1, most))
-        with tf.init_scope():
-            grey = tf.zeros((*(self.shared_size or size), 1), tf.uint8)
-            self.black_jpeg = tf.io.encode_jpeg(grey, quality=10).numpy()
 
-    def plan(self, encoded: tf.Tensor, strengths: Strengths, params: Params) -> Work:
+    def plan(self, stored: Jpegs | Rows, strengths: Strengths, params: Params) -> Work:
         """For every picture, what to decode and what to do with it, each [batch, …].
 
         Computed for the whole batch at once: one by one in the loop over pictures, these many
@@ -118,14 +118,14 @@ class _Source:
         """
         if self.shared_size is None:
             measured = tf.map_fn(
-                _measured, encoded, fn_output_signature=tf.TensorSpec((3,), tf.float32)
+                _measured, stored.keys, fn_output_signature=tf.TensorSpec((3,), tf.float32)
             )
             height, width, is_jpeg = tf.unstack(measured, axis=1)
         else:
-            height, width = (tf.fill(tf.shape(encoded), float(s)) for s in self.shared_size)
+            height, width = (tf.fill(tf.shape(stored.keys), float(s)) for s in self.shared_size)
             is_jpeg = tf.ones_like(height)
         window = crop_windows(strengths, params, height, width, self.size)
-        work: Work = {"encoded": encoded, "flip": params["flip"]}
+        work: Work = {"key": stored.keys, "flip": params["flip"]}
         if self.ratios != (1,):
             index = self._ratio_index(window) * tf.cast(is_jpeg, tf.int32)
             ratio = tf.gather(tf.constant(self.ratios, tf.float32), index)
@@ -139,33 +139,21 @@ class _Source:
         maps = affine_maps(inside, params["flip"], params["half_tangent"], self.size)
         return work | dict(params) | {"part": _as_integers(part), "map": maps}
 
-    def decode(self, work: Work) -> tf.Tensor:
-        """One picture's `part`, uint8 [height, width, channels]."""
-
-        def jpeg(ratio: int) -> tf.Tensor:
-            return tf.io.decode_and_crop_jpeg(
-                work["encoded"], work["part"], channels=self.channels, ratio=ratio
-            )
-
+    def decode(self, stored: Jpegs | Rows, work: Work) -> tf.Tensor:
+        """One picture's `part`, [height, width, channels], uint8 or float32."""
+        key, part = work["key"], work["part"]
         if self.ratios == (1,):
-            return jpeg(1)
-        branches = [lambda ratio=ratio: jpeg(ratio) for ratio in self.ratios]
+            return stored.part(key, part, 1)
+        branches = [functools.partial(stored.part, key, part, ratio) for ratio in self.ratios]
         if self.shared_size is not None:
             return tf.switch_case(work["ratio_index"], branches)
 
         def other() -> tf.Tensor:
-            whole = tf.io.decode_image(
-                work["encoded"], channels=self.channels, expand_animations=False
-            )
-            start, shape = work["part"][:2], work["part"][2:]
-            part = tf.slice(whole, [start[0], start[1], 0], [shape[0], shape[1], self.channels])
-            return tf.ensure_shape(part, (None, None, self.channels))
+            whole = tf.io.decode_image(key, channels=self.channels, expand_animations=False)
+            pixels = tf.slice(whole, [part[0], part[1], 0], [part[2], part[3], self.channels])
+            return tf.ensure_shape(pixels, (None, None, self.channels))
 
-        return tf.cond(
-            _is_jpeg(work["encoded"]),
-            lambda: tf.switch_case(work["ratio_index"], branches),
-            other,
-        )
+        return tf.cond(_is_jpeg(key), lambda: tf.switch_case(work["ratio_index"], branches), other)
 
     def _ratio_index(self, window: Window) -> tf.Tensor:
         """That of the greatest ratio that leaves at least as many pixels as the result has."""
@@ -174,27 +162,28 @@ class _Source:
         return tf.reduce_sum(tf.cast(allowed, tf.int32), axis=1)
 
 
-def _light_picture(source: _Source) -> Callable[[Work], tf.Tensor]:
-    def picture(work: Work) -> tf.Tensor:
-        part = tf.cast(source.decode(work), tf.float32)
+def _light_picture(size: tuple[int, int]) -> Callable[[tf.Tensor, Work], tf.Tensor]:
+    def picture(part: tf.Tensor, work: Work) -> tf.Tensor:
         # Resizing floats is faster by more than the cast costs.
         resized = tf.raw_ops.ResizeBilinear(
-            images=part[tf.newaxis], size=list(source.size), half_pixel_centers=True
+            images=part[tf.newaxis], size=list(size), half_pixel_centers=True
         )[0]
-        pixels = clip_to_uint8(resized)
+        # Rounded to nearest. Between two pixels there is nothing to clip, which costs two passes.
+        pixels = tf.cast(resized + 0.5, tf.uint8)
         # In three dimensions, `reverse` has a fast path for rows of RGB pixels.
         return tf.cond(work["flip"], lambda: tf.reverse(pixels, [1]), lambda: pixels)
 
     return picture
 
 
-def _strong_picture(source: _Source, fill: Sequence[float]) -> Callable[[Work], tf.Tensor]:
-    noise = noise_rows(source.size[1], source.channels)
+def _strong_picture(
+    image: ImageSpec, size: tuple[int, int], fill: Sequence[float]
+) -> Callable[[tf.Tensor, Work], tf.Tensor]:
+    noise = noise_rows(size[1], image.channels)
 
-    def picture(work: Work) -> tf.Tensor:
-        part = tf.cast(source.decode(work), tf.float32)
+    def picture(part: tf.Tensor, work: Work) -> tf.Tensor:
         one = {name: value[tf.newaxis] for name, value in work.items()}
-        changed = transform_pictures(part[tf.newaxis], one["map"], source.size)
+        changed = transform_pictures(part[tf.newaxis], one["map"], size)
         return clip_to_uint8(adjust_pixels(changed, one, noise, fill, single=True))[0]
 
     return picture

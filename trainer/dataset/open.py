@@ -75,12 +75,12 @@ def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
     if folder and config.cache == "none":
         raise UserError(
             f"⟦--cache_folder⟧ received {folder!r}, but no shards of ⟦--data⟧ {config.data!r} are "
-            "copied; leave it out, or copy them by ⟦--cache disk|cache='disk'⟧ where that "
-            "can be asked for."
+            "copied; leave it out, or ask for ⟦--cache disk|cache='disk'⟧ or "
+            "⟦--cache pixels|cache='pixels'⟧ where that is possible."
         )
     if output and storage.is_local(output):
         folder = folder or os.path.join(output, CACHE_FOLDER)
-    elif config.cache == "disk":
+    elif config.cache != "none":
         folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
     threads = config.threads or available_cores()
     return ReadOptions(threads, config.cache, folder)
@@ -112,7 +112,8 @@ def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
     """What a model is to be fed with, as `config` says.
 
     Raises:
-        UserError: No size of the pictures is known, or a feature is not there.
+        UserError: No size of the pictures is known, or it varies where all are to be decoded once;
+            or a feature is not there.
     """
     features = check_inputs(dataset, config.inputs)
     size = config.image_size or dataset.image.size
@@ -121,6 +122,12 @@ def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
             f"⟦--data⟧ received {config.data!r}, where nothing says how large the pictures are; "
             "give the model's picture size by ⟦--image_size⟧, for example "
             "⟦--image_size 224|image_size=224⟧."
+        )
+    if config.cache == "pixels" and (dataset.image.varies or not dataset.image.size):
+        raise UserError(
+            f"⟦--cache⟧ received 'pixels', but the pictures of ⟦--data⟧ {config.data!r} differ in "
+            "size and cannot be rows of one file; expected pictures of one size, as imageshards "
+            "build --resize_mode crop makes them: use ⟦--cache disk|cache='disk'⟧."
         )
     return ModelInputs(
         size,

@@ -20,7 +20,7 @@ class Parsed:
 
     Attributes:
         encoded: string [b], the JPEG; a black one for a placeholder (an empty record in place
-            of a broken one).
+            of a broken one). None where records hold none.
         label: int64 [b], class ids of the data set; 0 for a placeholder.
         present: bool [b], False for a placeholder.
         inputs: The model's further inputs by `input_name`; 0 or empty for a placeholder.
@@ -32,17 +32,20 @@ class Parsed:
     inputs: Mapping[str, Any]
 
 
-def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[..., Parsed]:
+def batch_parser(
+    dataset: DataSet, inputs: ModelInputs, with_picture: bool = True
+) -> Callable[..., Parsed]:
     """A function of a batch of serialized records, for `tf.data.Dataset.map`.
 
     Args:
         dataset: What the records hold.
         inputs: What the model is fed with. A sequence is padded with 0 to the batch's longest,
             or padded and cut to `inputs.sequence_length`, or stays ragged.
+        with_picture: Whether the records hold their pictures.
     """
     import tensorflow as tf
 
-    roles = (dataset.image_feature, dataset.label_feature)
+    roles = (dataset.image_feature,) * with_picture + (dataset.label_feature,)
     features = {name: dataset.features[name] for name in roles} | dict(inputs.features)
     # A feature of variable length becomes a RaggedTensor, and is empty where it is missing; a fixed
     # one that is missing is an error.
@@ -68,21 +71,25 @@ def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[..., Parsed]
             lambda: tf.where(present, serialized, empty),
         )
         values = tf.io.parse_example(filled, spec)
-        encoded = values[dataset.image_feature]
-        # A record whose picture is empty must not pass for a placeholder.
-        check = tf.debugging.Assert(
-            tf.reduce_all(tf.strings.length(encoded) > 0), ["A record has an empty picture."]
-        )
-        with tf.control_dependencies([check] if check is not None else []):
-            encoded = tf.identity(encoded)
         return Parsed(
-            encoded,
+            _not_empty(values[dataset.image_feature]) if with_picture else None,
             _class_ids(dataset, values[dataset.label_feature], present),
             present,
             {input_name(name): batched(values[name]) for name in inputs.features},
         )
 
     return parse
+
+
+def _not_empty(encoded: Any) -> Any:
+    """Pictures, checked: a record whose picture is empty must not pass for a placeholder."""
+    import tensorflow as tf
+
+    check = tf.debugging.Assert(
+        tf.reduce_all(tf.strings.length(encoded) > 0), ["A record has an empty picture."]
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(encoded)
 
 
 def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:

@@ -253,7 +253,7 @@ class ReadOptions:
 
     Attributes:
         threads: Of the reader's own pool.
-        cache: `none` or `disk`.
+        cache: `none`, `disk` or `pixels`.
         cache_folder: Local folder for copies of shards.
     """
 

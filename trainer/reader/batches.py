@@ -124,6 +124,7 @@ class TrainingData:
                 )
             named = augment if hasattr(augment, "__qualname__") else type(augment)
             augment = f"{named.__module__}.{named.__qualname__}"
+        crops = augment in ("light", "strong") and self.augment_on == "host"
         return {
             "data": subset.dataset.fingerprint,
             "train_split": subset.split.name,
@@ -141,6 +142,8 @@ class TrainingData:
             "streams": Deal.of_batch(self.batch_size).streams,
             "augment": augment,
             "augment_on": self.augment_on if augment != "none" else None,
+            # Along its edges a window of a decoded picture has other pixels than one of a JPEG.
+            "cache": "pixels" if crops and self.read_options.cache == "pixels" else None,
         }
 
     @property

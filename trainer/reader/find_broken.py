@@ -64,7 +64,7 @@ def find_broken(
     """
     found: list[BrokenRecord] = []
     reader, pieces = PieceReader(subset, read_options), subset.pieces
-    check = _make_check(subset.dataset, inputs or {})
+    check = make_check(subset.dataset, inputs or {})
     wanted = None if records is None else np.unique(records)
     chosen = range(len(pieces))
     if wanted is not None:
@@ -85,7 +85,8 @@ def find_broken(
     return found
 
 
-def _make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:
+def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:
+    """A function: payloads → what is wrong with each, empty where nothing is."""
     import tensorflow as tf
 
     from trainer.augment.decode import batch_pictures

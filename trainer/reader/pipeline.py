@@ -37,8 +37,9 @@ from trainer.dataset.spec import (
 from trainer.dataset.subset import model_classes
 from trainer.reader.order import Order, evaluation_order, training_order, without_copies
 from trainer.reader.pieces import PieceReader
+from trainer.reader.pixel_cache import PixelCache, decode_once
 from trainer.reader.plan import Deal
-from trainer.reader.records import READ_AHEAD_BYTES, RecordBatches
+from trainer.reader.records import READ_AHEAD_BYTES, RecordBatches, Source
 
 Finish = Callable[[Batch], Batch]
 
@@ -91,8 +92,9 @@ def training_batches(
     changes = [_weigh_classes(subset.class_weights)] if subset.class_weights is not None else []
     changes += [finish] if finish is not None else []
     return _decoded(
-        batches, subset, read_options, batch_size, model_inputs, pictures, slices, changes
-    )
+        batches, records.source, subset, read_options, batch_size, model_inputs, pictures, slices,
+        changes,
+    )  # fmt: skip
 
 
 @tf.autograph.experimental.do_not_convert
@@ -115,7 +117,9 @@ def evaluation_batches(
     records = _records(order, subset, read_options, batch_size, slices, subset.num_records)
     batches = records.dataset().enumerate()
     pictures = batch_pictures(model_inputs.image, model_inputs.size, model_inputs.eval_crop)
-    return _decoded(batches, subset, read_options, batch_size, model_inputs, pictures, slices)
+    return _decoded(
+        batches, records.source, subset, read_options, batch_size, model_inputs, pictures, slices
+    )
 
 
 def memory_bytes(
@@ -145,13 +149,17 @@ def _records(
     slices: ReplicaSlices,
     total: int | None = None,
 ) -> RecordBatches:
-    source = PieceReader(subset, read_options)
+    reader = PieceReader(subset, read_options)
+    source: Source = reader
+    if read_options.cache == "pixels":
+        source = decode_once(subset, read_options, reader, slices.hosts)
     first = subset.pieces.first
     return RecordBatches(order, source, first, batch_size, slices, total, subset.broken)
 
 
 def _decoded(
     batches: tf.data.Dataset,
+    source: Source,
     subset: Subset,
     read_options: ReadOptions,
     batch_size: int,
@@ -164,7 +172,8 @@ def _decoded(
     share = batch_size // (slices.hosts * slices.replicas)
     calls, at_once = _parallel_calls(read_options, share, model_inputs)
     elsewhere = (slices.hosts - 1) * slices.replicas
-    parse = batch_parser(subset.dataset, model_inputs)
+    cache = source if isinstance(source, PixelCache) else None
+    parse = batch_parser(subset.dataset, model_inputs, with_picture=cache is None)
 
     def assemble(number: Any, elements: Any) -> Batch:
         parsed = parse(elements[0])
@@ -172,7 +181,8 @@ def _decoded(
         # Fewer than `share`, and known only when they come, where a pass ends.
         count = elements[-1].shape[0] or tf.size(elements[-1], tf.int64)
         position = number * share + tf.range(count, dtype=tf.int64)
-        image = pictures(parsed.encoded, position, at_once)
+        stored = cache.rows(elements[-1], parsed.present) if cache else parsed.encoded
+        image = pictures(stored, position, at_once)
         # A placeholder has label 0 of the data set, which the model may not know (-1). Its weight
         # is 0, so any class of the model will do. Other unknown classes were filtered out.
         label = tf.maximum(model_classes(subset, parsed.label), 0)
@@ -203,6 +213,9 @@ def _options(read_options: ReadOptions) -> tf.data.Options:
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     # Fixed parallelism: on few cores the autotuner is unsteady, and slower.
     options.autotune.enabled = False
+    # Rewriting the graph copies what its functions capture: all pictures of the cache.
+    if read_options.cache == "pixels":
+        options.experimental_optimization.apply_default_optimizations = False
     # A pool of its own keeps decoding from queueing behind the model's operations.
     options.threading.private_threadpool_size = read_options.threads
     # One machine reads for all its replicas: there is nothing to shard.

@@ -69,7 +69,7 @@ def only_chief_writes(config: RunConfig, hosts: Hosts) -> Iterator[RunConfig]:
         yield config
         return
     read = config.read
-    if read.cache == "disk" and read.cache_folder is None:
+    if read.cache != "none" and read.cache_folder is None:
         # Not thrown away with the folder: a restart finds the copies again.
         read = dataclasses.replace(read, cache_folder=os.path.join(cache_home(), SHARDS_FOLDER))
     with (

@@ -1,0 +1,210 @@
+"""Pictures decoded once: the batches of the JPEG reader, made once, whole or absent."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from imageshards.tfrecord import RecordError, write_records
+from tests.support.external_sets import flip_byte, records_of
+from tests.support.reader_sets import IMAGE, MODEL, SIDE_PX, choose, jpeg, make_set, value_of
+from trainer.config import ReadConfig
+from trainer.dataset.open import wanted_inputs
+from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices, Subset
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.augment.augmentation import make_augmentation  # noqa: E402
+from trainer.reader import pipeline, pixel_cache  # noqa: E402
+from trainer.reader.batches import TrainingData  # noqa: E402
+from trainer.reader.pieces import PieceReader  # noqa: E402
+from trainer.reader.pixel_cache import decode_once  # noqa: E402
+
+SHARDS = [[0, 1, 2, 0], [1, 2, 0], [1], [2, 2], [0, 1, 2]]
+NUM_RECORDS = 13
+
+
+@pytest.fixture
+def subset(tmp_path: pathlib.Path) -> Subset:
+    return choose(make_set(tmp_path / "set", SHARDS))
+
+
+@pytest.fixture
+def options(tmp_path: pathlib.Path) -> ReadOptions:
+    return ReadOptions(threads=2, cache="pixels", cache_folder=str(tmp_path / "cache"))
+
+
+class _CountingReader(PieceReader):
+    """Notes which pieces it reads, and fails at one of them."""
+
+    def __init__(self, subset: Subset, fails_at: int | None = None) -> None:
+        super().__init__(subset, ReadOptions(2))
+        self.pieces: list[int] = []
+        self._fails_at = fails_at
+
+    def read(self, piece: int) -> Sequence[bytes | RecordError]:
+        if piece == self._fails_at:
+            raise KeyboardInterrupt
+        self.pieces.append(piece)
+        return super().read(piece)
+
+
+def _batches(subset: Subset, options: ReadOptions, **changes: Any) -> list[dict]:
+    inputs = changes.pop("inputs", MODEL)
+    stream = pipeline.training_batches(subset, options, 3, 4, inputs, **changes)
+    return list(itertools.islice(stream.as_numpy_iterator(), 5))
+
+
+@pytest.mark.parametrize(
+    ("level", "place", "size"),
+    [("none", "host", SIDE_PX), ("none", "host", 5), ("light", "device", 24), ("light", "host", 5)],
+)
+def test_batches_are_those_of_the_jpegs(
+    subset: Subset, options: ReadOptions, level: str, place: str, size: int
+) -> None:
+    features = {name: subset.dataset.features[name] for name in ("age", "tokens")}
+    image = subset.dataset.image
+    made = make_augmentation(level, place, image=image, size=(size, size), seed=1, num_classes=3)
+    inputs = ModelInputs(made.reader_size, image, features)
+    found, expected = (
+        _batches(subset, one, inputs=inputs, pictures=made.pictures, finish=made.finish)
+        for one in (options, ReadOptions(2))
+    )
+    # Those of one colour are equal where the host crops, too.
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("slices", [ReplicaSlices(), ReplicaSlices(2, 2, 1)], ids=str)
+def test_evaluation_is_that_of_the_jpegs(
+    subset: Subset, options: ReadOptions, slices: ReplicaSlices
+) -> None:
+    inputs = dataclasses.replace(MODEL, size=(6, 4), eval_crop=0.8)
+    found, expected = (
+        list(pipeline.evaluation_batches(subset, one, 4, inputs, slices).as_numpy_iterator())
+        for one in (options, ReadOptions(2))
+    )
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+
+
+def test_what_was_decoded_is_used_again_whoever_asks(
+    subset: Subset, options: ReadOptions, capfd: pytest.CaptureFixture[str]
+) -> None:
+    readers = [_CountingReader(subset) for _ in range(3)]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        list(pool.map(lambda reader: decode_once(subset, options, reader, hosts=2), readers))
+    assert sorted(piece for one in readers for piece in one.pieces) == list(range(len(SHARDS)))
+    said = capfd.readouterr().err
+    assert said.count("decoding 13 pictures of train (0.00 GB, on each host that has a") == 1
+    filtered = choose(subset.dataset, ["bee"], ["age>=1"])
+    decode_once(filtered, options, readers[0])
+    assert not capfd.readouterr().err
+
+
+def test_decoding_goes_on_where_it_was_killed(
+    subset: Subset, options: ReadOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pixel_cache, "_SAFE_PIECES", 2)
+    with pytest.raises(KeyboardInterrupt):
+        decode_once(subset, options, _CountingReader(subset, fails_at=4))
+    (part,) = pathlib.Path(options.cache_folder or "").glob("*/*.part")
+    for name in ("records", "ends"):  # a write that was cut off
+        with open(part / name, "ab") as file:
+            file.write(b"torn")
+    again = _CountingReader(subset)
+    decode_once(subset, options, again)
+    assert again.pieces == [3, 4]
+    for one, other in zip(_batches(subset, options), _batches(subset, ReadOptions(2)), strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.parametrize("record", [5, 8], ids=["checksum", "picture"])
+def test_a_broken_record_is_one_in_the_cache_too(
+    subset: Subset, options: ReadOptions, record: int
+) -> None:
+    shard = 1 if record == 5 else 3
+    path, number = subset.split.shards[shard].path, record - subset.split.starts[shard]
+    if record == 5:
+        flip_byte(pathlib.Path(path), records_of(path)[number].offset_bytes + 30)
+    else:
+        picture = jpeg(value_of(record))
+        payloads = [one.payload.replace(picture, b"x" * len(picture)) for one in records_of(path)]
+        write_records(path, payloads)
+    for _ in range(2):
+        with pytest.raises(tf.errors.OpError, match=f"record {number} at byte .* remove that"):
+            _batches(subset, options)
+    masked = dataclasses.replace(subset, broken=frozenset([record]))
+    found, expected = _batches(masked, options), _batches(masked, ReadOptions(2))
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+    dark = [one["record"][~one["inputs"]["image"].any((1, 2, 3))].tolist() for one in found]
+    assert {number for one in dark for number in one} == {record}
+
+
+def test_too_little_room_is_told_before_anything_is_written(
+    subset: Subset, options: ReadOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10}))
+    with pytest.raises(UserError, match=r"filled \(0.00 GB are needed, 0.00 GB are free\)"):
+        decode_once(subset, options, PieceReader(subset, ReadOptions(2)))
+    files = pathlib.Path(options.cache_folder or "").rglob("*")
+    assert not sum(file.stat().st_size for file in files if file.is_file())
+    with pytest.raises(UserError, match="no folder"):
+        decode_once(subset, ReadOptions(1, "pixels"), PieceReader(subset, ReadOptions(2)))
+
+
+def test_pictures_of_several_sizes_are_refused(subset: Subset) -> None:
+    image = dataclasses.replace(IMAGE, varies=True)
+    config = ReadConfig("d", cache="pixels")
+    with pytest.raises(UserError, match="'pixels', but the pictures of --data 'd' differ in size"):
+        wanted_inputs(config, dataclasses.replace(subset.dataset, image=image))
+
+
+def test_a_run_is_another_one_only_where_the_host_crops(subset: Subset) -> None:
+    def identity(cache: str, augment: str, place: str) -> Any:
+        return TrainingData(subset, ReadOptions(1, cache), MODEL, 4, 1, augment, place).identity
+
+    assert identity("pixels", "light", "host") != identity("disk", "light", "host")
+    for augment, place in (("none", "host"), ("strong", "device")):
+        assert identity("pixels", augment, place) == identity("none", augment, place)
+
+
+def test_what_is_read_is_not_copied_into_memory(tmp_path: pathlib.Path) -> None:
+    code = """if True:
+        import pathlib, sys
+        from tests.support.reader_sets import *
+        from trainer.augment.augmentation import make_augmentation
+        from trainer.reader.pieces import PieceReader
+        from trainer.reader.pipeline import training_batches
+        from trainer.reader.pixel_cache import decode_once
+
+        def anonymous_mb():
+            status = pathlib.Path("/proc/self/status").read_text()
+            return int(status.split("RssAnon:")[1].split()[0]) / 1000
+
+        import tests.support.reader_sets as sets
+        sets.jpeg.__defaults__ = ((512, 512),)
+        sets.SIDE_PX = 512
+        subset = choose(make_set(pathlib.Path(sys.argv[1]), [[0, 1] * 100]))
+        made = make_augmentation(
+            "light", "host", image=subset.dataset.image, size=(64, 64), seed=1, num_classes=3)
+        options = ReadOptions(2, "pixels", sys.argv[1])
+        decode_once(subset, options, PieceReader(subset, options))
+        for one in (ReadOptions(2), options):  # the first warms up
+            before = anonymous_mb()
+            batches = iter(training_batches(subset, one, 1, 4, MODEL, made.pictures))
+            for _ in range(50):
+                next(batches)
+        assert anonymous_mb() - before < 60, (before, anonymous_mb())  # of 157 MB
+    """
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": "."}, timeout=300)
