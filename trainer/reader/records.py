@@ -26,6 +26,8 @@ from trainer.reader.plan import Row
 # What is read ahead where reads wait, and by how many threads.
 READ_AHEAD_BYTES = 256 * PIECE_BYTES
 READ_AHEAD_THREADS = 32
+# Nothing is until so many batches were made: by then the first one is in use.
+_FIRST_BATCHES = 8
 # Reads of this machine's disks take less, on average; of so many the first ones are looked at.
 _SLOW_READ_SEC = 0.005
 _LOOKED_AT = 16
@@ -194,8 +196,7 @@ class _Follower:
             wanted.append((self._streams[stream], int(first), length))
             at += length
         if self._waits:
-            # All that this part needs at once, before any is waited for; and more with the next
-            # part, so that nothing delays the first.
+            # All that this part needs at once, before any is waited for.
             for one, first, length in wanted:
                 one.request(first + length, self._depth)
         payloads: list[bytes] = []
@@ -206,7 +207,7 @@ class _Follower:
         numbers.append(np.full(end - at, -1))
         self._part += 1
         self._made += 1
-        if self._made >= self._batches.slices.replicas:
+        if self._made >= _FIRST_BATCHES * self._batches.slices.replicas:
             self._depth = max(1, READ_AHEAD_BYTES // (PIECE_BYTES * self._batches.num_streams))
         with tf.device("CPU:0"):
             return tf.constant(payloads, tf.string), tf.constant(np.concatenate(numbers), tf.int64)
