@@ -15,12 +15,7 @@ from imageshards.errors import StorageError, UserError
 def output_errors(
     output: str, what: str, then: str = "run the same command again"
 ) -> Iterator[None]:
-    """Turns errors of a disk or a store into one sentence.
-
-    Args:
-        output: The folder of the run.
-        what: What is written.
-        then: What to do when the cause is gone.
+    """Turns errors of a disk or a store into a sentence: what is written, and what to do `then`.
 
     Raises:
         UserError: What is inside cannot be written: no room, no rights, or the store is gone.

@@ -13,12 +13,7 @@ from imageshards.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The hosts of one run.
-
-    Attributes:
-        addresses: `name:port` of every host; the first is the chief.
-        index: Of this host among them.
-    """
+    """The `name:port` of every host of a run, the chief's first, and which of them this one is."""
 
     addresses: tuple[str, ...]
     index: int
@@ -27,11 +22,8 @@ class Cluster:
 def find_cluster(kind: str, port: int, environ: Mapping[str, str] = os.environ) -> Cluster:
     """The cluster that a scheduler has described in the environment.
 
-    Args:
-        kind: `tf_config`: the JSON in TF_CONFIG, as TensorFlow and Kubeflow write it; `slurm`:
-            the variables that `srun` sets.
-        port: Of the first process on each host, under Slurm.
-        environ: The environment.
+    `tf_config` is the JSON in TF_CONFIG, as TensorFlow and Kubeflow write it; `slurm` the variables
+    that `srun` sets, with the port of the first process on each host.
 
     Raises:
         UserError: It describes none, or not where this process is.

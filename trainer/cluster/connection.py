@@ -50,11 +50,8 @@ def as_connection(stream: socket.socket) -> Connection:
 class Link:
     """A connection to another host.
 
-    Args:
-        connection: Between the two.
-        received: Called with every message, not empty, in a thread.
-        lost: Called in a thread when the other host says nothing any more.
-        work: A number that grows while there is work to tell the other host of.
+    A thread calls `received` with every message, not empty, and `lost` when the other host says
+    nothing any more. `work` grows while there is work to tell the other host of.
     """
 
     def __init__(

@@ -39,9 +39,8 @@ _FROM_OTHERS = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineE
 class Ended(Exception):
     """Another host has ended the run.
 
-    Attributes:
-        exit_code: 2 for a user's mistake that was found there, 143 or 130 after a signal, else
-            `EXIT_LOST`.
+    Its exit code is 2 for a user's mistake that was found there, 143 or 130 after a signal, else
+    `EXIT_LOST`.
     """
 
     def __init__(self, message: str, exit_code: int = EXIT_LOST) -> None:
@@ -58,9 +57,7 @@ class Hosts:
     may wait in; `leave` sets `_left`, after which nothing more is an error.
 
     Args:
-        addresses: Of all; the first is the chief's.
-        index: Of this one.
-        peers: Connections by index: of the chief to all others, of others to the chief.
+        peers: Connections by index: of the chief, the first, to all others, of others to the chief.
         timeout_sec: How long others may be silent: neither answer, nor tell of work that gets on.
     """
 
@@ -129,12 +126,9 @@ class Hosts:
         return value
 
     def gather(self, name: str, value: Any, patient: bool = False) -> list[Any]:
-        """The values of all hosts in their order, on all hosts.
+        """The values, JSON, of all hosts in their order, on all hosts.
 
-        Args:
-            name: What for.
-            value: A JSON value.
-            patient: Waits as long as the others live, for example while they write.
+        With `patient` it waits as long as the others live, for example while they write.
 
         Raises:
             Ended: A host does not answer.
@@ -156,10 +150,7 @@ class Hosts:
         return _unpacked(self.share(name, lambda: _packed(_joined(parts))))
 
     def compare(self, settings: Mapping[str, Any]) -> None:
-        """Checks that settings are the same on all hosts.
-
-        Args:
-            settings: JSON values by the names to show.
+        """Checks that settings, JSON values by the names to show, are the same on all hosts.
 
         Raises:
             UserError: One differs; the same sentence on all hosts.

@@ -25,14 +25,9 @@ _GREETING = "imageshards"
 
 @contextmanager
 def joined(cluster: Cluster | None, timeout_sec: float) -> Iterator[Hosts]:
-    """Waits for all hosts, and tells them how the body ends.
+    """Waits for all hosts, yields them, and tells them how the body ends; one host waits for none.
 
-    Args:
-        cluster: None, or one host, for a machine by itself.
-        timeout_sec: How long hosts may take to come, and later to answer.
-
-    Yields:
-        The hosts.
+    Each may take `timeout_sec` to come, and later to answer.
 
     Raises:
         UserError: A host does not come, a port is in use, or the hosts are of two clusters.

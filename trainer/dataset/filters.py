@@ -19,13 +19,7 @@ _INT64 = range(-(2**63), 2**63)
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """One comparison of a scalar feature with a constant.
-
-    Attributes:
-        feature: Its name in the records.
-        operator: One of `OPERATORS`; for texts only `==` and `!=`.
-        value: int for an int64 feature, float for float32, str for string.
-    """
+    """A comparison of a scalar feature with a constant of its type; of texts only `==` and `!=`."""
 
     feature: str
     operator: str

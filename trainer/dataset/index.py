@@ -40,10 +40,8 @@ _CHECKED_COLUMNS = ("class_name", "label", "shard", "record")
 
 
 def record_classes(dataset: DataSet, split: Split, filters: Sequence[str] = ()) -> np.ndarray:
-    """The class of every record of `split`, in the order of its shards.
-
-    Returns:
-        int32 [records]: class ids of the data set, -1 for a record that does not pass `filters`.
+    """The class id of every record of `split`, in the order of its shards, int32; -1 for a record
+    that does not pass `filters`.
 
     Raises:
         UserError: There is no index, or it is damaged, or has labels that are no class; or a

@@ -33,9 +33,8 @@ def one_of_all(parts: Sequence[DataSet]) -> str:
 def data_set_of_mix(config: ReadConfig, datasets: Sequence[DataSet]) -> DataSet:
     """What is read and evaluated of several data sets: their splits one after the other.
 
-    Returns:
-        The first data set's form with the features that all have, the mean and deviation of all
-        pictures together, and `datasets` as its `parts`.
+    It has the first data set's form with the features that all have, the mean and deviation of all
+    pictures together, and `datasets` as its `parts`.
 
     Raises:
         UserError: Their records or classes differ.

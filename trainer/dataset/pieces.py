@@ -21,14 +21,10 @@ PIECE_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pieces:
-    """All pieces of a split, in the order of its records; arrays have an entry for each.
+    """All pieces of a split, in the order of its records; int64 arrays have an entry for each.
 
-    Attributes:
-        shard: Number of the shard within the split, int64.
-        first: Number of the first record within the split, int64.
-        count: Records, at least one, int64.
-        offset: Where it begins in its shard, in bytes, int64.
-        num_bytes: Its length, framing included, int64.
+    Numbers of shard and first record are those within the split. A piece has at least one record,
+    and begins `offset` bytes into its shard; `num_bytes` are those with framing.
     """
 
     shard: np.ndarray[Any, Any]
@@ -44,8 +40,7 @@ class Pieces:
     def cut(shards: Sequence[np.ndarray[Any, Any]]) -> Pieces:
         """Pieces of the records that begin in the same `PIECE_BYTES` of a shard.
 
-        Args:
-            shards: Of each the sizes of its records in bytes, with their framing.
+        `shards` has of each the sizes of its records in bytes, with their framing.
         """
         import numpy as np
 

@@ -32,12 +32,10 @@ class Evaluation:
 
     Attributes:
         classes: The model's, in the order of its outputs.
-        num_examples: Each counted once.
-        left_out: Broken records, which are no examples.
+        num_examples: Each counted once; broken records are none, but `left_out`.
         loss: Mean cross-entropy, without label smoothing; NaN where there is no example.
         accuracy: Share of examples whose class got the highest probability.
-        top5_accuracy: Share of those whose class is among the five highest; None for five
-            classes or fewer.
+        top5_accuracy: Of those whose class is among the five highest; None for up to five classes.
         record: int64, number within the split.
         label, predicted: int64, class ids of the model.
         probability_of_label, probability_of_prediction: float32.
@@ -62,15 +60,11 @@ class Evaluator:
     """Measures a model on one split, any number of times; its graph is traced once.
 
     Args:
-        model: Its variables live in `strategy`'s scope.
-        strategy: Whose replicas share each batch.
-        data: What is read.
-        broken_handler: Replaces broken records.
+        strategy: Whose replicas, on all `hosts`, share each batch; the model was made in its scope.
         classes: The model's, where the data may have fewer of them, or in another order;
             None for those of `data`.
         own_step: Whether the model is a compiled one of the user's, whose `test_step`, loss and
             metrics say how good it is. Otherwise it gives logits.
-        hosts: Those that share each batch.
 
     Attributes:
         evaluation: Every example of the last pass; None before it, and with `own_step`.
@@ -112,15 +106,8 @@ class Evaluator:
     def run(
         self, callbacks: CallbackList | None = None, show_progress: bool = False
     ) -> dict[str, float]:
-        """One pass.
-
-        Args:
-            callbacks: Whose hooks are called around each batch of the model's own step.
-            show_progress: Whether a terminal or a log shows how far it is.
-
-        Returns:
-            The figures by name: `loss`, `accuracy` and further metrics of logits, or what the
-            model's own step says.
+        """One pass: the figures by name, `loss`, `accuracy` and further metrics of logits, or what
+        the model's own step says, around each batch of which hooks are called.
 
         Raises:
             UserError: A record is broken, and must not be left out.

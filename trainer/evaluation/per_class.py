@@ -12,16 +12,8 @@ if TYPE_CHECKING:
 
 
 class ClassFigures(NamedTuple):
-    """One class.
-
-    Attributes:
-        name: Of the class.
-        num_examples: Examples of the class.
-        num_predicted: Examples predicted as the class.
-        num_right: Both.
-        taken_for: The other class that its examples were most often predicted as; None where
-            there is none.
-        num_taken: How often they were.
+    """One class: its examples, those predicted as it, and both; the other class that its examples
+    were most often `taken_for`, if any, and how often.
     """
 
     name: str
@@ -43,12 +35,7 @@ class ClassFigures(NamedTuple):
 
 
 class Confusion(NamedTuple):
-    """Examples of one class that were predicted as another.
-
-    Attributes:
-        label, predicted: Class ids.
-        times: How often.
-    """
+    """How many examples of one class, by id, were predicted as another."""
 
     label: int
     predicted: int

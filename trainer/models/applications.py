@@ -16,11 +16,8 @@ _IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class _Scaling(NamedTuple):
-    """How pixels 0..255 become what an architecture takes: `pixel * scale + offset`.
-
-    Attributes:
-        scale, offset: For all channels, or one for each.
-        reverse: Whether the channels are blue, green, red.
+    """How pixels 0..255 become what an architecture takes: `pixel * scale + offset`, for all
+    channels or one for each; with `reverse` they are blue, green, red.
     """
 
     scale: float | tuple[float, ...]

@@ -40,13 +40,10 @@ def clips(optimizer: keras.optimizers.Optimizer | None) -> bool:
 
 
 def sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
-    """Lets an optimizer sum gradients over the replicas before it clips them.
+    """Lets an optimizer without loss scaling sum gradients over the replicas before it clips them.
 
     Keras clips what each replica has and sums afterwards, so that the result depends on their
     number.
-
-    Args:
-        optimizer: Of a model whose replicas share each batch, without loss scaling.
     """
     # Of the class: a step made for another run may have replaced that of the instance.
     apply = functools.partial(type(optimizer)._backend_apply_gradients, optimizer)

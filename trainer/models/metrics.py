@@ -35,13 +35,9 @@ class Accuracy(keras.metrics.Mean):
 
 
 class OfProbabilities(keras.metrics.Metric):
-    """One of Keras's metrics, given probabilities where the model makes logits.
+    """One of Keras's metrics of [b, K] given probabilities where the model makes logits.
 
     Metrics with `Sparse` in their name get class ids, all others one-hot labels.
-
-    Args:
-        metric: Any of Keras's that takes [b, K].
-        num_classes: K.
     """
 
     def __init__(self, metric: keras.metrics.Metric, num_classes: int) -> None:
@@ -73,9 +69,7 @@ class OfProbabilities(keras.metrics.Metric):
 def make_metrics(names: Sequence[str], num_classes: int) -> list[keras.metrics.Metric]:
     """`Accuracy`, and the metrics of these names; create them inside the strategy's scope.
 
-    Args:
-        names: `top5`, `auc`, `f1`, or a class in `keras.metrics` such as `AUC`.
-        num_classes: K.
+    A name is `top5`, `auc`, `f1`, or a class in `keras.metrics` such as `AUC`.
     """
     return [Accuracy(), *(_make(name, num_classes) for name in names)]
 

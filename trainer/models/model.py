@@ -63,13 +63,11 @@ def build_model(
 
     Args:
         name: As `resolve_name` returns it.
-        inputs, num_classes: What it is fed with, and how many logits it makes.
         weights: Local file to start from, see `trainer.models.pretrained`; None for random ones.
             One line is printed that says what fitted.
-        precision: Of the arithmetic: one of `trainer.config.PRECISIONS`. Weights, the
+        precision: One of `trainer.config.PRECISIONS`, for the arithmetic. Weights, the
             normalisation of pixels, and logits are float32 in any case.
-        sync_batchnorm: Whether batch statistics are taken over all replicas together, and not over
-            the share of each; not of a model of the user's.
+        sync_batchnorm: Takes batch statistics over all replicas together; not of a user's model.
 
     Returns:
         uint8 or float [batch, *size, channels] with values 0..255 → float32 [batch,

@@ -18,18 +18,11 @@ _KINDS = (".keras", ".weights.h5", ".h5")
 
 
 def load_weights(model: keras.Model, path: str) -> str:
-    """Loads what fits into `model`, or into the architecture inside it.
+    """Loads what fits into `model`, or into the architecture inside it; returns a sentence on it.
 
     Layers are matched by their place (`.keras`, `.weights.h5`) or their name (the `.h5` files
     `keras.applications` publishes); those whose shape differs, such as a head for other
     classes, keep their values.
-
-    Args:
-        model: As `trainer.models.model.build_model` makes it.
-        path: A file, local or in a store.
-
-    Returns:
-        A sentence: how many layers came from the file, and which keep random weights.
 
     Raises:
         UserError: There is no such file, it is none of these kinds, or nothing in it fits.

@@ -24,14 +24,8 @@ def make_train_step(
 ) -> Step:
     """A function that trains a compiled and built model on one distributed `Batch`.
 
-    Args:
-        model: Its loss, metrics and optimizer count, and its `train_step` if it has one.
-        strategy: Whose replicas share the batch.
-        prepare: What each replica does to its share first, for example augmentation.
-
-    Returns:
-        Batch → what `train_step` returned, as the mean over this host's replicas: see
-        `logs_of_hosts`.
+    Each replica does `prepare` to its share first, for example augmentation. What the model's
+    `train_step` returned is given back as the mean over this host's replicas: see `logs_of_hosts`.
     """
 
     def as_keras(batch: Batch) -> tuple[Any, ...]:
@@ -57,11 +51,8 @@ def logs_of_hosts(
 ) -> dict[str, Any]:
     """What Keras tells after an epoch or a validation, the same on all hosts.
 
-    Args:
-        model: Its metrics are summed over the replicas of all hosts.
-        logs: What the last step returned; of what is no metric in it the mean over hosts is taken.
-            Empty where there was none.
-        hosts: Those that share each batch.
+    The model's metrics are summed over the replicas of all hosts; of what else the last step has
+    told in `logs` the mean over hosts is taken.
     """
     with hosts.limited("The metrics of an epoch"):
         found = model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
@@ -90,13 +81,9 @@ def build_variables(
 ) -> None:
     """Makes every variable that a compiled model will have: of metrics and optimizer, too.
 
-    Keras makes them in the first step, when it is too late to restore them.
-
-    Args:
-        model: Compiled.
-        strategy: In whose scope it was made.
-        batch: Specifications of tensors: (inputs, label, sample_weight).
-        validates: Whether its `test_step` will be used.
+    Keras makes them in the first step, when it is too late to restore them. `batch` has the
+    specifications of (inputs, label, sample_weight); `validates` says whether there will be a
+    `test_step`.
     """
 
     def trace(step: Callable[[tuple[Any, ...]], Any]) -> Any:

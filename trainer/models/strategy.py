@@ -28,16 +28,9 @@ def make_strategy(
     """The strategy over `replicas` GPUs or, on a machine without any, logical CPU devices.
 
     TensorFlow allows logical devices only before it touches the first one, and a second
-    `MirroredStrategy` in the same process may hang: call this once, first.
-
-    Args:
-        replicas: Of each host; None for every GPU, or one CPU.
-        batch_size: Global batch.
-        hosts: Those that share the batch.
-
-    Returns:
-        `MirroredStrategy`, or `MultiWorkerMirroredStrategy` on several hosts; for a single
-        replica TensorFlow's default strategy, which does the same without the cost of mirroring.
+    `MirroredStrategy` in the same process may hang: call this once, first. `replicas` are those of
+    each host, by default every GPU, or one CPU; `batch_size` is global. For a single replica it is
+    TensorFlow's default strategy, which does the same without the cost of mirroring.
 
     Raises:
         UserError: There are fewer GPUs, or the replicas cannot share the batch equally.

@@ -29,12 +29,8 @@ def write_report(
 ) -> str:
     """Writes `folder`/index.html, whole or not at all; it needs no other file. Returns its path.
 
-    Args:
-        folder: Local or in a store; made where it is missing.
-        title, facts: Heading of the page; settings and figures of the run, by name.
-        history: The objects of metrics.jsonl; empty for an evaluation without training.
-        evaluation: Of the validation split; None where there is none.
-        subset: What was evaluated: the most wrong pictures are read from its shards again.
+    `history` has the objects of metrics.jsonl, none for an evaluation without training. The most
+    wrong pictures of `evaluation` are read again from the shards of `subset`.
 
     Raises:
         UserError: The folder cannot be written.

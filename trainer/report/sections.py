@@ -29,10 +29,8 @@ class _Curves(NamedTuple):
     """What one chart shows.
 
     Attributes:
-        title, unit: Its heading.
         lines: Key in an epoch's object → what it is called in the legend.
         least: Where an axis from zero ends at least; None for an axis around the values.
-        is_share: Whether the values are shares of 1.
         magnified: Whether shares that are all high have an axis around them, as they would
             hardly differ on one from zero.
     """

@@ -21,17 +21,10 @@ PICTURE_FACTS = ("image/height", "image/width", "image/channels")
 class Columns(tf.Module):
     """The inputs of a model besides its picture.
 
-    Three kinds: what the transform makes from raw columns; size and channels of the picture,
-    which are read from it; and any others, which a request gives as the records have them.
-
-    Attributes:
-        signature: What a request has to bring, by name: raw columns under their own names
-            (`/` becomes `_`), dense; of a variable length filled up with 0 or "" at the end.
-        given: Features that a request brings as the records have them, not as raw columns.
-
-    Args:
-        inputs: Of the model.
-        transform: Folder of the exported graph; None where there is none.
+    Three kinds: what the transform, a folder or None, makes from raw columns; size and channels of
+    the picture, which are read from it; and any others, `given` by a request as records have them.
+    `signature` is what a request has to bring, by name: raw columns under their own names (`/`
+    becomes `_`), dense; of a variable length filled up with 0 or "" at the end.
 
     Raises:
         UserError: The graph cannot be loaded.
@@ -67,14 +60,8 @@ class Columns(tf.Module):
         return any(name in PICTURE_FACTS for name in self._inputs.features)
 
     def __call__(self, columns: Mapping[str, Any], records: Any) -> dict[str, Any]:
-        """The model's inputs besides `image`.
-
-        Args:
-            columns: By the names in `signature`.
-            records: The pictures as JPEGs of records, string [b].
-
-        Returns:
-            By `input_name`: [b, *shape], or [b, length], padded or ragged.
+        """The model's inputs besides `image`, by `input_name`: [b, *shape], or [b, length], padded
+        or ragged, from columns by the names in `signature`, and JPEGs of records, string [b].
         """
         batch = tf.shape(records)[0]
         features: dict[str, Any] = {name: columns[input_name(name)] for name in self.given}

@@ -22,13 +22,7 @@ _ENTRY_BYTES = 12
 def orientation(encoded: Any) -> Any:
     """The EXIF orientation of a JPEG: the tag in its first EXIF block (TIFF 6.0, section 2).
 
-    Never fails, whatever the file holds.
-
-    Args:
-        encoded: The file, string scalar.
-
-    Returns:
-        int32 scalar 1..8; 1, as stored, where there is none or it is out of range.
+    An int32 scalar 1..8: 1, as stored, where there is none, it is out of range, or the file broken.
     """
     parts = tf.strings.split(tf.strings.substr(encoded, 0, _HEAD_BYTES), _HEADER, maxsplit=1)
     values = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(parts[1:]), tf.uint8), tf.int64)
@@ -58,15 +52,7 @@ def swaps_axes(number: Any) -> Any:
 
 
 def upright(picture: Any, number: Any) -> Any:
-    """Turns and mirrors a picture as its orientation says.
-
-    Args:
-        picture: [height, width, channels], as stored.
-        number: EXIF orientation, int32 scalar 1..8.
-
-    Returns:
-        The picture upright; orientations 5 to 8 swap height and width.
-    """
+    """Turns and mirrors a stored picture [height, width, channels] as its orientation 1..8 says."""
     swap, mirror_x, mirror_y = tf.unstack(tf.gather(list(TURNS.values()), number - 1))
     picture = tf.cond(swap, lambda: tf.transpose(picture, (1, 0, 2)), lambda: picture)
     picture = tf.cond(mirror_x, lambda: tf.reverse(picture, [1]), lambda: picture)

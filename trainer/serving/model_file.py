@@ -155,17 +155,11 @@ def check_code(path: str, card: ModelCard, code: str | None, trust: bool) -> Non
 
 
 def load_model(path: str, code: str | None = None, trust: bool = False) -> tuple[Any, ModelCard]:
-    """Loads a model that `save_model` saved; only a user's own is compiled.
+    """Loads a model that `save_model` saved, and its card; only a user's own is compiled.
 
-    No code is run but what `code` and `trust` allow: the file may be a stranger's.
-
-    Args:
-        path: The `.keras` file, or the output folder of its run; local or in a store.
-        code: `module:function` that the model was trained with, to be imported.
-        trust: Imports the one that the file names, and runs the lambdas it holds.
-
-    Returns:
-        The `keras.Model`, and its card.
+    No code is run but what is allowed, as the file may be a stranger's: `code` is the
+    `module:function` of its training, `trust` runs the one it names and the lambdas that it holds.
+    `path` may be the output folder of its run.
 
     Raises:
         UserError: There is no such file, it is broken, has no card, or needs a module that

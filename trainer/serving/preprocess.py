@@ -47,13 +47,8 @@ def record_jpeg(encoded: Any, options: ImageOptions) -> Any:
 
 
 class _Decoded(NamedTuple):
-    """A decoded file.
-
-    Attributes:
-        pixels: uint8 [height, width, channels], as stored, at 1 / `ratio` of the size.
-        ratio: float64 scalar.
-        turn: EXIF orientation, int32 scalar 1..8.
-        size: (height, width) of the upright picture at its full size, int32 scalars.
+    """A decoded file: uint8 [height, width, channels], as stored, at 1 / `ratio` of the size; its
+    EXIF orientation; (height, width) of the upright picture at its full size.
     """
 
     pixels: Any

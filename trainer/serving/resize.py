@@ -24,12 +24,8 @@ _KERNELS = {
 
 
 class ResizeGeometry(NamedTuple):
-    """How an upright picture becomes the picture of a record, in pixels.
-
-    Attributes:
-        crop: `left, top, right, bottom` of the part that is kept, around the middle; float64.
-        content: (height, width) it is resized to; int32.
-        canvas: (height, width) of the result; int32.
+    """How an upright picture becomes that of a record: `left, top, right, bottom` of what is kept,
+    (height, width) it is resized to, and (height, width) of the result, in pixels.
     """
 
     crop: tuple[Any, Any, Any, Any]
@@ -95,17 +91,8 @@ def resize(picture: Any, size: tuple[Any, Any], box: tuple[Any, ...], name: str)
     """A part of a picture at another size, as Pillow's `Image.resize(size, name, box)` makes it.
 
     With `bicubic`, `bilinear` and `lanczos` a pixel in a thousand is off by one grey level, with
-    `nearest` none. `box` gives a pixel on the edge of two results half to each.
-
-    Args:
-        picture: uint8 [height, width, channels], the channels known.
-        size: (height, width) in pixels, int32 scalars.
-        box: `left, top, right, bottom` in pixels of `picture`, float64 scalars; may be
-            fractions, and must lie inside.
-        name: Pillow's of a filter.
-
-    Returns:
-        uint8 [*size, channels].
+    `nearest` none. `box` gives a pixel on the edge of two results half to each; it may have
+    fractions, and must lie inside. The picture is uint8 [height, width, channels], channels known.
     """
     left, top, right, bottom = box
     if name == "nearest":

@@ -23,18 +23,11 @@ LABELS_FILE = "labels.txt"
 
 
 def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: str) -> list[str]:
-    """Writes a SavedModel whose signature takes image files.
+    """Writes a SavedModel whose signature takes image files; returns lines that describe it.
 
     Besides the signature it has `classes`, their names as a variable in the order of the ids, and
-    an asset with the same names, one per line.
-
-    Args:
-        model, card: Logits out, and how it was trained.
-        transform: Folder of the data set's tensorflow-transform graph, or None.
-        path: A folder that is not there yet.
-
-    Returns:
-        Lines that describe the signature.
+    an asset with the same names, one per line. `transform` is the folder of the data set's graph;
+    `path` is not there yet.
 
     Raises:
         OSError: The folder cannot be written.

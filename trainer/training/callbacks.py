@@ -188,11 +188,7 @@ class MetricsFile(Callback):
 
 
 class NaNGuard(Callback):
-    """Ends a run whose loss is no finite number any more, with a sentence.
-
-    Args:
-        error: What was seen → the error that is raised.
-    """
+    """Ends a run whose loss is no finite number any more, with the `error` of what was seen."""
 
     async_safe = True
 
@@ -212,13 +208,7 @@ class NaNGuard(Callback):
 
 
 class Progress(Callback):
-    """Shows how far an epoch is: a bar on a terminal, a line at its end anywhere.
-
-    Args:
-        batch_size: Global.
-        waiting: Measures.
-        metrics: Has the objects of finished epochs.
-    """
+    """Shows how far an epoch is: a bar on a terminal, a line at its end anywhere."""
 
     async_safe = True  # It has no hook after a batch.
 

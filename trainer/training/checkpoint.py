@@ -48,11 +48,9 @@ class RunState:
 
     Attributes:
         identity: The settings a resumed run must share: see `trainer.training.open_run`.
-        step: Training steps done.
-        epochs: Epochs finished, their validation included.
+        step, epochs: Steps done, and epochs finished, their validation included.
         stopped: Whether a callback ended the training.
-        best_step: Where the best validation was; None before the first.
-        best_value: Its val_loss.
+        best_step, best_value: Where the best validation was, and its val_loss.
         callbacks: What every callback remembers: its class, and JSON values by name.
         arrays: The arrays among these, by the names that stand in their place.
         variables: Only while the state is written or read.
@@ -77,12 +75,9 @@ class RunState:
 
 
 class Checkpoints:
-    """The checkpoints of one run.
+    """The checkpoints of one run: the last `keep`, and the best.
 
-    Args:
-        output: The run's folder, local or in a store.
-        keep: How many of the last ones stay, besides the best.
-        hosts: Those that train together; the chief alone reads and writes, for all.
+    The chief alone of the hosts that train together reads and writes, for all.
     """
 
     def __init__(self, output: str, keep: int, hosts: Hosts = ONE_HOST) -> None:

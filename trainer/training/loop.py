@@ -35,15 +35,10 @@ def make_ready(run: Run, model: keras.Model) -> None:
 
 
 class Loop:
-    """Trains a compiled model to the last epoch of a run.
+    """Trains a compiled model, which has all of its variables, to the last epoch of a run.
 
-    Args:
-        run, model: The run; the model has all of its variables.
-        callbacks: Keras's, ours and the user's, in the order in which they are called; the
-            run's checkpoint is called after them.
-        validate: Called after every epoch; None for no validation.
-        verbose: Of Keras's own progress bar, as in `fit`.
-        finalize: Whether averaged weights take the place of the model's own at the end.
+    Callbacks are called in their order, and the run's checkpoint after them. With `finalize`,
+    averaged weights take the place of the model's own at the end. `verbose` is that of `fit`.
     """
 
     def __init__(
@@ -76,8 +71,7 @@ class Loop:
     def run(self) -> keras.callbacks.History:
         """Trains to the end, or until a callback sets `model.stop_training`.
 
-        Returns:
-            Keras's history, with the epochs before a restart.
+        The history that Keras keeps has the epochs before a restart.
 
         Raises:
             Stopped: SIGTERM or Ctrl-C came; the run is saved.

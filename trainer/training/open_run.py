@@ -24,15 +24,10 @@ _NEEDS_TOTAL = ("linear", "cosine")
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """The epochs of a run, each by the step it ends with.
+    """The epochs of a run, each by the step it ends with; the run may end within one.
 
     Batches are cut from one endless stream, so an epoch's leftover records open the next one:
     after E epochs all but the last < `batch_size` records were seen E times.
-
-    Attributes:
-        num_records: In one pass over the data.
-        batch_size: Global batch.
-        total_steps: Of the whole run, which may end within an epoch.
     """
 
     num_records: int
@@ -53,15 +48,8 @@ class Epochs:
 class Run:
     """A run that is open: what it trains on, where, and what it goes on from.
 
-    Attributes:
-        train: What is trained on.
-        validation: What is validated on, or None.
-        epochs: How long.
-        devices: Whose replicas share each batch.
-        stream: The batches of `train`, from any step on.
-        broken_handler: Replaces broken records of both.
-        saved: Counts, saves and restores.
-        hosts: Those that share each batch; they stop, and leave out records, together.
+    The replicas of `devices` on all `hosts` share each batch of `stream`, which has those of
+    `train` from any step on; hosts stop, and leave out broken records of both splits, together.
     """
 
     train: TrainingData
@@ -87,15 +75,10 @@ def open_run(
     settings: Mapping[str, Any],
     hosts: Hosts = ONE_HOST,
 ) -> Run:
-    """Begins in the output folder, or goes on with the run there.
+    """Begins in the output folder, or goes on with the run there, which must share the settings.
 
-    Args:
-        config: Of it counts how long the run is, and where and how often it is saved; nothing is
-            where `output` is empty, or in a dry run.
-        train, validation: What is read.
-        devices: Whose replicas share each batch.
-        settings: What a resumed run must share.
-        hosts: Those that train together.
+    Of `config` it counts how long the run is, and where and how often it is saved: nothing is where
+    `output` is empty, or in a dry run.
 
     Raises:
         UserError: Another run is there, or a longer one, and must not be replaced.

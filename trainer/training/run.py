@@ -50,13 +50,8 @@ _COLUMNS = ("loss", "accuracy", "val_loss", "val_accuracy", "images_per_second",
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A model that is ready for its first step.
-
-    Attributes:
-        model: Compiled, all of its variables made.
-        is_classifier: Whether it is compiled here; a compiled one of the user's says by itself
-            how good it is.
-        evaluator: Of the validation split, or None.
+    """A model that is ready for its first step, compiled here if it `is_classifier`; a compiled one
+    of the user's says by itself how good it is.
     """
 
     model: keras.Model
@@ -194,11 +189,7 @@ def show_first_batch(config: RunConfig, run: Run) -> None:
 
 
 def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
-    """Trains from the last checkpoint to the end.
-
-    Returns:
-        What has written metrics.jsonl.
-    """
+    """Trains from the last checkpoint to the end; returns what has written metrics.jsonl."""
     batch_size = run.train.batch_size
     metrics = MetricsFile(storage.join(config.output, METRICS_FILE), _COLUMNS)
     waiting = WaitingTime(batch_size)

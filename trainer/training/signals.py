@@ -12,11 +12,7 @@ from typing import Any
 
 
 class Stopped(Exception):
-    """A signal stopped a run, with everything saved.
-
-    Attributes:
-        exit_code: 143 after SIGTERM, 130 after Ctrl-C, as shells count signals.
-    """
+    """A signal stopped a run, with everything saved: 143 after SIGTERM, 130 after Ctrl-C."""
 
     def __init__(self, signum: int) -> None:
         name = signal.Signals(signum).name
@@ -49,10 +45,7 @@ class StopRequest:
     """Records SIGTERM and SIGINT while it is entered, for the loop to act on between steps.
 
     In the middle of a step the weights may be changed and the step not yet counted. A second
-    Ctrl-C does not wait for the step.
-
-    Args:
-        enabled: False leaves signals alone.
+    Ctrl-C does not wait for the step. Signals are left alone where it is not enabled.
     """
 
     def __init__(self, enabled: bool = True) -> None:

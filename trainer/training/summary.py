@@ -104,11 +104,8 @@ def waiting_line(history: Sequence[Mapping[str, Any]]) -> str | None:
 def show_batch(batch: Batch, classes: Sequence[str], memory: Mapping[str, int], output: str) -> str:
     """Writes a contact sheet of a global batch, and prints the memory of the reader, by purpose.
 
-    Returns:
-        The path of the contact sheet, `report/dry_run.png` in `output`.
-
-    Raises:
-        UserError: It cannot be written.
+    Returns the sheet's path, `report/dry_run.png` in `output`; a `UserError` says that it cannot be
+    written.
     """
     path = storage.join(output, "report", SHEET_NAME)
     pictures = np.asarray(batch["inputs"]["image"])[:MAX_PICTURES]
