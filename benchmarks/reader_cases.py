@@ -11,7 +11,7 @@ from benchmarks import inputs
 from benchmarks.cases import SHARDS, Settings
 from benchmarks.measure import BenchmarkError, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
-from benchmarks.reader_kinds import BATCH, SIZE
+from benchmarks.reader_kinds import BATCH, SIZE, pixel_folder
 from benchmarks.reader_rounds import Window, in_turn
 
 CLASSES = 2
@@ -149,6 +149,38 @@ def reader_vs_tfds(s: Settings) -> Outcome:
     )  # fmt: skip
 
 
+def pixels(s: Settings) -> Outcome:
+    """Pictures decoded once, in memory: against decoding, and against Keras's own cache."""
+    data = shards(s)
+    folder = pixel_folder(str(data))
+    remove(pathlib.Path(folder))
+    first = run_module(
+        "trainer.bench_input", "--data", data, "--batch_size", BATCH, "--image_size", SIZE[0],
+        "--cache", "pixels", "--cache_folder", folder, "--seconds", 1, "--json", log=s.log,
+    )  # fmt: skip
+    line = next(one for one in first.output.splitlines() if one.startswith("{"))
+    filled_sec = json.loads(line)["startup_msec"] / 1e3
+    found = measured(s, {
+        f"{_HOST}, pixels": "pixels_host", f"{_DEVICE}, pixels": "pixels_device",
+        _HOST: "trainer_host", "libjpeg-turbo in memory": "turbo",
+        "Keras, .cache(), same crop": "keras_cached", "Keras, same crop": "keras_crops",
+    })  # fmt: skip
+    host, device, jpegs, turbo, cached, plain = found.values()
+    return Outcome(
+        "pixels", f"{_of_pictures(s)}, random-resized crop to {SIZE[0]} px and flip; later epochs",
+        _COLUMNS, speed_rows(found),
+        (Figure("crop on the device against libjpeg-turbo", faster(device, turbo), 5),
+         Figure("crop on the host against the reader of JPEGs", faster(host, jpegs), 2),
+         Figure("crop on the host against Keras with .cache()", faster(host, cached), 1),
+         Figure("crop on the host against Keras without", faster(host, plain), 3)),
+        (f"the first epoch decodes: {s.records / filled_sec:,.0f} images/s, {filled_sec:.1f} s "
+         "with TensorFlow's start",
+         also("by CPU time, device against libjpeg-turbo", cheaper(device, turbo)),
+         also("by CPU time, host against the reader of JPEGs", cheaper(host, jpegs)),
+         also("by CPU time, host against Keras with .cache()", cheaper(host, cached))),
+    )  # fmt: skip
+
+
 def _sources(s: Settings) -> list[pathlib.Path]:
     return s.pets or s.sources
 
@@ -157,10 +189,10 @@ def _of_pictures(s: Settings) -> str:
     return f"{s.records:,} records of 256 px in shuffled uint8 batches of {BATCH}"
 
 
-# Rows of pictures that are decoded once belong here: their readers are kinds of `reader_rounds`.
 READER_BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "reader_host_crop": reader_host_crop,
     "reader_device_crop": reader_device_crop,
     "reader_vs_raw_files": reader_vs_raw_files,
     "reader_vs_tfds": reader_vs_tfds,
+    "pixels": pixels,
 }

@@ -55,12 +55,46 @@ def batches(stream: Any) -> Read:
     return read
 
 
-def trainer(job: Job, augment_on: str = "host") -> Read:
+def trainer(job: Job, augment_on: str = "host", cache: str = "none") -> Read:
     """The trainer's reader; for the device pictures stay as large as they are."""
     import imageshards as ims
 
-    train = ims.open(job.data).train(batch_size=BATCH, image_size=SIZE[0], augment_on=augment_on)
+    train = ims.open(job.data).train(
+        batch_size=BATCH, image_size=SIZE[0], augment_on=augment_on, cache=cache,
+        cache_folder=None if cache == "none" else pixel_folder(job.data),
+    )  # fmt: skip
     return batches(train.batches())
+
+
+def pixel_folder(data: str) -> str:
+    """Of the pictures of a data set, decoded once."""
+    return f"{data}-cache"
+
+
+def keras_crops(job: Job, cached: bool) -> Read:
+    """`image_dataset_from_directory` at the stored size, kept in memory or not, then cropped."""
+    import keras
+    import tensorflow as tf
+
+    def crop(picture: Any, label: Any) -> tuple[Any, Any]:
+        start, size, _ = tf.image.sample_distorted_bounding_box(
+            (STORED, STORED, 3), tf.zeros((1, 0, 4)), area_range=_AREA,
+            aspect_ratio_range=_ASPECT, use_image_if_no_bounding_boxes=True,
+        )  # fmt: skip
+        part = tf.cast(tf.ensure_shape(tf.slice(picture, start, size), (None, None, 3)), tf.float32)
+        resized = tf.cast(tf.image.resize(part, SIZE) + 0.5, tf.uint8)
+        return tf.image.random_flip_left_right(resized), label
+
+    stream = keras.utils.image_dataset_from_directory(
+        job.raw, image_size=(STORED, STORED), batch_size=None, seed=1, verbose=False
+    )
+    stream = stream.map(lambda picture, label: (tf.cast(picture, tf.uint8), label))
+    if cached:
+        stream = stream.cache()
+        for _ in stream:  # the first epoch
+            pass
+    stream = stream.repeat().shuffle(_SHUFFLED).map(crop, num_parallel_calls=tf.data.AUTOTUNE)
+    return batches(stream.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE))
 
 
 def keras_raw(job: Job) -> Read:

@@ -33,7 +33,11 @@ SETTLE_SECONDS = 0.7
 KINDS: dict[str, Callable[[Job], Read]] = {
     "trainer_host": reader_kinds.trainer,
     "trainer_device": lambda job: reader_kinds.trainer(job, "device"),
+    "pixels_host": lambda job: reader_kinds.trainer(job, "host", "pixels"),
+    "pixels_device": lambda job: reader_kinds.trainer(job, "device", "pixels"),
     "keras_raw": reader_kinds.keras_raw,
+    "keras_cached": lambda job: reader_kinds.keras_crops(job, cached=True),
+    "keras_crops": lambda job: reader_kinds.keras_crops(job, cached=False),
     "tfds": reader_kinds.tfds,
     "limit_crops": reader_limits.crops,
     "turbo": reader_limits.turbo,

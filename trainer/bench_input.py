@@ -86,7 +86,7 @@ def make_parser() -> Parser:
     )
     names = ["data", "mix", "batch_size", "image_size", "augment", "augment_on", "seed", "classes"]
     names += ["where", "balance", "inputs", "sequences", "sequence_length"]
-    add_options(parser, ReadConfig, [*names, "cache_folder", "threads"])
+    add_options(parser, ReadConfig, [*names, "cache", "cache_folder", "threads"])
     add_options(parser, BenchConfig)
     return parser
 

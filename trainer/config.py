@@ -149,9 +149,8 @@ class ReadConfig:
         "once; in memory by --cache_folder /dev/shm",
         choices=CACHES)] = "none"
     cache_folder: Annotated[str | None, Option(
-        "for copies of whole shards: by --cache disk, and of shards that TensorFlow cannot read "
-        "itself, such as s3:// (default: OUTPUT/cache for --cache disk, else "
-        "~/.cache/imageshards/shards)", metavar="DIR")] = None
+        "for what --cache keeps (default: OUTPUT/cache, else ~/.cache/imageshards/shards)",
+        metavar="DIR")] = None
     skip_broken: Annotated[int, Option(
         "how many broken records may be left out; they are listed at the end. Without it the "
         "first one stops the run", least=0)] = 0

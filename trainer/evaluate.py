@@ -75,7 +75,7 @@ def make_parser() -> Parser:
         metavar="X",
         help="share of each side that is kept around the centre (default: that of training)",
     )
-    names = ["classes", "where", "skip_broken", "cache_folder", "threads"]
+    names = ["classes", "where", "skip_broken", "threads"]
     add_options(parser, ReadConfig, names)
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument(

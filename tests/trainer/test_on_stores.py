@@ -221,5 +221,5 @@ def test_the_folder_for_copies_is_checked(
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be filled .* name another one by --cache_fol"):
         _copies(_opened(remote, "--cache", "disk", "--cache_folder", tmp_path / "file"))
-    with pytest.raises(UserError, match="no shards of --data .* are copied; leave it out, or copy"):
+    with pytest.raises(UserError, match="no shards of --data .* are copied; leave it out, or ask"):
         _opened(local, "--cache_folder", tmp_path)

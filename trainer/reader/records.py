@@ -190,27 +190,28 @@ class _Follower:
         runs = list(self._deal.runs(begin, begin + count))
         at, wanted = begin, []
         for stream, length in runs:
-            first = self._deal.taken(stream, at)
+            # As many as `taken`, which costs more: this position is the stream's own.
+            first = at // self._deal.period * self._deal.run + at % self._deal.run
             if stream not in self._streams:
-                self._streams[stream] = _Stream(self, self._batches, stream, int(first))
-            wanted.append((self._streams[stream], int(first), length))
+                self._streams[stream] = _Stream(self, self._batches, stream, first)
+            wanted.append((self._streams[stream], first, length))
             at += length
         if self._waits:
             # All that this part needs at once, before any is waited for.
             for one, first, length in wanted:
                 one.request(first + length, self._depth)
         payloads: list[bytes] = []
-        numbers: list[Any] = []
+        numbers: list[int] = []
         for one, first, length in wanted:
             one.take(first, length, payloads, numbers)
         payloads += [b""] * (end - at)
-        numbers.append(np.full(end - at, -1))
+        numbers += [-1] * (end - at)
         self._part += 1
         self._made += 1
         if self._made >= _FIRST_BATCHES * self._batches.slices.replicas:
             self._depth = max(1, READ_AHEAD_BYTES // (PIECE_BYTES * self._batches.num_streams))
         with tf.device("CPU:0"):
-            return tf.constant(payloads, tf.string), tf.constant(np.concatenate(numbers), tf.int64)
+            return tf.constant(payloads, tf.string), tf.constant(np.array(numbers, np.int64))
 
 
 class _Stream:
@@ -225,7 +226,7 @@ class _Stream:
         self._ahead: collections.deque[tuple[Row, Future[_Piece] | None]] = collections.deque()
         self._begin = self._end = self._asked = taken
         self._payloads: list[bytes | RecordError] = []
-        self._records = np.zeros(0, np.int64)
+        self._records: list[int] = []
 
     def request(self, end: int, depth: int) -> None:
         """Has the pieces read that hold the records before `end`, and `depth` more."""
@@ -236,7 +237,7 @@ class _Stream:
             self._ahead.append((row, self._follower.piece(row.piece)))
             self._asked += len(row.records)
 
-    def take(self, at: int, count: int, payloads: list[bytes], numbers: list[Any]) -> None:
+    def take(self, at: int, count: int, payloads: list[bytes], numbers: list[int]) -> None:
         """Appends `count` records from the stream's `at`th on.
 
         Raises:
@@ -252,7 +253,7 @@ class _Stream:
                 if isinstance(one, RecordError):
                     raise one
             payloads += taken  # type: ignore[arg-type]
-            numbers.append(self._records[first : first + length])
+            numbers += self._records[first : first + length]
             at, count = at + length, count - length
 
     def _next_row(self, at: int) -> None:
@@ -267,7 +268,7 @@ class _Stream:
         self._piece = piece or self._follower.piece(row.piece)
         held, broken = self._piece.result(), self._batches.broken
         places = (row.records - self._batches.first_records[row.piece]).tolist()
-        self._payloads, self._records = [held[place] for place in places], row.records
+        self._payloads, self._records = [held[place] for place in places], row.records.tolist()
         if broken:
-            pairs = zip(self._payloads, row.records.tolist(), strict=True)
+            pairs = zip(self._payloads, self._records, strict=True)
             self._payloads = [b"" if number in broken else one for one, number in pairs]
