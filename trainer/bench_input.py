@@ -108,11 +108,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def measured(described: TrainingData, bench: BenchConfig) -> tuple[dict[str, Any], list[float]]:
-    """Measures the reader that `imageshards train` would use: figures, as JSON values, and waits.
-
-    Raises:
-        UserError: A record cannot be read.
-    """
+    """Figures of the reader that `imageshards train` would use, as JSON values, and its waits."""
     with quiet_import():
         import numpy as np
 

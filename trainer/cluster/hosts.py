@@ -126,12 +126,9 @@ class Hosts:
         return value
 
     def gather(self, name: str, value: Any, patient: bool = False) -> list[Any]:
-        """The values, JSON, of all hosts in their order, on all hosts.
+        """The values, JSON, of all hosts in their order, on all; `Ended` where one does not answer.
 
         With `patient` it waits as long as the others live, for example while they write.
-
-        Raises:
-            Ended: A host does not answer.
         """
         if self.count == 1:
             return [value]
@@ -139,22 +136,14 @@ class Hosts:
         return json.loads(self.share(name, lambda: b"[" + b",".join(parts) + b"]", patient))
 
     def concatenate(self, name: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Arrays of all hosts joined along their first axis, in the order of hosts, on all of them.
-
-        Raises:
-            Ended: A host does not answer.
-        """
+        """Arrays of all hosts, joined along their first axis in the order of hosts, on all."""
         if self.count == 1:
             return dict(arrays)
         parts = [_unpacked(one) for one in self.collect(name, _packed(arrays))]
         return _unpacked(self.share(name, lambda: _packed(_joined(parts))))
 
     def compare(self, settings: Mapping[str, Any]) -> None:
-        """Checks that settings, JSON values by the names to show, are the same on all hosts.
-
-        Raises:
-            UserError: One differs; the same sentence on all hosts.
-        """
+        """Refuses settings, JSON values by the names to show, that differ; one sentence on all."""
         chiefs, *others = self.gather("settings", dict(settings))
         for address, theirs in zip(self.addresses[1:], others, strict=True):
             for name in [*chiefs, *(name for name in theirs if name not in chiefs)]:
@@ -177,21 +166,8 @@ class Hosts:
         finally:
             self._limit = None
 
-    def pause(self, seconds: float) -> None:
-        """Waits, but not for longer than the run goes on.
-
-        Raises:
-            Ended: Another host has ended it.
-        """
-        if self._noticed.wait(seconds) and self._ended is not None:
-            raise self._ended
-
     def leave(self, error: BaseException | None = None) -> None:
-        """Ends the run here. After an error the others are told, and end, too.
-
-        Raises:
-            Ended: Another host failed after this one had finished.
-        """
+        """Ends the run here, after an error that of the others, too; `Ended` if another fails."""
         try:
             if error is None:
                 self.gather(_LAST, None, patient=True)

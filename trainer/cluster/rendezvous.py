@@ -114,11 +114,7 @@ def _living(peers: dict[int, Connection]) -> dict[int, Connection]:
 
 
 def _hello(stream: socket.socket, cluster: Cluster) -> tuple[int, Connection]:
-    """Who calls; 0 for a stranger.
-
-    Raises:
-        UserError: It is of another cluster.
-    """
+    """Who calls, 0 for a stranger; one of another cluster is an error."""
     connection = as_connection(stream)
     try:
         if not connection.poll(5.0):

@@ -40,11 +40,7 @@ def make_parser() -> Parser:
 
 
 def parse_config(argv: Sequence[str] | None) -> RunConfig:
-    """Command line → configuration.
-
-    Raises:
-        UserError: A flag is unknown, or has a value it does not take.
-    """
+    """Command line → configuration; a `UserError` for an unknown flag, or for a wrong value."""
     given = vars(make_parser().parse_args(argv))
     if "steps" in given and "epochs" in given:
         raise UserError(
@@ -61,11 +57,7 @@ def parse_config(argv: Sequence[str] | None) -> RunConfig:
 
 
 def read_config(given: Mapping[str, Any]) -> ReadConfig:
-    """Flags as argparse returns them → what is read, and how.
-
-    Raises:
-        UserError: A flag has a value it does not take.
-    """
+    """Flags as argparse returns them → what is read, and how; a `UserError` for a wrong value."""
     paths = given["data"]
     if len(paths) > 1:
         paths = [join_paths([path for text in paths for path in split_paths(text)])]

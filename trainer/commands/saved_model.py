@@ -38,11 +38,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def find_model(args: argparse.Namespace) -> tuple[str, ModelCard]:
-    """The file that the flags mean, where it is, and its card; no code of it is run.
-
-    Raises:
-        UserError: There is none; or it only works with code that the flags do not allow.
-    """
+    """The file that the flags mean, and its card; refuses one that needs code they do not allow."""
     if args.model is not None and ":" not in args.model:
         raise UserError(
             f"--model received {args.model!r}; expected module:function, as in training: other "
@@ -63,11 +59,7 @@ def chosen(args: argparse.Namespace, file: str, card: ModelCard) -> str:
 
 
 def load_classifier(file: str, args: argparse.Namespace) -> Any:
-    """The model of a file: pictures 0..255 in, a logit for each class out.
-
-    Raises:
-        UserError: It cannot be loaded, or does not choose among classes.
-    """
+    """The model of a file: pictures 0..255 in, a logit for each class out; refuses any other."""
     model, card = model_file.load_model(file, args.model, args.trust)
     if not card.compiled:
         return model

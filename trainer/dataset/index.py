@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.errors import IndexDamageError, UserError
-from imageshards.index import (
-    COLUMN_OF,
-    extra_columns,
-    index_schema,
-    read_index,
-    read_shard_index,
-)
+from imageshards.index import COLUMN_OF, extra_columns, index_schema, read_index, read_shard_index
 from imageshards.manifest import MANIFEST_NAME, load_manifest
 from trainer.dataset.filters import Filter, parse_filters
 from trainer.dataset.spec import DataSet, Split

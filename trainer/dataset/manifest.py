@@ -18,11 +18,7 @@ _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 
 def train_split(dataset: DataSet, name: str | None) -> Split:
-    """The split to train on: `name`, else the first usual name that is there.
-
-    Raises:
-        UserError: There is no such split, or it is empty.
-    """
+    """The split to train on: `name`, else the first usual name; refuses one without records."""
     split = _find(dataset, "⟦--train_split⟧", name, TRAIN_NAMES)
     parts = dataset.parts or (dataset,)
     without = [p for p in parts if split is None or not _num_records(p, split.name)]
@@ -35,11 +31,7 @@ def train_split(dataset: DataSet, name: str | None) -> Split:
 
 
 def validation_split(dataset: DataSet, name: str | None) -> Split | None:
-    """The split to validate on, None where `name` is `none` or there is no usual one.
-
-    Raises:
-        UserError: `name` was given and is no split.
-    """
+    """The split to validate on; None for the name `none`, or if no usual one has records."""
     if name == "none":
         return None
     split = _find(dataset, "⟦--validation_split⟧", name, VALIDATION_NAMES)
@@ -47,11 +39,7 @@ def validation_split(dataset: DataSet, name: str | None) -> Split | None:
 
 
 def find_split(dataset: DataSet, flag: str, name: str) -> Split:
-    """The split called `name`, or by another usual word for the same.
-
-    Raises:
-        UserError: There is none; or one of several data sets has none.
-    """
+    """The split called `name`, or by another usual word for it; every data set must have it."""
     for part in dataset.parts or (dataset,):
         where = f" in {part.data!r}" if dataset.parts else ""
         found = manifest.find_split(name, part.splits, flag, where)
@@ -73,11 +61,7 @@ def _names(dataset: DataSet) -> str:
 
 
 def load_manifest(data: str) -> DataSet:
-    """Reads and checks `data`/manifest.json.
-
-    Raises:
-        UserError: There is none, or it does not say what a trainer needs.
-    """
+    """Reads `data`/manifest.json; refuses one that does not say what a trainer needs."""
     raw = manifest.load_manifest(data, "⟦--data⟧", adopted=True)
     try:
         return _data_set(data, raw)
@@ -89,11 +73,7 @@ def load_manifest(data: str) -> DataSet:
 
 
 def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
-    """Compares every shard's size on disk with the manifest, before any time is spent.
-
-    Raises:
-        UserError: A shard is missing, or has another size.
-    """
+    """Refuses shards that are missing, or of another size than in the manifest, before any work."""
     wrong = wrong_sizes([shard for split in splits for shard in split.shards])
     if not wrong:
         return

@@ -69,11 +69,7 @@ def data_set_of_mix(config: ReadConfig, datasets: Sequence[DataSet]) -> DataSet:
 
 
 def mixed(config: ReadConfig, subset: Subset) -> Subset:
-    """`subset` of several data sets, each read by its share.
-
-    Raises:
-        UserError: Nothing is left of one of them.
-    """
+    """`subset` of several data sets, each read by its share; refuses one with nothing left."""
     chosen = [
         select(part, split, classes=config.classes, filters=config.where, balance=config.balance)
         for part, split in subset.dataset.by_part(subset.split)

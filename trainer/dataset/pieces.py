@@ -62,22 +62,14 @@ class Pieces:
 
 
 def read_pieces(dataset: DataSet, split: Split) -> Pieces:
-    """The pieces of a split, as the data set's index tells them.
-
-    Raises:
-        UserError: There is no index, or it is damaged.
-    """
+    """The pieces of a split, as the data set's index tells them, which must be there and whole."""
     return Pieces.cut(
         [sizes for part, own in dataset.by_part(split) for sizes in _sizes_in(part, own)]
     )
 
 
 def shard_sizes(dataset: DataSet, split: Split, shard: int) -> np.ndarray[Any, Any]:
-    """The sizes of the records of one shard of a split, with their framing, in bytes.
-
-    Raises:
-        UserError: There is no index, or it is damaged.
-    """
+    """The sizes of the records of one shard, framing included, in bytes, as the index tells."""
     for part, own in dataset.by_part(split):
         if shard < len(own.shards):
             return _sizes_in(part, own, shard)[0]

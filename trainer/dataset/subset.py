@@ -77,11 +77,7 @@ def model_classes(subset: Subset, labels: Any) -> Any:
 
 
 def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
-    """For each class of `subset`, its number among the model's `classes`.
-
-    Raises:
-        UserError: The model does not know it.
-    """
+    """For each class of `subset` its number among the model's `classes`; refuses any other."""
     known = {name: number for number, name in enumerate(classes)}
     unknown = [name for name in subset.classes if name not in known]
     if unknown:

@@ -106,11 +106,10 @@ class Evaluator:
     def run(
         self, callbacks: CallbackList | None = None, show_progress: bool = False
     ) -> dict[str, float]:
-        """One pass: the figures by name, `loss`, `accuracy` and further metrics of logits, or what
-        the model's own step says, around each batch of which hooks are called.
+        """One pass: `loss`, `accuracy` and further metrics of logits, or what the own step says.
 
-        Raises:
-            UserError: A record is broken, and must not be left out.
+        Hooks are called around each batch of such a step. Records may be broken as far as the
+        handler allows it.
         """
         while True:
             measured: list[dict[str, Any]] = []
@@ -179,11 +178,8 @@ class Evaluator:
         """Replaces the records for which this host's pass has failed, or that of others."""
         data, error, suspects = self._data, None, np.zeros(0, np.int64)
         if broken:
-            subset, begin, error = (
-                without_copies(data.subset),
-                broken.batch * data.batch_size,
-                broken.error,
-            )
+            subset, error = without_copies(data.subset), broken.error
+            begin = broken.batch * data.batch_size
             order = evaluation_order(subset, data.batch_size)
             end = min(begin + data.batch_size, subset.num_records)
             suspects = order.records_at(begin, end)

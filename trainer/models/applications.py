@@ -80,11 +80,7 @@ def preprocess(name: str, pixels: Any) -> Any:
 
 
 def application_logits(name: str, x: Any, num_classes: int) -> Any:
-    """The logits of an architecture with random weights, of normalised pictures `x`.
-
-    Raises:
-        UserError: The architecture refuses pictures of this size.
-    """
+    """The logits of an architecture with random weights; some refuse pictures of some sizes."""
     build: Callable[..., keras.Model] = getattr(keras.applications, name)
     shape = tuple(x.shape[1:])
     try:

@@ -22,9 +22,6 @@ def check_keras() -> None:
 
     Were gradients summed elsewhere, replicas would sum them twice, or never, and train another
     model without a word.
-
-    Raises:
-        UserError: Another one is installed.
     """
     if not keras.__version__.startswith(f"{TESTED}."):
         raise UserError(
@@ -63,11 +60,7 @@ def undo_sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 def check_weights(model: keras.Model, step: int, hosts: Hosts = ONE_HOST) -> None:
-    """Ends a run whose replicas, on any host, have come to train models of their own.
-
-    Raises:
-        UserError: Their trainable weights differ.
-    """
+    """Ends a run whose replicas, on any host, have come to have other trainable weights."""
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
     # TensorFlow's variable of every replica; the variable itself where a host has one.

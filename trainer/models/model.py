@@ -148,11 +148,7 @@ def state_variables(model: keras.Model) -> list[Any]:
 
 
 def check_optimizers(model: keras.Model) -> None:
-    """Refuses a model whose checkpoint would not fit it before its first step.
-
-    Raises:
-        UserError: An optimizer besides the one it was compiled with has no variables yet.
-    """
+    """Refuses a model with an optimizer that no checkpoint would fit before the first step."""
     for name, value in vars(model).items():
         if isinstance(value, keras.optimizers.Optimizer) and not value.built:
             raise UserError(

@@ -58,11 +58,7 @@ def make_strategy(
 
 @contextlib.contextmanager
 def memory_errors(batch_size: int) -> Iterator[None]:
-    """Says of a model's step that the memory of the devices does not suffice.
-
-    Raises:
-        UserError: It does not.
-    """
+    """Says of a model's step, as a `UserError`, that the memory of the devices does not suffice."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as e:

@@ -25,20 +25,12 @@ def is_user_model(name: str) -> bool:
 
 
 def load_function(name: str) -> Builder:
-    """Imports `module:function`; modules in the working directory are found, too.
-
-    Raises:
-        UserError: It cannot be imported, or does not take (inputs, num_classes).
-    """
+    """Imports `module:function`, which takes (inputs, num_classes); also from where we are."""
     return _load("--model", name, ({}, 2), "(inputs, num_classes)")
 
 
 def load_callbacks(name: str) -> list[keras.callbacks.Callback]:
-    """Calls `module:function` without arguments for one or several Keras callbacks.
-
-    Raises:
-        UserError: As `load_function`; or it failed, or returned something else.
-    """
+    """Calls `module:function` without arguments for one or several Keras callbacks."""
     function = _load("--callbacks", name, (), "no arguments")
     try:
         made = function()

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from imageshards.page import Chart, Meter, Rows, line_chart, number, percent
-from trainer.evaluation.per_class import (
-    ClassFigures,
-    confusions_of,
-    figures_of,
-    mean_recall,
-    worst,
-)
+from trainer.evaluation.per_class import ClassFigures, confusions_of, figures_of, mean_recall, worst
 
 if TYPE_CHECKING:
     from trainer.evaluation.evaluator import Evaluation

@@ -18,13 +18,10 @@ _EXCLUSIVE = (keras.losses.SparseCategoricalCrossentropy, keras.losses.Categoric
 
 
 def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> Any:
-    """The model by its function, compiled, with the weights of a file.
+    """The model by its function, compiled, with the weights of a file; refuses one with others.
 
     Its class, loss and metrics need not be known to Keras. Call it inside the strategy's scope.
     `path` is the file in messages, `local_path` where it is on this machine.
-
-    Raises:
-        UserError: The function makes another model.
     """
     strategy = tf.distribute.get_strategy()
     model = build_model(name, card.inputs, len(card.classes))
@@ -50,9 +47,7 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> Any:
 def classifier(model: Any, card: ModelCard, path: str) -> Any:
     """A compiled model as one that takes pictures 0..255 and gives a logit for each class.
 
-    Raises:
-        UserError: Its loss does not say that classes exclude each other, or its output has
-            another shape.
+    Refuses one whose loss does not say that classes exclude each other, or of another shape.
     """
     loss = keras.losses.get(model.loss) if isinstance(model.loss, str) else model.loss
     named = getattr(loss, "__name__", "")

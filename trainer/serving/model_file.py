@@ -112,11 +112,7 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def read_card(path: str) -> ModelCard:
-    """The card of the model that `locate` finds; neither TensorFlow nor Keras is imported.
-
-    Raises:
-        UserError: There is no such file, it is not a `.keras` file, or has no card.
-    """
+    """The card of the model that `locate` finds, without TensorFlow; refuses other files."""
     file = find_model(path)
     try:
         with zipfile.ZipFile(file) as members:
@@ -141,11 +137,7 @@ def read_card(path: str) -> ModelCard:
 
 
 def check_code(path: str, card: ModelCard, code: str | None, trust: bool) -> None:
-    """Refuses a model that only code which is not allowed can make; none is run.
-
-    Raises:
-        UserError: Of such a one: a module that a file names may be anybody's.
-    """
+    """Refuses a model that only code which is not allowed can make: its module may be anybody's."""
     if card.compiled and not (code or trust):
         raise UserError(
             f"--model_path received {path!r}, a model compiled by {_function(card)!r}, a module "

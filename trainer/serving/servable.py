@@ -52,8 +52,7 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
 def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
     """Writes a TFLite model, pixels in, probabilities out; returns lines that describe its inputs.
 
-    Raises:
-        UserError: The model takes sequences of any length.
+    Refuses one that takes sequences of any length.
     """
     inputs = card.inputs
     unbounded = [name for name, spec in inputs.features.items() if spec.shape is None]

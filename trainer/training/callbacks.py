@@ -197,11 +197,7 @@ class NaNGuard(Callback):
         self._error = error
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Looks at the mean loss of the epoch so far.
-
-        Raises:
-            UserError: It is no finite number.
-        """
+        """Looks at the mean loss of the epoch so far."""
         loss = (logs or {}).get("loss", 0.0)
         if not math.isfinite(loss):
             raise self._error(f"the loss became {loss}")

@@ -119,20 +119,12 @@ class Checkpoints:
         return path
 
     def load_latest(self) -> RunState | None:
-        """The last checkpoint, or None where there is none.
-
-        Raises:
-            UserError: It cannot be read.
-        """
+        """The last checkpoint, or None where there is none."""
         steps = self._hosts.gather("checkpoints", self.steps())[0]
         return self.load(steps[-1]) if steps else None
 
     def load(self, step: int) -> RunState:
-        """The checkpoint of `step`.
-
-        Raises:
-            UserError: It cannot be read.
-        """
+        """The checkpoint of `step`; a `UserError` where it cannot be read."""
         whole = self._load(self.path(step))
         changes = self.path(step) + _CHANGES
         has_changes = self._hosts.gather("changes", storage.exists(changes))[0]

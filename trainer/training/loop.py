@@ -24,11 +24,7 @@ Validate = Callable[[CallbackList], dict[str, float]]
 
 
 def make_ready(run: Run, model: keras.Model) -> None:
-    """Makes every variable of a compiled model, so that a checkpoint can be put back.
-
-    Raises:
-        UserError: One of its optimizers has no variables before its first step.
-    """
+    """Makes every variable of a compiled model, so that a checkpoint can be put back."""
     build_variables(model, run.devices, run.train.element_spec, run.validation is not None)
     if run.saved.checkpoints is not None:
         check_optimizers(model)
@@ -116,11 +112,7 @@ class Loop:
         return has_begun
 
     def next_batch(self) -> Batch:
-        """The batch after the last one, broken records replaced.
-
-        Raises:
-            UserError: A record is broken, and must not be left out.
-        """
+        """The batch after the last one, broken records replaced, or refused."""
         while True:
             batch: Any = None
             error = None

@@ -151,11 +151,7 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
 
 
 def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Compares the settings a run was started with to those of the command that resumes it.
-
-    Raises:
-        UserError: They differ; the sentence names the first flag.
-    """
+    """Refuses to resume a run with other settings than it began with; names the first flag."""
     for name in sorted({*started, *settings}, key=lambda name: (name != "data", name)):
         if started.get(name) == settings.get(name):
             continue

@@ -79,8 +79,7 @@ def hold_output(output: str) -> Iterator[None]:
 def begin_run(output: str, overwrite: bool) -> Iterator[None]:
     """Begins in the folder, or goes on there, and keeps other runs out meanwhile.
 
-    Raises:
-        UserError: Another run is there, files that are no run's, or nothing can be written.
+    Refuses one with another run, or with files that are no run's, and where nothing can be written.
     """
     check_only_ours(output)
     with hold_output(output):
@@ -92,11 +91,7 @@ def begin_run(output: str, overwrite: bool) -> Iterator[None]:
 
 
 def check_only_ours(output: str) -> None:
-    """Refuses a run in a folder with files that no run accounts for, with --overwrite as well.
-
-    Raises:
-        UserError: There are some, and no run has begun there; or there is no such bucket.
-    """
+    """Refuses a folder with files that no run accounts for, even with --overwrite, or no bucket."""
     storage.check_bucket(output, "⟦--output⟧")
     try:
         names = [entry.name for entry in storage.list_folder(output)]
@@ -117,11 +112,7 @@ def _holds_run(output: str) -> bool:
 
 
 def check_no_model(output: str) -> None:
-    """Refuses to replace a run that cannot be resumed, as its checkpoints are gone.
-
-    Raises:
-        UserError: There is one.
-    """
+    """Refuses to replace a run that cannot be resumed, as its checkpoints are gone."""
     if storage.exists(storage.join(output, MODEL_FILE)):
         raise UserError(
             f"⟦--output⟧ received {output!r}, which holds a {MODEL_FILE} but no checkpoint, so "
@@ -130,11 +121,7 @@ def check_no_model(output: str) -> None:
 
 
 def remove_run(output: str) -> None:
-    """Removes everything that an earlier run wrote to `output`; nothing if there was none.
-
-    Raises:
-        UserError: Something cannot be removed.
-    """
+    """Removes everything that an earlier run wrote to `output`; nothing if there was none."""
     if not _holds_run(output):
         return
     for name in _RUN_FILES:

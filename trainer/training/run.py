@@ -25,21 +25,11 @@ from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.report.page import write_report
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
-from trainer.training.callbacks import (
-    MetricsFile,
-    NaNGuard,
-    Progress,
-    WaitingTime,
-)
+from trainer.training.callbacks import MetricsFile, NaNGuard, Progress, WaitingTime
 from trainer.training.checkpoint import restore
 from trainer.training.loop import Loop, make_ready
 from trainer.training.open_run import Run, open_run, settings_of
-from trainer.training.output_folder import (
-    METRICS_FILE,
-    begin_run,
-    copy_transform,
-    write_digest,
-)
+from trainer.training.output_folder import METRICS_FILE, begin_run, copy_transform, write_digest
 from trainer.training.saved_run import state_values
 from trainer.training.several_hosts import digest
 from trainer.training.summary import plan_lines, result_lines, show_batch, waiting_line

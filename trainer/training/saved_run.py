@@ -92,11 +92,7 @@ class SavedRun:
         self.wait(all_hosts=kind is None)
 
     def wait(self, all_hosts: bool = True) -> None:
-        """Waits until the last checkpoint is written; after an error others are elsewhere.
-
-        Raises:
-            UserError: It cannot be written.
-        """
+        """Waits until the last checkpoint is written; after an error others are elsewhere."""
         if self._writing is not None:
             self._writing.result()
         if all_hosts:
@@ -107,11 +103,7 @@ class SavedRun:
         self._model, self._callbacks = model, list(callbacks)
 
     def restore(self) -> None:
-        """Puts back what the last checkpoint holds; does nothing where there is none.
-
-        Raises:
-            UserError: The model, or a callback, is another one.
-        """
+        """Puts back what the last checkpoint holds, if any; refuses another model or callback."""
         if self._is_restored:
             return
         state = self.state
@@ -135,9 +127,7 @@ class SavedRun:
     def save(self) -> None:
         """Saves what is now, as soon as the checkpoint before is written.
 
-        Raises:
-            UserError: That cannot be written, or a weight is no finite number, or another one on
-                another replica.
+        Refuses a weight that is no finite number, or another one on another replica.
         """
         state = self.state
         if self._saved == (state.step, state.epochs):
@@ -239,11 +229,7 @@ def state_values(model: keras.Model, hosts: Hosts = ONE_HOST) -> Iterator[tuple[
 
 
 def _remembered(callback: Callback, arrays: dict[str, Array]) -> dict[str, Any]:
-    """What a callback remembers, as JSON values; its arrays are added to `arrays`.
-
-    Raises:
-        UserError: Its `state_dict()` returns something else.
-    """
+    """What a callback remembers, as JSON values, or refused; its arrays are added to `arrays`."""
     if hasattr(callback, "state_dict"):
         state = callback.state_dict()
     else:
@@ -278,11 +264,7 @@ def _remind(callback: Callback, state: Mapping[str, Any], arrays: Mapping[str, A
 
 
 def _to_json(value: Any, arrays: dict[str, Array]) -> Any:
-    """`value`, its arrays replaced by {"array": name}, dictionaries in the same way.
-
-    Raises:
-        TypeError: It is more than plain values and arrays.
-    """
+    """`value` with {"array": name} for its arrays, dictionaries alike; TypeError for all else."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":

@@ -22,11 +22,7 @@ class Stopped(Exception):
 
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends what is inside, and so what cleans up runs, also where no loop minds signals.
-
-    Raises:
-        Stopped: It came.
-    """
+    """SIGTERM ends what is inside by `Stopped`, so that what cleans up runs, loop or not."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise Stopped(signum)
@@ -50,7 +46,8 @@ class StopRequest:
 
     def __init__(self, enabled: bool = True) -> None:
         self._enabled = enabled
-        self._signum: int | None = None
+        # The signal that came.
+        self.requested: int | None = None
         self._interruptible = False
         self._before: dict[int, Any] = {}
 
@@ -64,20 +61,11 @@ class StopRequest:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 
-    @property
-    def requested(self) -> int | None:
-        """The signal that came."""
-        return self._signum
-
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Lets a signal end what runs inside at once: nothing there is half done.
-
-        Raises:
-            Stopped: A signal came, or had come before.
-        """
-        if self._signum is not None:
-            raise Stopped(self._signum)
+        """Lets a signal, also one before, end what is inside by `Stopped`: nothing is half done."""
+        if self.requested is not None:
+            raise Stopped(self.requested)
         self._interruptible = True
         try:
             yield
@@ -85,8 +73,8 @@ class StopRequest:
             self._interruptible = False
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        again = self._signum is not None
-        self._signum = signum
+        again = self.requested is not None
+        self.requested = signum
         if self._interruptible:
             raise Stopped(signum)
         if again and signum == signal.SIGINT:
