@@ -207,7 +207,7 @@ def _sums(image: Image.Image) -> tuple[ChannelSums, ...]:
 
 
 def tune_allocator() -> None:
-    """Lets glibc keep the memory of one picture for the next; call it once in each worker process.
+    """Lets glibc keep the memory of one picture for the next; call it once in a process.
 
     Otherwise pictures of changing sizes are given back to the system and faulted in again, page
     by page. Does nothing where there is no glibc.
