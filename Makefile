@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock demo test test-long test-fast prism worker-pool job-service \
+.PHONY: help setup lock demo test test-long test-fast test-gpu prism worker-pool job-service \
 	test-flink lint docs install-check bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
@@ -56,6 +56,12 @@ test-long: $(STAMP) prism  ## Run those that repeat a mechanism on a second engi
 
 test-fast: $(STAMP)  ## Run the tests that need no server, no TensorFlow and no second process
 	$(PY) -m pytest -n $(TEST_JOBS) --fast $(PYTEST_ARGS) $(TESTS)
+
+test-gpu: export TF_CPP_MIN_LOG_LEVEL = 3
+test-gpu: $(STAMP)  ## Run those that need a GPU; where TensorFlow sees none, say so
+	@found=$$($(PY) -c "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))") \
+		&& if [ "$$found" = 0 ]; then echo "no GPU: nothing was tested"; \
+		else $(PY) -m pytest -m gpu $(PYTEST_ARGS) tests/gpu; fi
 
 # Where it cannot be had, the tests that need it skip and say so.
 prism: $(STAMP)  ## Have Prism ready, a portable runner for this host: copied or built once by Go

@@ -86,10 +86,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         shuffled = random.Random(seed).sample(list(first), len(first))
         first = {path: place for place, path in enumerate(shuffled)}
     items.sort(key=lambda item: first[item.path])
+    asked = config.option.markexpr
     if config.getoption("--fast"):
         _leave_out(config, items, ("slow", "process"))
-    elif "long" not in config.option.markexpr:
-        _leave_out(config, items, ("long",))
+    elif unasked := tuple(name for name in ("long", "gpu") if name not in asked):
+        _leave_out(config, items, unasked)
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], markers: tuple[str, ...]) -> None:
