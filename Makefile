@@ -2,8 +2,8 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock demo test test-long test-fast test-gpu prism worker-pool job-service \
-	test-flink lint docs install-check bench clean
+.PHONY: help setup lock demo test test-long test-fast test-gpu prism torch worker-pool \
+	job-service test-flink lint docs install-check bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
 PYTHON ?=
@@ -66,6 +66,10 @@ test-gpu: $(STAMP)  ## Run those that need a GPU; where TensorFlow sees none, sa
 # Where it cannot be had, the tests that need it skip and say so.
 prism: $(STAMP)  ## Have Prism ready, a portable runner for this host: copied or built once by Go
 	@$(PY) scripts/prism.py >/dev/null || true
+
+# Outside of constraints.txt, which is for all: few need it, and on most indexes its wheel brings CUDA.
+torch: $(STAMP)  ## Install PyTorch, for the tests that read data.source by it (5 GB where it comes with CUDA)
+	@$(PY) -c "import torch" 2>/dev/null || $(PY) -m pip install --quiet -c constraints.txt torch
 
 # Beam's pool starts the first `python` on its PATH for each worker.
 worker-pool: $(STAMP)  ## Serve Beam workers on this host, without Docker, until Ctrl-C (POOL_PORT=…)

@@ -45,6 +45,9 @@ GCP = ["google-cloud-storage>=2.18"]
 # s3:// paths. The bound has conditional writes (`IfNoneMatch`, `IfMatch`), which locks need.
 AWS = ["boto3>=1.36,<2"]
 
+# Pictures of phones that write HEIC; Pillow reads AVIF by itself.
+HEIF = ["pillow-heif>=1,<2"]
+
 # The documentation's site; mkdocs.yml is what Zensical, Material's successor, reads as well.
 DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings-python>=2"]
 
@@ -54,6 +57,7 @@ DEV = [
     *DATAFLOW,
     *DOCS,
     *GCP,
+    *HEIF,
     *TRAINER,
     "build>=1.2",
     # Stand-ins for the stores that tests and benchmarks talk to. moto's own extra for its
@@ -61,6 +65,8 @@ DEV = [
     "flask>=3",
     "flask-cors>=5",
     "gcp-storage-emulator>=2026.7",
+    # A loader of others that reads `data.source`, in a test.
+    "grain>=0.2.15",
     "hypothesis>=6.100",
     "import-linter>=2.3",
     # Reads the croissant.json of a data set in a test.
@@ -81,6 +87,8 @@ DEV = [
     "pyyaml>=6",
     "ruff>=0.9",
     "setuptools>=77",
+    # Keras's callback of that name writes with it, in a test.
+    "tensorboard>=2.20",
     # Runs the code blocks of the documentation.
     "sybil>=9",
     "tensorflow-datasets>=4.9.7,<5",
@@ -125,7 +133,7 @@ setuptools.setup(
     # The pages' templates and style sheet, a traced graph; `py.typed` says that there are types.
     package_data={
         "": ["*.css", "*.html", "*.jinja", "py.typed"],
-        "beam_pipeline.columns": ["label_graph/**/*"],
+        "beam_pipeline.columns": ["label_graph/**/*", "labels_graph/**/*"],
     },
     python_requires=">=3.11,<3.14",
     install_requires=LEAF,
@@ -136,6 +144,7 @@ setuptools.setup(
         "trainer": TRAINER,
         "gcp": GCP,
         "aws": AWS,
+        "heif": HEIF,
         "docs": DOCS,
         "dev": DEV,
     },

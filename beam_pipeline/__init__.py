@@ -17,10 +17,20 @@ if TYPE_CHECKING:
     from beam_pipeline.columns.transforms import AnalyseColumns
     from beam_pipeline.commit.data_set import CommitSpec
     from beam_pipeline.commit.transforms import CommitShards
+    from beam_pipeline.inputs.listing import schema_of
+    from beam_pipeline.inputs.selection import SelectImages
     from beam_pipeline.inputs.transforms import ListImages
-    from beam_pipeline.options import ImageOptions, InputOptions, PlanOptions
+    from beam_pipeline.options import (
+        ColumnSpec,
+        ImageOptions,
+        InputOptions,
+        PlanOptions,
+        ShardOptions,
+        UrlOptions,
+    )  # fmt: skip
     from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
     from beam_pipeline.planning.transforms import AssignSplits, BatchRefs, PlanShards
+    from beam_pipeline.shards.result import Reject
     from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 
 # Where each name stands, as above.
@@ -28,18 +38,24 @@ _HOMES = {
     "columns.transforms": ["AnalyseColumns"],
     "commit.data_set": ["CommitSpec"],
     "commit.transforms": ["CommitShards"],
+    "inputs.listing": ["schema_of"],
+    "inputs.selection": ["SelectImages"],
     "inputs.transforms": ["ListImages"],
-    "options": ["ImageOptions", "InputOptions", "PlanOptions"],
+    "options": [
+        "ColumnSpec", "ImageOptions", "InputOptions", "PlanOptions", "ShardOptions", "UrlOptions",
+    ],
     "planning.refs": ["ImageRef", "RefBatch", "ShardUnit"],
     "planning.transforms": ["AssignSplits", "BatchRefs", "PlanShards"],
+    "shards.result": ["Reject"],
     "shards.transforms": ["WriteBalancedTFRecord"],
-}
+}  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AnalyseColumns",
     "AssignSplits",
     "BatchRefs",
+    "ColumnSpec",
     "CommitShards",
     "CommitSpec",
     "ImageOptions",
@@ -49,8 +65,13 @@ __all__ = [
     "PlanOptions",
     "PlanShards",
     "RefBatch",
+    "Reject",
+    "SelectImages",
+    "ShardOptions",
     "ShardUnit",
+    "UrlOptions",
     "WriteBalancedTFRecord",
+    "schema_of",
 ]
 
 # Called when a path first needs them: neither loads Beam now.

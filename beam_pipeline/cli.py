@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from beam_pipeline import options as opt
 from beam_pipeline.option_texts import parse_size
 from imageshards import __version__
-from imageshards.commands.command_line import Parser, parse_path
+from imageshards.commands.command_line import Parser, did_you_mean, nearest_flags, parse_path
 from imageshards.commands.options import add_options
+from imageshards.errors import UserError
 
 _Options = TypeVar("_Options")
 
@@ -34,27 +36,89 @@ def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
         UserError: A flag has a value that cannot be.
     """
     args, beam_args = make_parser().parse_known_args(argv)
-    if "image_size" in args:
-        args.height_px, args.width_px = args.image_size
-    args.given = frozenset(vars(args))
-    source, *others = (_of_fields(opt.InputOptions, args, input=path) for path in args.input)
-    options = _of_fields(
+    return _options(vars(args)), beam_args
+
+
+def options_of(keywords: Mapping[str, Any]) -> opt.BuildOptions:
+    """Options of a build from keywords that are named as the flags.
+
+    Args:
+        keywords: Values as flags take them, in texts, or what these stand for; None for none.
+
+    Raises:
+        UserError: A keyword is unknown, or its value cannot be.
+    """
+    parser = make_parser()
+    values: dict[str, Any] = {}
+    for name, value in keywords.items():
+        action = parser._option_string_actions.get(f"--{name}")
+        if action is None or name in ("help", "version"):
+            known = [flag for flag in parser.flags if flag not in ("--help", "--version")]
+            hint = did_you_mean(nearest_flags(name, known))
+            hint = hint or f"a flag of Beam goes into beam_args, as in beam_args=['--{name}=...']."
+            raise UserError(f"build received {name}={value!r}, no keyword of it; {hint.rstrip()}")
+        if value is None and name not in ("input", "output"):
+            continue
+        if action.nargs != 0:
+            values[action.dest] = _value(name, value, action.type)
+        elif not isinstance(value, bool):
+            raise UserError(f"--{name} received {value!r}; expected True or False.")
+        elif value:
+            values[action.dest] = action.const
+    return _options(values)
+
+
+def _value(name: str, value: Any, parse: Any) -> Any:
+    """The value of a keyword: texts and what is like them pass through the flag's own parser."""
+    is_pairs, is_list = isinstance(value, Mapping), isinstance(value, Iterable)
+    if name in ("input", "output"):
+        is_path = isinstance(value, str | os.PathLike) or not is_list or name == "output"
+        paths = [value] if is_path else [*value] or [""]
+        if not all(isinstance(path, str | os.PathLike) for path in paths):
+            raise UserError(f"--{name} received {value!r}; expected a path.")
+        found = [parse(path) for path in paths]
+        return found if name == "input" else found[0]
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if parse in (None, int, float):
+        return value
+    if isinstance(value, str):
+        text = value
+    elif name in ("class_names", "class_map") and is_list:  # any text may be in a name
+        texts = [*value, *(value.values() if is_pairs else ())]
+        if is_pairs != (name == "class_map") or not all(isinstance(one, str) for one in texts):
+            expected = "texts" if name == "class_names" else "a dict of texts"
+            raise UserError(f"--{name} received {value!r}; expected {expected}.")
+        return dict(value) if is_pairs else tuple(texts)
+    elif is_pairs:
+        text = ",".join(f"{key}={each!s}" for key, each in value.items())
+    elif is_list:
+        separator = "x" if name == "image_size" else ","
+        text = separator.join(str(one).replace(",", "\\,") for one in value)
+    else:
+        text = str(value)
+    return parse(text)
+
+
+def _options(values: dict[str, Any]) -> opt.BuildOptions:
+    """Options from the values of flags, by the names of their fields."""
+    given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    if "image_size" in given:
+        given["height_px"], given["width_px"] = given["image_size"]
+
+    def of_fields(kind: Callable[..., _Options], **more: Any) -> _Options:
+        names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+        return kind(**{name: given[name] for name in names & given.keys()} | more)
+
+    source, *others = (of_fields(opt.InputOptions, input=path) for path in given["input"])
+    return of_fields(
         opt.BuildOptions,
-        args,
         source=source,
         more_sources=tuple(others),
-        image=_of_fields(opt.ImageOptions, args),
-        plan=_of_fields(opt.PlanOptions, args),
-        urls=_of_fields(opt.UrlOptions, args),
+        image=of_fields(opt.ImageOptions),
+        plan=of_fields(opt.PlanOptions),
+        urls=of_fields(opt.UrlOptions),
+        given=frozenset(given),
     )
-    return options, beam_args
-
-
-def _of_fields(kind: Callable[..., _Options], args: argparse.Namespace, **more: Any) -> _Options:
-    """Options from the flags of their fields' names."""
-    given = {name: tuple(v) if isinstance(v, list) else v for name, v in vars(args).items()}
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: given[name] for name in names & given.keys()} | more)
 
 
 def make_parser() -> Parser:

@@ -22,7 +22,7 @@ from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.images.options import ImageOptions as ImageOptions
-from imageshards.manifest import SPLIT_NAME
+from imageshards.manifest import NONE, ONE, SEVERAL, SPLIT_NAME
 
 DATA_SET = "data_set"
 TABLE = "table"
@@ -32,6 +32,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 COLUMN_FLAGS = (
     "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
 )  # fmt: skip
+LABELS = (ONE, NONE, SEVERAL)
 SHARD_BY = ("balanced", "class")
 FIRST_LABELS = (0, 1)
 
@@ -61,6 +62,7 @@ class InputOptions:
         read_from: Folder that a data set is read from, while the build replaces the one at `input`.
         keeps_splits: Whether the records of a data set keep their splits.
         record_columns: Extra columns of a data set that are analysed with those of photos.
+        record_label: How many labels each record of a data set has.
         tells_given_splits: Whether a person is to hear of splits that photos bring, as --splits was
             given, which is not for them.
     """
@@ -69,6 +71,13 @@ class InputOptions:
     input: str
     layout: Annotated[str, Option(
         "how --input is laid out (default: auto, from names)", choices=LAYOUTS)] = "auto"
+    label: Annotated[str, Option(
+        "how many labels an image has: one; none, where no class is wanted; several, from a column "
+        "of lists (default: one, or as a data set among the inputs has it)",
+        choices=LABELS)] = ONE
+    label_separator: Annotated[str | None, Option(
+        "several labels, between which the text of a label has this: '|' for cat|dog",
+        metavar="TEXT")] = None
     label_regex: Annotated[str | None, Option(
         "finds the label in a file name: its group named label, or its first group; groups "
         "named split and group are used too; for example '^([a-z]+)\\.' for cat.0.jpg",
@@ -92,13 +101,15 @@ class InputOptions:
         "(default: every other column, typed from the first rows)",
         parse=parse_columns, metavar="SPECS")] = None
     extensions: Annotated[tuple[str, ...], Option(
-        "file name extensions of images (default: jpg,jpeg,jpe,jfif,png,webp,gif,bmp,tif,tiff)",
+        "file name extensions of images (default: jpg,jpeg,jpe,jfif,png,webp,gif,bmp,tif,tiff,avif "
+        "and, with the extra heif, heic,heif)",
         parse=parse_extensions, metavar="LIST")] = EXTENSIONS
     # fmt: on
     fingerprint: str = ""
     read_from: str = ""
     keeps_splits: bool = True
     record_columns: tuple[ColumnSpec, ...] = ()
+    record_label: str = ONE
     tells_given_splits: bool = False
 
     @property
@@ -108,6 +119,17 @@ class InputOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.label_separator is not None:
+            if self.label == NONE or not self.label_separator:
+                raise UserError(
+                    f"--label_separator received {self.label_separator!r} with --label "
+                    f"{self.label}; expected a text such as '|', and several labels an image."
+                )
+            object.__setattr__(self, "label", SEVERAL)
+        if self.label == NONE:
+            for flag in ("label_regex", "label_column"):
+                if getattr(self, flag) is not None:
+                    raise UserError(f"--{flag} was given with --label none; leave one of them out.")
         if self.label_regex is not None:
             try:
                 regex = re.compile(self.label_regex)
@@ -232,6 +254,40 @@ class PlanOptions:
             raise UserError(f"--class_names received {twice[0]!r} twice; expected each class once.")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardOptions:
+    """How images become shards, for all transforms alike.
+
+    Attributes:
+        image: How pictures are encoded.
+        plan: Splits, shards and the class order.
+        urls: How images at http:// and https:// addresses are fetched.
+        damage: What becomes of JPEGs that decode, but that libjpeg warns about: "" to leave them
+            unnoticed, `count`, or `reject`.
+        quarantine_bytes: Whether original bytes of rejected images are kept.
+        versions: (library, version) pairs that the bytes depend on, the same on every worker.
+        run_id: Of this run, as `WriteBalancedTFRecord` names it: a shard of another was written by
+            an earlier one.
+    """
+
+    image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
+    plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
+    urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
+    damage: str = ""
+    quarantine_bytes: bool = True
+    versions: tuple[tuple[str, str], ...] = ()
+    run_id: str = ""
+
+
+def check_shard_by(label: str, shard_by: str) -> None:
+    """Raises `UserError` for shards of a class each where images have several labels, or none."""
+    if label != ONE and shard_by == "class":
+        raise UserError(
+            f"--shard_by class was given with --label {label}; expected images with one label: "
+            "leave it out, and the shards of a split hold the same number of records."
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class BuildOptions:
     """One build, whole.
@@ -294,12 +350,23 @@ class BuildOptions:
         """All inputs, in the order of their flags."""
         return (self.source, *self.more_sources)
 
+    def shard_options(self, versions: Mapping[str, str]) -> ShardOptions:
+        """What its transforms take."""
+        return ShardOptions(
+            image=self.image, plan=self.plan, urls=self.urls, damage=self.damage,
+            quarantine_bytes=self.quarantine_bytes, versions=tuple(versions.items()),
+        )  # fmt: skip
+
     def with_sources(self, sources: Sequence[InputOptions]) -> BuildOptions:
         """The same build of other inputs."""
         return dataclasses.replace(self, source=sources[0], more_sources=tuple(sources[1:]))
 
     def __post_init__(self) -> None:
         check_options(self)
+        check_shard_by(self.source.label, self.plan.shard_by)
+        for flag in ("class_names", "class_map", "first_label"):
+            if self.source.label == NONE and vars(self).get(flag, vars(self.plan).get(flag)):
+                raise UserError(f"--{flag} was given with --label none; leave one of them out.")
         for old, new in self.class_map.items():
             if old == new:
                 raise UserError(

@@ -17,18 +17,21 @@ from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.listing import schemas_of
 from beam_pipeline.inputs.selection import KeysFile, Selected, SelectImages, share_keys
 from beam_pipeline.inputs.transforms import ListImages
-from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
+from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions, ShardOptions
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards
 from beam_pipeline.runners.runner import Runner
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from beam_pipeline.shards.versions import byte_versions
 from imageshards import storage
-from imageshards.manifest import TRANSFORM_NAME
+from imageshards.manifest import ONE, TRANSFORM_NAME
 
 Schemas = tuple[TableSchema | None, ...]
 
 # Of an input that is a data set, of which the manifest tells elsewhere, and of what is printed.
-_NOT_TOLD = ("fingerprint", "read_from", "keeps_splits", "record_columns", "tells_given_splits")
+_NOT_TOLD = (
+    "fingerprint", "read_from", "keeps_splits", "record_columns", "record_label",
+    "tells_given_splits",
+)  # fmt: skip
 
 
 def build(
@@ -76,34 +79,28 @@ def construct(
         excluded: Keys of images that are left out.
         pool: As for `build`.
     """
+    shards = options.shard_options(byte_versions(options.image.icc, options.damage))
     listed = list_batches(pipeline, options, schemas, excluded)  # RefBatch with splits
     columns = listed.batches | "Analyse" >> AnalyseColumns(
         storage.join(staging, TRANSFORM_NAME),
         columns_of(schemas),
-        class_names=options.plan.class_names,
-        pinned_classes=options.plan.pinned_classes,
-        first_label=options.plan.first_label,
+        shards,
+        label=options.source.label,
         transform_module=options.transform_module,
         temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
         copied_from=options.copied.transform if options.copied else "",
     )  # RefBatch with features, and the folder of the exported transform
-    planned = columns.batches | "Plan" >> PlanShards(
-        options.plan, options.image, options.urls, pool
-    )  # ShardUnit
+    planned = columns.batches | "Plan" >> PlanShards(shards, pool)  # ShardUnit
     write = WriteBalancedTFRecord(
         options.output.rstrip("/") + "/",
+        shards,
         file_name_suffix=".tfrecord",
         staging=staging,
         finished=finished,
-        image=options.image,
-        urls=options.urls,
-        damage=options.damage,
-        quarantine_bytes=options.quarantine_bytes,
-        versions=tuple(byte_versions(options.damage).items()),
         pool=pool,
     )
-    written = planned.units | "Write" >> write  # final paths of the shards
-    written | "Commit" >> CommitShards(
+    written = planned.units | "Write" >> write  # final paths of the shards, rejects
+    written.files | "Commit" >> CommitShards(
         commit_spec(options, write, schemas),
         planned.plan,
         listed.skipped,
@@ -120,7 +117,7 @@ def list_batches(
     selected = Selected(listed.batches, (), ())
     if excluded is not None or options.class_map:
         selected = listed.batches | "Select" >> SelectImages(excluded, options.class_map)
-    batches = selected.batches | "Split" >> AssignSplits(options.plan)
+    batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
     return Selected(batches, (listed.skipped, *selected.skipped), selected.checked)
 
 
@@ -160,7 +157,6 @@ def commit_spec(
         write=write.options,
         max_reject_fraction=options.max_reject_fraction,
         report=options.report,
-        splits=tuple(options.plan.splits),
         options={
             "input": _listing_options(options.source),
             "more_inputs": list(map(_listing_options, options.more_sources)),
@@ -173,9 +169,8 @@ def commit_spec(
             "max_reject_fraction": options.max_reject_fraction,
             "quarantine_bytes": options.quarantine_bytes,
         },
-        versions=byte_versions(options.damage) | {"apache-beam": beam.__version__},
-        shard_by=options.plan.shard_by,
-        first_label=options.plan.first_label,
+        versions=byte_versions(options.image.icc, options.damage)
+        | {"apache-beam": beam.__version__},
         inputs=tuple((source.input, source.fingerprint or None) for source in options.sources),
         warnings=tuple(text for schema in schemas if schema for text in schema.warnings),
     )
@@ -184,4 +179,6 @@ def commit_spec(
 def _listing_options(source: InputOptions) -> dict[str, Any]:
     """What lists an input, as the manifest tells it."""
     said = dataclasses.asdict(source)
-    return {name: value for name, value in said.items() if name not in _NOT_TOLD}
+    # What images with one label have always been told of.
+    untold = (*_NOT_TOLD, "label", "label_separator") if source.label == ONE else _NOT_TOLD
+    return {name: value for name, value in said.items() if name not in untold}

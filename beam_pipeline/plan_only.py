@@ -60,7 +60,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
             *listed.checked,
         ]
         path = os.path.join(folder, "plan")
-        survey_and_plan(batches, options.plan, options.image, options.urls) | "Write" >> beam.Map(
+        survey_and_plan(batches, options.shard_options({})) | "Write" >> beam.Map(
             _write_plan,
             pvalue.AsIter(listed.skipped | "Skipped" >> beam.Flatten()),
             path,
@@ -93,20 +93,23 @@ def plan_table(
     warnings: Iterable[str],
 ) -> str:
     """The shards of each split, the classes, what was passed over, and what is odd."""
+    of_split = collections.Counter[str]()
+    for (split, _), count in plan.counts.items():
+        of_split[split] += count
     rows = []
     for split, shards in plan.num_shards.items():
         fewest, most = plan.images_per_shard(split)
-        images = sum(count for (name, _), count in plan.counts.items() if name == split)
-        rows.append([split, *(f"{number:,}" for number in (shards, images, fewest, most))])
+        numbers = (shards, of_split[split], fewest, most)
+        rows.append([split, *(f"{number:,}" for number in numbers)])
     counts = {
-        split: {name: plan.counts.get((split, i), 0) for i, name in enumerate(plan.classes)}
+        split: {name: plan.counts_by_label.get((split, name), 0) for name in plan.classes}
         for split in plan.num_shards
     }
     header = ["split", "shards", "images", "min/shard", "max/shard"]
-    lines = [text_table(header, rows), class_line(counts)]
+    lines = [text_table(header, rows), class_line(counts, plan.label)]
     passed_over, names = counts_and_names(skipped)
     if passed_over:
         lines.append(for_output("files passed over" + reasons(passed_over)))
-    told = [*warnings, *warnings_of(counts, splits, names)]
+    told = [*warnings, *warnings_of(counts, of_split, splits, names)]
     lines += [for_output(f"warning: {warning}") for warning in told]
     return "\n".join([*lines, "nothing was written"])

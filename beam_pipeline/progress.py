@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import html
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from imageshards.manifest import NONE, ONE, SEVERAL, label_of
 from imageshards.progress import activity_line, rate_line
-from imageshards.report.sections import class_counts, split_table
+from imageshards.reporting.sections import class_counts, split_table, splits
 from imageshards.text import counted, for_output, shortened, wrapped
 
 if TYPE_CHECKING:
     from beam_pipeline.images.process_pool import LocalPool
 
-# What a terminal shows until there are shards to count.
-PLANNING = "listing and planning ..."
 _MAX_SHOWN_DAMAGED = 3
 # Of more classes only the largest and the smallest are named.
 _MAX_SHOWN_CLASSES = 20
@@ -46,9 +47,54 @@ def pool_line(pool: LocalPool) -> Callable[[], str]:
     return line
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class BuildSummary:
+    """What a build made, as `ims.build` returns it; its text is what the command prints.
+
+    Attributes:
+        output: Folder of the data set, here or in a store.
+        text: Tables and sentences.
+        manifest: Of the data set; empty where nothing was written (`plan_only`).
+    """
+
+    output: str
+    text: str
+    manifest: Mapping[str, Any]
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Name of each split → its number of records."""
+        splits = self.manifest.get("splits", {})
+        return {name: split["num_records"] for name, split in splits.items()}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names, in the order of the labels."""
+        return tuple(self.manifest.get("classes", ()))
+
+    @property
+    def rejects(self) -> dict[str, int]:
+        """Reason → how many images it kept out; `quarantine/` has them."""
+        return dict(self.manifest.get("rejects", {}))
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        """In a notebook the splits are a table."""
+        table, text = "", self.text
+        if self.manifest:
+            head = ("split", "records", "shards", "min/shard", "max/shard", "size", "per shard")
+            rows = [map(html.escape, map(str, row)) for row in (head, *splits(self.manifest))]
+            cells = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
+            table = f"<table>{cells}</table>"
+            text = text.removeprefix(split_table(self.manifest)).strip()
+        return f"{table}<pre>{html.escape(text)}</pre>"
+
+
 def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str:
     """What was built: splits, shards, balance, bytes, classes, rejects, speed; and warnings."""
-    lines = [split_table(manifest), class_line(class_counts(manifest))]
+    lines = [split_table(manifest), class_line(class_counts(manifest), label_of(manifest))]
     listed = manifest["listed"]
     rejects = manifest["rejects"]
     rejected = f"{sum(rejects.values()):,} rejected" + reasons(rejects)
@@ -79,12 +125,15 @@ def _damaged(found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def class_line(counts: Mapping[str, Mapping[str, int]]) -> str:
+def class_line(counts: Mapping[str, Mapping[str, int]], label: str = ONE) -> str:
     """The classes and their images, from split → class → images; of many the extremes."""
+    if label == NONE:
+        return "images without labels"
     classes = collections.Counter[str]()
     for of_split in counts.values():
         classes.update(of_split)
-    text = f"{counted(len(classes), 'class')}: "
+    several = ", several an image" if label == SEVERAL else ""
+    text = f"{counted(len(classes), 'class')}{several}: "
     if len(classes) <= _MAX_SHOWN_CLASSES:
         named = [f"{shortened(name, 40)} {count:,}" for name, count in classes.items()]
         return wrapped(text + ", ".join(named))

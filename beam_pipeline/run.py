@@ -21,7 +21,7 @@ from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs.data_sets import of_replaced, open_inputs, reads_output
 from beam_pipeline.inputs.layout import check_output_apart, is_same_folder
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.progress import PLANNING, final_table, pool_line
+from beam_pipeline.progress import BuildSummary, final_table, pool_line
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
@@ -31,7 +31,7 @@ from imageshards.storage import OutputLock, output_lock, run_concurrently
 from imageshards.storage.concurrency import available_cores
 
 
-def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
+def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
     """Builds a data set, or plans it; returns what to print.
 
     Raises:
@@ -57,8 +57,10 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _on_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Has Ctrl-C and SIGTERM handled by a function."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Has Ctrl-C and SIGTERM handled by a function, in the main thread."""
+    is_main = threading.current_thread() is threading.main_thread()  # no other one may
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
@@ -66,7 +68,7 @@ def _on_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
             signal.signal(number, handler_before)
 
 
-def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
+def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
     begun = time.monotonic()
     storage.reset_counts()
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
@@ -79,15 +81,14 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     for source in options.sources:
         check_output_apart(source, options.output)
     if options.plan_only:
-        _import_beam()
-        from beam_pipeline.plan_only import plan_only
-        from beam_pipeline.runners.choice import check_flags, choose
-
-        check_flags(beam_args, cli.make_parser().flags)
         # A plan is made here, wherever the job is to run: it takes seconds.
-        note_activity("")
-        with ProgressLine(activity_line, PLANNING):
-            return plan_only(options, choose([], options))
+        note_activity("starting")
+        with _beam_for_a_build(), ProgressLine(activity_line):
+            from beam_pipeline.plan_only import plan_only
+            from beam_pipeline.runners.choice import check_flags, choose
+
+            check_flags(beam_args, cli.make_parser().flags)
+            return BuildSummary(options.output, plan_only(options, choose([], options)), {})
     storage.check_bucket(options.output, "--output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
@@ -100,8 +101,10 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
             raise
 
 
-def _import_beam() -> None:
-    """Imports Beam and the job's steps, while the pool's processes start.
+@contextlib.contextmanager
+def _beam_for_a_build() -> Iterator[None]:
+    """Imports Beam and the job's steps, while the pool's processes start, and sets the process for
+    a build; at the end, as it may be a notebook's, puts that back.
 
     Without the garbage collector Beam is imported in 0.4 to 0.7 CPU s less (of 2.5; minima of 6 to
     8 rounds, Python 3.11, 2 shared cores). Each full collection afterwards would look through
@@ -110,6 +113,7 @@ def _import_beam() -> None:
     # A signal waits for the end of the import: what is raised inside of it may be swallowed by
     # whatever module is being imported, or printed as a traceback.
     signals: list[int] = []
+    was_enabled, thresholds = gc.isenabled(), gc.get_threshold()
     with _on_signal(lambda number, frame: signals.append(number)):
         gc.disable()
         for module in ("pipeline", "plan_only", "runners.choice"):
@@ -119,8 +123,22 @@ def _import_beam() -> None:
         gc.freeze()
         gc.enable()
         gc.set_threshold(100_000)  # millions of references are no garbage
-    for number in signals:
-        signal.raise_signal(number)
+    from apache_beam.utils import interactive_utils
+
+    is_in_ipython = interactive_utils.is_in_ipython
+    # In IPython Beam would look for pipelines of that session, by a package that fails to be
+    # imported beside pandas 3.
+    interactive_utils.is_in_ipython = lambda: False
+    try:
+        for number in signals:
+            signal.raise_signal(number)
+        yield
+    finally:
+        interactive_utils.is_in_ipython = is_in_ipython
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+        if not was_enabled:
+            gc.disable()
 
 
 def _build(
@@ -129,14 +147,15 @@ def _build(
     state: OutputState,
     begun: float,
     lock: OutputLock,
-) -> str:
+) -> BuildSummary:
     if staging_folder.check_output(state, options.overwrite) and (done := state.manifest):
         if options.report and not storage.exists(_report_page(options.output)):
-            from imageshards.report import try_report
+            from imageshards.reporting import try_report
 
             try_report(options.output, done)
         staging_folder.remove(state.staging)
-        return final_table(done, 0.0, done["listed"]) + f"\ndata set in {options.output}"
+        text = final_table(done, 0.0, done["listed"]) + f"\ndata set in {options.output}"
+        return BuildSummary(options.output, text, done)
     if state.damage:
         print(
             f"{state.damage} It is replaced now; if --class_names does not give them, its classes "
@@ -148,11 +167,12 @@ def _build(
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
         if workers:
-            note_activity("")
+            note_activity("starting")
             # Its processes start while this one imports Beam.
             pool = LocalPool(workers, lambda sentence: progress[0].say(sentence), lock)
             stack.enter_context(pool)
-            progress.append(stack.enter_context(ProgressLine(pool_line(pool), PLANNING)))
+            progress.append(stack.enter_context(ProgressLine(pool_line(pool))))
+        stack.enter_context(_beam_for_a_build())
         lock.renew()
         return _run_pipeline(options, beam_args, state, begun, pool)
 
@@ -163,8 +183,7 @@ def _run_pipeline(
     state: OutputState,
     begun: float,
     pool: LocalPool | None,
-) -> str:
-    _import_beam()
+) -> BuildSummary:
     from beam_pipeline import pipeline
     from beam_pipeline.runners.choice import choose
 
@@ -177,7 +196,8 @@ def _run_pipeline(
     staging_folder.prepare_staging(state, replaces_input)
     if not pipeline.build(options, runner, state, pool):
         staging_folder.remove_empty(options.output, staging, fresh=False)
-        return "nothing was submitted: the flags and the graph are in order"
+        text = "nothing was submitted: the flags and the graph are in order"
+        return BuildSummary(options.output, text, {})
     manifest, committed = run_concurrently(
         lambda: load_manifest(options.output, "--output", complete=True),
         lambda: staging_folder.committed(staging),
@@ -196,7 +216,8 @@ def _run_pipeline(
     stored = storage.counts()
     if stored.requests:
         made.insert(0, stored.text())
-    return "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
+    text = "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
+    return BuildSummary(options.output, text, manifest)
 
 
 def _report_page(output: str) -> str:

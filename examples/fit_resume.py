@@ -35,6 +35,6 @@ with strategy.scope():
 
 patient = keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True)
 ims.fit(
-    model, train, validation=val, epochs=5, resume=run, checkpoint_steps=100,
+    model, train, validation_data=val, epochs=5, checkpoint_dir=run, checkpoint_steps=100,
     callbacks=[patient, ims.MetricsFile(f"{run}/metrics.jsonl")], verbose=2,
 )  # fmt: skip

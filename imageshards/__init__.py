@@ -1,11 +1,14 @@
-"""What people import: a data set to train on, its manifest, its records, its check.
+"""What people import: a data set is built, opened, trained on, read, checked and shown.
 
     import imageshards as ims
+
+    ims.build("photos/", "shards/", image_size=256, splits={"train": 0.8, "validation": 0.2})
 
     data = ims.open("shards/")
     train = data.train(batch_size=256, image_size=224, augment="light", seed=1)
     model.fit(train.dataset(), steps_per_epoch=train.steps_per_epoch)
 
+    source = data.source("train")        # for PyTorch, grain and loops: source[17]
     rows = data.index("train")           # an Arrow table: what each record holds, and where it is
     example = data.record("cats/1.jpg")  # one of them, read alone
 
@@ -20,18 +23,23 @@ that, and never TensorFlow or Beam: a name is looked up when it is first used.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from beam_pipeline.api import build
+    from beam_pipeline.progress import BuildSummary
     from imageshards.errors import UserError
     from imageshards.example import Values, decode_example, encode_example
     from imageshards.manifest import load_manifest
+    from imageshards.reporting.command import report
     from imageshards.tfrecord import Record, RecordError, read_records, write_records
     from imageshards.verification.command import verify
     from trainer.api import Data
     from trainer.api import open as open
+    from trainer.dataset.source import RecordSource
     from trainer.reader.batches import EvaluationData, TrainingData
     from trainer.training.callbacks import MetricsFile, WaitingTime
     from trainer.training.fit import fit
@@ -40,11 +48,15 @@ __version__ = "0.1.0"
 
 # Where each name stands, as above. The programs are named here and in `imageshards.commands`.
 _HOMES = {
+    "beam_pipeline.api": ["build"],
+    "beam_pipeline.progress": ["BuildSummary"],
     "imageshards.errors": ["UserError"],
     "imageshards.example": ["Values", "decode_example", "encode_example"],
     "imageshards.manifest": ["load_manifest"],
+    "imageshards.reporting.command": ["report"],
     "imageshards.tfrecord": ["Record", "RecordError", "read_records", "write_records"],
     "imageshards.verification.command": ["verify"],
+    "trainer.dataset.source": ["RecordSource"],
     "trainer.reader.batches": ["EvaluationData", "TrainingData"],
     "trainer.api": ["Data", "open"],
     "trainer.training.callbacks": ["MetricsFile", "WaitingTime"],
@@ -54,22 +66,26 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # As in Python's gzip, `open` is left out: a star import must not replace the built-in one.
 __all__ = [
+    "BuildSummary",
     "Data",
     "EvaluationData",
     "MetricsFile",
     "Record",
     "RecordError",
+    "RecordSource",
     "TrainingData",
     "UserError",
     "Values",
     "WaitingTime",
     "__version__",
+    "build",
     "decode_example",
     "encode_example",
     "fit",
     "load_manifest",
     "read_examples",
     "read_records",
+    "report",
     "verify",
     "write_records",
 ]
@@ -89,7 +105,9 @@ def __dir__() -> list[str]:
 
 
 def read_examples(
-    directory: str, split: str | None = None, only: Collection[str] | None = None
+    directory: str | os.PathLike[str],
+    split: str | None = None,
+    only: Collection[str] | None = None,
 ) -> Iterator[dict[str, Values]]:
     """Yields the features of every record of a data set, by name, each as a list of values.
 
@@ -113,6 +131,6 @@ def read_examples(
         split = manifest.find_split(split, described["splits"], "split")
     for name, shard in manifest.shards_of(described):
         if split in (None, name):
-            path = manifest.shard_path(directory, shard)
+            path = manifest.shard_path(os.fspath(directory), shard)
             for record in tfrecord.read_records(path):
                 yield example.decode_record(path, record, only)

@@ -12,6 +12,8 @@ _Result = TypeVar("_Result")
 
 # Brackets that no path or value of a user has.
 _OPTION = re.compile(r"⟦--(?P<flag>[^⟧|]*)(?:\|(?P<argument>[^⟧]*))?⟧")
+# A flag without them; a command to type is left as it is.
+_BARE = re.compile(r"imageshards \w+(?: --\w+ [^\s;,)]+)+|--(?P<flag>\w+)")
 
 
 class UserError(Exception):
@@ -28,12 +30,18 @@ class UserError(Exception):
         self._sentence = sentence
 
     def name_arguments(self, renamed: Mapping[str, str]) -> None:
-        """From now on the sentence names arguments, some of them `renamed`, in place of flags."""
+        """From now on the sentence names arguments, some of them `renamed`, in place of flags.
+
+        Those that are `renamed` are found without brackets, too.
+        """
 
         def argument(match: re.Match[str]) -> str:
             return match["argument"] or renamed.get(match["flag"], match["flag"])
 
-        self.args = (_OPTION.sub(argument, self._sentence),)
+        def bare(match: re.Match[str]) -> str:
+            return renamed.get(match["flag"], match[0])
+
+        self.args = (_BARE.sub(bare, _OPTION.sub(argument, self._sentence)),)
 
 
 def names_arguments(

@@ -2,7 +2,9 @@
 
 So a data set can be looked into, joined and cut without reading its pictures. The columns:
 
-    key, split, class_name, label      as in the record and the manifest
+    key, split, class_name, label      as in the record and the manifest; where images have several
+                                       labels, class_name and label are lists, and where they have
+                                       none there are no such columns
     shard, record                      name of the shard's file, number of the record in it from 0
     offset, num_bytes                  of the record's frame (header and checksums included)
     source_sha256, source_bytes        of the original file; its size is null where that is unknown
@@ -10,7 +12,8 @@ So a data set can be looked into, joined and cut without reading its pictures. T
 
 and the small extra columns, each under the name of its feature (`extra/NAME` where one of the
 above has that name): those with a fixed length of at most 16 numbers or texts, a list unless they
-are single values. A text of more than 256 bytes, or in no UTF-8, is null.
+are single values, and lists of any length of whole numbers or texts, such as labels. A list of more
+than 64, a text of more than 256 bytes, or in no UTF-8, is null.
 
 The same records give the same bytes, with the same version of PyArrow. That is imported only where
 a table is written or read.
@@ -20,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import itertools
 import math
 from collections.abc import Iterable, Mapping
@@ -35,10 +37,16 @@ from imageshards.manifest import (
     FRAME_BYTES,
     INDEX_NAME,
     LABEL_FEATURE,
+    LABELS_FEATURE,
+    NONE,
+    ONE,
     RECORD_FEATURES,
+    SEVERAL,
     SHA256_FEATURE,
     find_split,
+    label_of,
     path_of,
+    record_features,
     shard_name,
     shards_of,
 )
@@ -71,10 +79,13 @@ COLUMN_OF = {
     "image/width": "width",
     "image/height": "height",
 }
+# Lists where images have several labels, absent where they have none.
+OF_LABEL = ("class_name", "label")
 # Recomputed when a record moves to another shard or place.
 _OF_PLACE = ("split", "shard", "record", "offset")
 
 MAX_VALUES = 16
+MAX_LIST_VALUES = 64
 MAX_TEXT_BYTES = 256
 # Columns that may be null: what a copied record does not tell.
 _UNKNOWN = ("source_bytes",)
@@ -87,7 +98,8 @@ class IndexRows:
     """Rows of some records, wherever these are going to be.
 
     Attributes:
-        columns: Column → a value per record, of all columns that tell no place.
+        columns: Column → a value per record, of all columns that tell no place. Those of labels
+            have a list per record where it has several, None where it has none.
         extra: Feature → a list of values per record, None where there are too many. Which of
             these become columns is decided by what the data set declares (`extra_columns`).
     """
@@ -100,8 +112,11 @@ class IndexRows:
     def __len__(self) -> int:
         return len(self.columns["key"])
 
-    def check(self, count: int) -> None:
-        """Raises ValueError where these are not `count` whole rows, each value of its type."""
+    def check(self, count: int, label: str = ONE) -> None:
+        """Raises ValueError where these are not `count` whole rows, each value of its type.
+
+        `label` is how many labels a record has.
+        """
         wanted = [name for name in COLUMNS if name not in _OF_PLACE]
         if list(self.columns) != wanted or {count} != {*map(len, self.columns.values())}:
             raise ValueError(f"its rows are not {count} of {', '.join(wanted)}")
@@ -109,6 +124,10 @@ class IndexRows:
             allowed: set[type] = {str if COLUMNS[name] == "string" else int}
             if name in _UNKNOWN:
                 allowed.add(type(None))
+            if name in OF_LABEL and label == NONE:
+                allowed = {type(None)}
+            if name in OF_LABEL and label == SEVERAL:
+                values = [one for v in values for one in (v if isinstance(v, list) else [None])]
             if not {*map(type, values)} <= allowed:
                 raise ValueError(f"its rows have a {name} of another type")
 
@@ -119,8 +138,10 @@ class IndexRows:
         """
         before, columns = len(self), self.columns
         for feature, column in COLUMN_OF.items():
-            value = features[feature][0]
-            columns[column].append(value.decode() if isinstance(value, bytes) else value)
+            if column not in OF_LABEL:
+                columns[column].append(_plain(features[feature][0]))
+        for column, value in zip(OF_LABEL, _labels_of(features), strict=True):
+            columns[column].append(value)
         columns["num_bytes"].append(num_bytes)
         columns["source_bytes"].append(source_bytes)
         for name in features.keys() - RECORD_FEATURES.keys():
@@ -141,8 +162,20 @@ class IndexRows:
             column += [theirs[i] if i < len(theirs) else None for i in records]
 
 
+def _plain(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _labels_of(features: Mapping[str, Values]) -> tuple[Any, Any]:
+    """What `OF_LABEL` say of a record: its class, lists of several, or None twice."""
+    names = [_plain(name) for name in features.get(CLASS_FEATURE, ())]
+    if LABEL_FEATURE in features:
+        return names[0], _plain(features[LABEL_FEATURE][0])
+    return (names, [*features[LABELS_FEATURE]]) if LABELS_FEATURE in features else (None, None)
+
+
 def _small_values(values: Values) -> list[Any] | None:
-    if len(values) > MAX_VALUES:
+    if len(values) > MAX_LIST_VALUES:
         return None
     return [_text(value) if isinstance(value, bytes) else value for value in values]
 
@@ -156,27 +189,43 @@ def _text(value: bytes) -> str | None:
         return None
 
 
-def extra_columns(features: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def extra_columns(features: Mapping[str, Mapping[str, Any]], label: str = ONE) -> dict[str, str]:
     """Column → feature, of the extra columns that are small, by name of the feature.
 
-    `features` are the manifest's.
+    `features` are the manifest's, `label` is `label_of(manifest)`.
     """
     return {
         f"extra/{name}" if name in COLUMNS else name: name
-        for name in sorted(features.keys() - RECORD_FEATURES.keys())
-        if features[name]["shape"] is not None and math.prod(features[name]["shape"]) <= MAX_VALUES
+        for name in sorted(features.keys() - record_features(label).keys())
+        if _is_small(features[name])
     }
 
 
-def index_schema(features: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
-    """The columns of the index of a data set with these features, those of the manifest."""
+def _is_small(feature: Mapping[str, Any]) -> bool:
+    if feature["shape"] is None:
+        return feature["dtype"] != "float32"
+    return math.prod(feature["shape"]) <= MAX_VALUES
+
+
+def index_schema(features: Mapping[str, Mapping[str, Any]], label: str = ONE) -> pa.Schema:
+    """The columns of the index of a data set with these features, those of the manifest.
+
+    `label` is its `label_of(manifest)`.
+    """
     import pyarrow as pa
 
     types = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.string()}
-    fields = [pa.field(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()]
-    for column, feature in extra_columns(features).items():
+    lists = OF_LABEL if label == SEVERAL else ()
+    fields = [
+        pa.field(name, pa.list_(types[kind]) if name in lists else types[kind])
+        for name, kind in COLUMNS.items()
+        if label != NONE or name not in OF_LABEL
+    ]
+    for column, feature in extra_columns(features, label).items():
         kind = types[features[feature]["dtype"]]
-        fields.append(pa.field(column, pa.list_(kind) if features[feature]["shape"] else kind))
+        fields.append(
+            pa.field(column, kind if features[feature]["shape"] == [] else pa.list_(kind))
+        )
     return pa.schema(fields)
 
 
@@ -190,8 +239,9 @@ def index_table(
     split: str,
     shard_file: str,
     features: Mapping[str, Mapping[str, Any]],
+    label: str = ONE,
 ) -> pa.Table:
-    """The index of a shard whose records are `rows`, in order; `features` are the manifest's."""
+    """The index of a shard whose records are `rows`, in order; other args as of `index_schema`."""
     import pyarrow as pa
 
     count, sizes = len(rows), rows.columns["num_bytes"]
@@ -202,12 +252,12 @@ def index_table(
         "record": range(count),
         "offset": list(itertools.accumulate(sizes[:-1], initial=0))[:count],
     }
-    for column, name in extra_columns(features).items():
+    for column, name in extra_columns(features, label).items():
         values = [*rows.extra.get(name, []), *[None] * count][:count]
-        if not features[name]["shape"]:
+        if features[name]["shape"] == []:
             values = [value[0] if value else None for value in values]
         columns[column] = values
-    schema = index_schema(features)
+    schema = index_schema(features, label)
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -256,7 +306,7 @@ def read_index(
 
     if split is not None:
         split = find_split(split, manifest["splits"], "split")
-    schema = index_schema(manifest["features"])
+    schema = index_schema(manifest["features"], label_of(manifest))
     if columns is not None:
         columns = list(columns)
         for name in columns:
@@ -293,7 +343,11 @@ def read_shard_index(
         else:
             # The sizes tell where each record is, whatever else is wanted.
             whole = pa.unify_schemas([schema, pa.schema([("num_bytes", pa.int64())])])
-            table = pq.read_table(pa.BufferReader(data), columns=whole.names, use_threads=False)
+            table = pq.ParquetFile(pa.BufferReader(data)).read(whole.names, use_threads=False)
+            for field in whole:
+                # What older releases built tells no lists of variable length.
+                if pa.types.is_list(field.type) and field.name not in table.column_names:
+                    table = table.append_column(field, pa.nulls(table.num_rows, field.type))
             table = table.select(whole.names).cast(whole)
             problem = _rows_problem(table, shard)
             if not problem:
@@ -367,12 +421,8 @@ def read_record(
         OSError: The shard is missing or cannot be read.
     """
     path, number, offset = path_of(directory, row["shard"]), row["record"], row["offset"]
-    data = storage.read_range(path, offset, offset + row["num_bytes"])
-    found = next(tfrecord.scan_records(io.BytesIO(data), path), None)
-    if found is None or isinstance(found, tfrecord.RecordError):
-        reason = found.reason if found else "the file ends before it"
-        raise tfrecord.RecordError(path, number, offset, reason)
-    features = decode_record(path, found._replace(number=number, offset_bytes=offset))
+    record = tfrecord.read_record(path, number, offset, offset + row["num_bytes"])
+    features = decode_record(path, record)
     if key_feature and features.get(key_feature) != [row["key"].encode()]:
         raise UserError(
             f"{path} holds at record {number} not {row['key']!r}, as its index says; expected "

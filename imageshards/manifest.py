@@ -17,6 +17,7 @@ from typing import Any
 from imageshards import storage, tfrecord
 from imageshards.errors import DamagedManifestError, UserError
 from imageshards.form import (
+    Form,
     FormError,
     anything,
     flag,
@@ -64,11 +65,15 @@ SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord")
 
 IMAGE_FEATURE = "image/encoded"
 LABEL_FEATURE = "image/class/label"
+LABELS_FEATURE = "image/class/labels"
 CLASS_FEATURE = "image/class/text"
 FILENAME_FEATURE = "image/filename"
 SHA256_FEATURE = "image/key/sha256"
 
-# What every record holds, whatever its extra columns. A shape of null is a variable length.
+# How many labels an image has: `--label` of a build.
+ONE, NONE, SEVERAL = "one", "none", "several"
+
+# What every record with one label holds, whatever its extra columns.
 RECORD_FEATURES: dict[str, dict[str, Any]] = {
     IMAGE_FEATURE: {"dtype": "string", "shape": []},
     "image/format": {"dtype": "string", "shape": []},
@@ -81,6 +86,16 @@ RECORD_FEATURES: dict[str, dict[str, Any]] = {
     FILENAME_FEATURE: {"dtype": "string", "shape": []},
     SHA256_FEATURE: {"dtype": "string", "shape": []},
 }
+# Instead of its label and class. A shape of null is a variable length.
+_LABEL_FEATURES: dict[str, dict[str, dict[str, Any]]] = {
+    NONE: {},
+    SEVERAL: {
+        LABELS_FEATURE: {"dtype": "int64", "shape": None},
+        CLASS_FEATURE: {"dtype": "string", "shape": None},
+    },
+}
+RECORD_NAMES = frozenset({*RECORD_FEATURES, LABELS_FEATURE})
+"""Features that no extra column can be."""
 DTYPES = ("int64", "float32", "string")
 
 # Columns below this name hold one entry per box; these four are the sides of the boxes, 0..1.
@@ -230,24 +245,35 @@ _COUNTED = keyed(
     {"splits": mapped(keyed({"shards": listed(keyed({"sha256": _SHA256, "classes": _COUNTS}))}))}
 )
 _SCALAR = such(lambda shape: shape == [], "[], a single value")
-_COMPLETE = keyed(
-    {
-        "features": keyed(
-            {
-                name: keyed({"dtype": one_of(spec["dtype"]), "shape": _SCALAR})
-                for name, spec in RECORD_FEATURES.items()
-            }
-        ),
-        "image": keyed({"size": _size, "mode": text()}),
+_VARIABLE = such(lambda shape: shape is None, "null, a variable length")
+
+
+def record_features(label: str) -> dict[str, dict[str, Any]]:
+    """What every record holds, by how many labels it has."""
+    if label == ONE:
+        return RECORD_FEATURES
+    others = (LABEL_FEATURE, CLASS_FEATURE)
+    kept = {name: spec for name, spec in RECORD_FEATURES.items() if name not in others}
+    return kept | _LABEL_FEATURES[label]
+
+
+def _complete(label: str) -> Form:
+    shapes = {True: _VARIABLE, False: _SCALAR}
+    features = {
+        name: keyed({"dtype": one_of(spec["dtype"]), "shape": shapes[spec["shape"] is None]})
+        for name, spec in record_features(label).items()
     }
-)
+    image = keyed({"size": _size, "mode": text()})
+    return keyed({"features": keyed(features), "image": image})
+
+
 _REJECT = keyed(
     dict.fromkeys(("key", "uri", "label", "split", "reason", "stage", "message"), text())
 )
 
 
 def load_manifest(
-    directory: str,
+    directory: str | os.PathLike[str],
     argument: str = "directory",
     *,
     complete: bool = False,
@@ -269,6 +295,7 @@ def load_manifest(
         UserError: There is none, it cannot be read, or another version wrote it; or its store
             cannot be used.
     """
+    directory = os.fspath(directory)
     received = f"{argument} received {directory!r}"
     try:
         data = storage.read(storage.join(directory, MANIFEST_NAME))
@@ -304,7 +331,7 @@ def load_manifest(
             )
         if complete:
             _COUNTED(manifest)
-            (anything if "adopted" in manifest else _COMPLETE)(manifest)
+            (anything if "adopted" in manifest else _complete(label_of(manifest)))(manifest)
     except FormError as e:
         raise DamagedManifestError(f"{received}, in whose {MANIFEST_NAME} {e}: {_REMEDY}.") from e
     return manifest
@@ -394,11 +421,26 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
 
 
+def label_of(manifest: Mapping[str, Any]) -> str:
+    """How many labels its records have each: `ONE`, `NONE` or `SEVERAL`."""
+    features = manifest["features"]
+    if "adopted" in manifest or LABEL_FEATURE in features:
+        return ONE
+    if LABELS_FEATURE in features:
+        return SEVERAL
+    return ONE if manifest["classes"] else NONE
+
+
 def roles_of(manifest: Mapping[str, Any]) -> Mapping[str, str | None]:
     """Which features of its records are `image`, `label`, `filename` and `text`."""
-    own = (IMAGE_FEATURE, LABEL_FEATURE, FILENAME_FEATURE, CLASS_FEATURE)
-    roles = dict(zip(("image", "label", "filename", "text"), own, strict=True))
-    return {name: manifest.get("adopted", roles).get(name) for name in roles}
+    label = label_of(manifest)
+    own = {
+        "image": IMAGE_FEATURE,
+        "label": {ONE: LABEL_FEATURE, SEVERAL: LABELS_FEATURE}.get(label),
+        "filename": FILENAME_FEATURE,
+        "text": None if label == NONE else CLASS_FEATURE,
+    }
+    return {name: manifest.get("adopted", own).get(name) for name in own}
 
 
 def first_label_of(manifest: Mapping[str, Any]) -> int:

@@ -5,6 +5,7 @@ Where standard error is no terminal the line becomes one plain line every ten se
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -26,20 +27,20 @@ _LEAST_TEXT_CHARACTERS = 12
 
 
 class ProgressLine:
-    """A line that renews itself on a terminal, plain lines elsewhere; on standard error.
+    """A line that renews itself on a terminal and in a notebook, plain lines elsewhere; on
+    standard error.
 
     Args:
         line: Says how far the work is; empty for nothing to say.
-        waiting: What a terminal shows until then.
     """
 
-    def __init__(self, line: Callable[[], str], waiting: str = ""):
+    def __init__(self, line: Callable[[], str]):
         self._line = line
-        self._waiting = waiting
         self._out = _own_stderr()
         self._bar: tqdm[Any] | None = None  # on a terminal only: it has a thread
-        if self._out.isatty():
-            self._bar = tqdm(file=self._out, bar_format="{desc}", dynamic_ncols=True, leave=False)
+        if _in_notebook() or self._out.isatty():
+            bar: Any = importlib.import_module("tqdm.auto").tqdm if _in_notebook() else tqdm
+            self._bar = bar(file=self._out, bar_format="{desc}", dynamic_ncols=True, leave=False)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -66,15 +67,22 @@ class ProgressLine:
         while not self._stop.wait(_LOG_SECONDS if self._bar is None else _LINE_SECONDS):
             line = self._line()
             if self._bar is not None:
-                self._bar.set_description_str(line or self._waiting)
+                self._bar.set_description_str(line)
             elif line:
                 self.say(line)
+
+
+def _in_notebook() -> bool:
+    """Whether standard error is shown below a cell."""
+    return type(sys.stderr).__module__.startswith("ipykernel")
 
 
 def _own_stderr() -> TextIO:
     """Standard error by a descriptor of its own: that of the process is turned aside at times."""
     try:
-        return os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="backslashreplace")
+        if not _in_notebook():  # whose descriptor is the server's terminal
+            return os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="backslashreplace")
+        return sys.stderr
     except (OSError, ValueError):  # replaced by something that is no file
         return sys.stderr
 
@@ -89,12 +97,10 @@ class _Activity:
         self._begun = time.monotonic()
 
     def note(self, what: str, count: int = 0, unit: str = "") -> None:
-        """Notes what this process is doing.
+        """Notes what this process is doing, for example `listing`; empty when it has ended.
 
-        Args:
-            what: For example `listing`; empty when it has ended.
-            count: Units done since the last note; they are added up while `what` stays the same.
-            unit: What is counted, in the singular; empty where nothing is.
+        So many units, in the singular, were done since the last note; they are added up while
+        `what` stays the same.
         """
         with self._lock:
             if what != self._what:
@@ -127,7 +133,7 @@ def with_progress(work: Iterable[_T], total: int, unit: str, doing: str) -> Iter
     def line() -> str:
         return f"{doing} {rate_line(done, total, unit, time.monotonic() - begun)}"
 
-    with ProgressLine(line, f"{doing} ..."):
+    with ProgressLine(line):
         for each in work:
             done += 1
             yield each

@@ -7,6 +7,7 @@ takes seconds to import, is not needed to read or write it.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import struct
@@ -28,6 +29,7 @@ MAX_RECORD_BYTES = 2**31 - 1
 
 # Asked for at once: a length may lie where the size of the file is not known.
 _MAX_READ_BYTES = 16 << 20
+_NOTHING = "the file ends before it"
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")
@@ -148,6 +150,25 @@ def scan_records(
             yield RecordError(path, number, offset, problem, after, payload)
         number += 1
         offset = after
+
+
+def read_record(path: str, number: int, begin: int, end: int) -> Record:
+    """One record of a file, by one read of its bytes alone.
+
+    Args:
+        path: A local path, or one of a store.
+        number: Of the record within the file.
+        begin, end: Where its header starts, and where the next one would.
+
+    Raises:
+        RecordError: It is damaged.
+        OSError: The file cannot be read.
+    """
+    data = storage.read_range(path, begin, end)
+    found = next(scan_records(io.BytesIO(data), path), None)
+    if found is None or isinstance(found, RecordError):
+        raise RecordError(path, number, begin, found.reason if found else _NOTHING)
+    return found._replace(number=number, offset_bytes=begin)
 
 
 def split_records(data: bytes) -> list[bytes] | None:

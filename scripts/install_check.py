@@ -3,8 +3,8 @@
     python scripts/install_check.py [--python python3.12]
 
 The wheel is installed by plain pip, without the lock, into new virtual environments outside of
-this checkout: alone, with [pipeline], with [columns] and with [trainer], each on its own. Where no
-package index can be reached that is said in one line, which is no failure.
+this checkout: alone, with [pipeline,heif], with [columns] and with [trainer], each on its own.
+Where no package index can be reached that is said in one line, which is no failure.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Installation(NamedTuple):
 
 INSTALLATIONS = (
     Installation(
-        "pipeline",
+        "pipeline,heif",
         ("tensorflow", "tensorflow_transform", "keras"),
         (("build --input table.csv --output refused", "columns"),),
         (

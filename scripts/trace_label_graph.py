@@ -1,4 +1,5 @@
-"""Traces the transform from label to class id that `beam_pipeline/columns/label_graph` holds.
+"""Traces the transforms from labels to class ids that `beam_pipeline/columns` holds: `label_graph`
+for images with one label, `labels_graph` for those with several.
 
 Run it when setup.py admits another tensorflow-transform or TensorFlow:
 
@@ -15,8 +16,9 @@ import tempfile
 from typing import Any
 
 from beam_pipeline.columns.export import (
-    LABEL_GRAPH,
-    LABEL_ID,
+    LABEL_COLUMNS,
+    LABEL_GRAPHS,
+    LABEL_IDS,
     LABEL_TEXT,
     LABEL_VOCABULARY,
     TRANSFORM_FN_DIR,
@@ -24,21 +26,27 @@ from beam_pipeline.columns.export import (
 from beam_pipeline.columns.preprocessing import (
     import_tensorflow_transform,
     label_id,
+    raw_feature_spec,
     write_raw_metadata,
 )
+from imageshards.manifest import ONE
 
 
-def trace(folder: pathlib.Path) -> None:
-    """Writes the transform of one class, as tensorflow-transform exports it, into a new folder."""
+def trace(folder: pathlib.Path, label: str = ONE) -> None:
+    """Writes the transform of one class, as tensorflow-transform exports it, into a new folder.
+
+    `label` is how many labels an image has, one or several.
+    """
     import_tensorflow_transform()
     import tensorflow as tf
     from tensorflow_transform import impl_helper
 
-    spec = {LABEL_TEXT: tf.io.FixedLenFeature([], tf.string)}
-    type_specs = {LABEL_TEXT: tf.TensorSpec([None], tf.string)}
+    spec = raw_feature_spec(LABEL_COLUMNS[label])
+    one, several = tf.TensorSpec([None], tf.string), tf.SparseTensorSpec([None, None], tf.string)
+    type_specs = {LABEL_TEXT: one if label == ONE else several}
 
     def preprocess(inputs: dict[str, Any]) -> dict[str, Any]:
-        return {LABEL_ID: label_id(inputs[LABEL_TEXT], LABEL_VOCABULARY)}
+        return {LABEL_IDS[label]: label_id(inputs[LABEL_TEXT], LABEL_VOCABULARY)}
 
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as work, contextlib.chdir(work):
@@ -52,9 +60,10 @@ def trace(folder: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Replaces the graph in the package."""
-    shutil.rmtree(LABEL_GRAPH, ignore_errors=True)
-    trace(LABEL_GRAPH)
+    """Replaces the graphs in the package."""
+    for label, folder in LABEL_GRAPHS.items():
+        shutil.rmtree(folder, ignore_errors=True)
+        trace(folder, label)
 
 
 if __name__ == "__main__":

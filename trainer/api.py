@@ -29,13 +29,16 @@ from imageshards.index import read_index, read_record
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import ReadConfig, join_paths, parse_image_size, path_text
-from trainer.dataset.manifest import check_shards, validation_split
+from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import open_dataset, read_options, select, wanted_inputs
 from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec
+from trainer.dataset.target import with_sample_weight, with_target
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from trainer.dataset.source import RecordSource
 
 ImageSize = int | str | Sequence[int]
 
@@ -137,6 +140,34 @@ class Data:
         (row,) = self._places.slice(place, 1).to_pylist()
         return read_record(self.config.data, row, self.dataset.filename_feature)
 
+    @names_arguments(data="path")
+    def source(
+        self, split: str, *, features: Sequence[str] | None = None, decode: bool = False
+    ) -> RecordSource:
+        """The records of a split by their numbers, for PyTorch's `DataLoader`, grain and loops.
+
+        Record `i` is the one of row `i` in `index(split)`. It is a dict of features: a single
+        number is a NumPy scalar, a single text `bytes`; several are an array of the feature's
+        shape, of variable length too, texts as objects (`bytes`). Neither TensorFlow nor Beam is
+        loaded.
+
+        Args:
+            split: One of the splits.
+            features: Names among `Data.features`; None for all.
+            decode: Whether the picture is decoded, by Pillow: `image`, uint8 [height, width,
+                channels], in place of the feature with its bytes (`image/encoded`).
+
+        Raises:
+            UserError: There is no such split or feature, no index, or a shard is missing.
+        """
+        from trainer.dataset.source import RecordSource
+
+        found = find_split(self.dataset, "split", split)
+        check_shards(self.dataset, [found])
+        return RecordSource(
+            self.dataset, found, None if features is None else _names("features", features), decode
+        )
+
     @functools.cached_property
     def _places(self) -> pa.Table:
         return self.index(columns=["key", "shard", "record", "offset", "num_bytes"])
@@ -159,6 +190,8 @@ class Data:
         augment: str | AugmentFunction = "light",
         seed: int = 0,
         split: str | None = None,
+        target: str | None = None,
+        sample_weight: str | None = None,
         classes: Sequence[str] | None = None,
         where: Sequence[str] = (),
         balance: str = "none",
@@ -182,6 +215,11 @@ class Data:
                 (images, labels): see `trainer.augment.user_function`.
             seed: Of the order and the augmentation; 0 to 2**31 - 1.
             split: None for `train` or `training`.
+            target: Feature to find in place of the data set's own label: a float, or k of them
+                (labels are these values, float32 [batch] or [batch, k]), a whole number or a text
+                (a class), or a list of these of variable length (any number of labels: float32
+                [batch, classes], 1 where a record has one).
+            sample_weight: Feature, one number, that a record weighs; None for 1.
             classes: Only records of these, numbered in this order; None for all.
             where: Conditions such as `image/width>=128`; a record has to pass all.
             balance: `weights`: every class weighs the same, by `sample_weight`; `sampling`:
@@ -220,6 +258,8 @@ class Data:
             augment_on=augment_on,
             image_size=image_size,
             train_split=split,
+            target=target,
+            sample_weight=sample_weight,
             validation_split="none",
             classes=classes,
             where=where,
@@ -233,7 +273,7 @@ class Data:
             threads=threads,
         )
         described, _ = open_data(config, self.dataset)
-        check_pairs(config.augment, config.batch_size, 1, not described.model_inputs.features)
+        check_pairs(config.augment, config.batch_size, 1, described.mixes)
         return dataclasses.replace(described, augment=augment)
 
     @names_arguments(data="path", validation_split="split")
@@ -244,6 +284,8 @@ class Data:
         image_size: ImageSize | None = None,
         eval_crop: float = 1.0,
         split: str | None = None,
+        target: str | None = None,
+        sample_weight: str | None = None,
         classes: Sequence[str] | None = None,
         where: Sequence[str] = (),
         inputs: Sequence[str] = (IMAGE_INPUT,),
@@ -261,7 +303,9 @@ class Data:
             eval_crop: Share of each side that is kept around the centre, before resizing: 0.875
                 as published ImageNet figures are measured.
             split: None for `validation`, `val` or `valid`, the first there is.
-            classes: As for `train`, and so are those that follow.
+            target: As for `train`, and so are those that follow.
+            sample_weight: What a record weighs.
+            classes: Only records of these.
             where: Conditions.
             inputs: What the model is fed with.
             sequences: `padded`, or `ragged`.
@@ -278,6 +322,8 @@ class Data:
             image_size=image_size,
             eval_crop=eval_crop,
             validation_split=split,
+            target=target,
+            sample_weight=sample_weight,
             classes=classes,
             where=where,
             inputs=inputs,
@@ -294,10 +340,11 @@ class Data:
                 f"split received {split!r}, and {config.data!r} has no split with records that is "
                 f"called validation, val or valid; expected one of {known}."
             )
-        model_inputs = wanted_inputs(config, self.dataset)
+        dataset = with_sample_weight(with_target(self.dataset, target), sample_weight)
+        model_inputs = wanted_inputs(config, dataset)
         if not config.skip_broken:
-            check_shards(self.dataset, [found])
-        subset = select(config, self.dataset, found)
+            check_shards(dataset, [found])
+        subset = select(config, dataset, dataset.splits[found.name])
         return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
 
     def _config(self, **asked: Any) -> ReadConfig:

@@ -84,8 +84,8 @@ def make_parser() -> Parser:
         description="Measures how fast a data set can be read; trains nothing.",
         epilog=_EPILOG,
     )
-    names = ["data", "mix", "batch_size", "image_size", "augment", "augment_on", "seed", "classes"]
-    names += ["where", "balance", "inputs", "sequences", "sequence_length"]
+    names = ["data", "mix", "batch_size", "image_size", "augment", "augment_on", "seed", "target"]
+    names += ["classes", "where", "balance", "inputs", "sequences", "sequence_length"]
     add_options(parser, ReadConfig, [*names, "cache", "cache_folder", "threads"])
     add_options(parser, BenchConfig)
     return parser
@@ -93,11 +93,11 @@ def make_parser() -> Parser:
 
 def _bench(args: argparse.Namespace) -> int:
     bench, config = BenchConfig(**pick(vars(args), BenchConfig)), read_config(vars(args))
-    check_pairs(config.augment, config.batch_size, 1, tuple(config.inputs) == ("image",))
     if bench.split:
         find_split(open_dataset(config), "--split", bench.split)
     config = dataclasses.replace(config, train_split=bench.split, validation_split="none")
     described, _ = open_data(config)
+    check_pairs(config.augment, config.batch_size, 1, described.mixes)
     figures, waits_msec = measured(described, bench)
     print(json.dumps(figures, allow_nan=False) if bench.json else figures_text(figures))
     if bench.output:

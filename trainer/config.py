@@ -28,7 +28,21 @@ BALANCES = ("none", "weights", "sampling")
 SEQUENCES = ("padded", "ragged")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "muon")
 SCHEDULES = ("constant", "step", "linear", "exponential", "cosine")
+# Of `keras.losses`, by the kind of the target; the first is the default.
+LOSSES = {
+    "class": (),
+    "labels": ("binary_crossentropy", "binary_focal_crossentropy"),
+    "values": (
+        "mean_squared_error",
+        "mean_absolute_error",
+        "mean_absolute_percentage_error",
+        "mean_squared_logarithmic_error",
+        "huber",
+        "log_cosh",
+    ),
+}
 CLUSTERS = ("tf_config", "slurm")
+KERAS_HUB = "keras_hub:"  # before a preset's name, as --model
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
@@ -116,11 +130,19 @@ class ReadConfig:
         parse=_parse_mix, metavar="A=X,B=Y")] = dataclasses.field(default_factory=dict)
     train_split: Annotated[str | None, Option(
         "split to train on (default: train or training)", metavar="NAME")] = None
+    target: Annotated[str | None, Option(
+        "feature that the model finds instead of the data set's own label: a float, or k of them "
+        "(values: regression), a whole number or a text (a class), or a list of these of variable "
+        "length (any number of labels)", metavar="COLUMN")] = None
+    sample_weight: Annotated[str | None, Option(
+        "feature, one number, that a record weighs in the loss and the metrics of training",
+        metavar="COLUMN")] = None
     validation_split: Annotated[str | None, Option(
         "split to validate on after every epoch, or none (default: validation, val or "
         "valid, where there is one; never test)", metavar="NAME")] = None
     classes: Annotated[tuple[str, ...] | None, Option(
-        "only records of these classes, numbered in this order, or a file with one per line "
+        "only records of these classes (with one of these labels at least), numbered in this "
+        "order, or a file with one per line "
         "(a comma in a name: \\,; default: all)",
         parse=functools.partial(names_or_file, "--classes"), metavar="A,B|FILE")] = None
     where: Annotated[tuple[str, ...], Option(
@@ -279,6 +301,10 @@ class OptimizerConfig:
     momentum: Annotated[float, Option("of sgd, rmsprop and muon", least=0, below=1)] = 0.9
     weight_decay: Annotated[float, Option(
         "decoupled; normalisations and biases are exempt", least=0)] = 0.0
+    loss: Annotated[str | None, Option(
+        f"of labels {' or '.join(LOSSES['labels'])}, of values {', '.join(LOSSES['values'])} "
+        "(default: the first of each); a class has cross-entropy",
+        choices=[name for names in LOSSES.values() for name in names], metavar="NAME")] = None
     label_smoothing: Annotated[float, Option("from 0 to less than 1", least=0, below=1)] = 0.0
     ema: Annotated[float | None, Option(
         "momentum of a running average of the weights, which is validated and saved; for S steps "
@@ -316,20 +342,33 @@ class RunConfig:
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     model: Annotated[str, Option(
         "cnn (four convolutions), any architecture of keras.applications, for example MobileNetV2, "
-        "or your own as module:function, which returns logits or a compiled model",
+        "your own as module:function, which returns logits or a compiled model, or keras_hub:NAME, "
+        "a preset of KerasHub with its weights",
         metavar="NAME")] = "cnn"
     sync_batchnorm: Annotated[bool, Option(
         "batch normalisation over the pictures of all replicas, by some 5 sums a layer in each "
         "step, of cnn and keras.applications; without it each replica takes its own share")] = False
     metrics: Annotated[tuple[str, ...], Option(
-        "further metrics of every epoch: top5, auc, f1, or a class of keras.metrics that takes "
-        "class probabilities", parse=split_names, metavar="A,B")] = ()
+        "further metrics of every epoch: of a class top5, auc, f1; of labels auc, f1; of values "
+        "r2, mape; or a class of keras.metrics that takes probabilities, or values",
+        parse=split_names, metavar="A,B")] = ()
     callbacks: Annotated[str | None, Option(
         "module:function of your own that returns a list of Keras callbacks",
         metavar="NAME")] = None
     weights: Annotated[str | None, Option(
-        ".keras or .weights.h5 to start from, local, gs:// or s3:// (default: random weights)",
-        metavar="FILE")] = None
+        "imagenet, which Keras downloads for an architecture of keras.applications, or .keras or "
+        ".weights.h5 to start from, local, gs:// or s3:// (default: random weights)",
+        metavar="imagenet|FILE")] = None
+    freeze: Annotated[str | int | None, Option(
+        "layers that keep the weights they start with: all below the head, or so many from the "
+        "first one on (default: none)", parse=_parse_freeze, metavar="N|all|none")] = None
+    unfreeze_after: Annotated[int | None, Option(
+        "epochs after which --freeze ends: all layers train, with a tenth of the rate (default: "
+        "never)", least=1, metavar="EPOCHS")] = None
+    steps_per_execution: Annotated[int | None, Option(
+        "steps in one call of the graph, which saves time where a step is short; checkpoints and "
+        "signals wait for its end; on one host only (default: what model.compile says, else 1)",
+        least=1)] = None
     epochs: Annotated[int, Option("passes over the training split", least=1)] = 5
     steps: Annotated[int | None, Option("steps in all, instead of --epochs", least=1)] = None
     replicas: Annotated[int | None, Option(
@@ -365,9 +404,27 @@ class RunConfig:
                 "expected cnn or one of keras.applications: leave it out, and let your layers be "
                 "BatchNormalization(synchronized=True)."
             )
+        if self.freeze and not (self.weights or self.model.startswith(KERAS_HUB)):
+            raise UserError(
+                f"--freeze received {self.freeze} without --weights, where random weights would "
+                "stay what they are; expected --weights, for example imagenet."
+            )
+        if self.unfreeze_after and not self.freeze:
+            raise UserError(
+                f"--unfreeze_after received {self.unfreeze_after} without --freeze; expected "
+                "--freeze all, or the number of layers that are frozen until then."
+            )
         batch_size = self.read.batch_size
         if self.replicas is not None and batch_size % self.replicas:
             raise uneven_batch(batch_size, self.replicas)
+
+
+def _parse_freeze(text: str) -> str | int | None:
+    if text in ("all", "none"):
+        return text if text == "all" else None
+    if text.isdecimal() and int(text):
+        return int(text)
+    raise UserError(f"--freeze received {text!r}; expected all, none, or a number of layers.")
 
 
 def uneven_batch(batch_size: int, replicas: int, noun: str = "replica") -> UserError:

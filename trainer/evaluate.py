@@ -17,32 +17,38 @@ from imageshards.errors import UserError
 from imageshards.manifest import PAGE_NAME
 from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
+from imageshards.text import counted
 from trainer.commands import console
 from trainer.commands.flags import read_config
 from trainer.commands.saved_model import add_model_flags, chosen, find_model
 from trainer.config import ReadConfig, RunConfig
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import model_inputs, open_dataset, read_options, select
-from trainer.dataset.spec import DataSet, Split, Subset
+from trainer.dataset.spec import DataSet, Split
 from trainer.dataset.subset import class_ids
-from trainer.evaluation.per_class import figures_of, finite, mean_recall, worst
+from trainer.dataset.target import with_target_of
+from trainer.evaluation.evaluation import finite, plain
 from trainer.imports import quiet_import
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.serving import model_file
 
 if TYPE_CHECKING:
-    from trainer.evaluation.evaluator import Evaluation
+    from trainer.evaluation.evaluation import Evaluation
 
 PROGRAM = "imageshards evaluate"
-WORST_CLASSES = 10
+MAX_ROWS = 10
 
 _EPILOG = (
-    "The JSON object: num_examples, loss (mean cross-entropy), accuracy, top5_accuracy (null for "
-    "five classes or fewer), mean_class_accuracy (every class counts alike), left_out (broken "
-    "records), model, step, data, split, classes, batch_size, replicas, eval_crop, seconds. Every "
-    "example counts exactly once for any --batch_size and --replicas. A model that was "
-    "compiled when it was trained gives its own loss and metrics in place of these."
+    "The JSON object: num_examples, loss (that of the training); for one class accuracy, "
+    "top5_accuracy (null for five classes or fewer), mean_class_accuracy (every class counts "
+    "alike); for labels mean_average_precision; for values mse and mae (mean squared and absolute "
+    "error), rmse, r2 (null where a value is always the same). Then left_out (broken records), "
+    "model, step, data, split, batch_size, replicas, eval_crop, seconds, classes, target (class, "
+    "labels or values), and outputs: the figures of each class, label (predicted from a "
+    "probability of 0.5) or value. Every example counts exactly once for any --batch_size and "
+    "--replicas. A model that was compiled when it was trained gives its own loss and metrics in "
+    "place of these."
 )
 
 
@@ -93,7 +99,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         storage.check_bucket(args.report, "--report")
         check_page_folder("--report", args.report, PAGE_NAME)
     path, card = find_model(args)
-    dataset = open_dataset(config)
+    dataset = with_target_of(open_dataset(config), card)
     split = _split(dataset, args.split)
     if not config.skip_broken:
         check_shards(dataset, [split])
@@ -126,13 +132,13 @@ def _measure(
 
     with devices.scope():
         model, card = model_file.load_model(path, args.model, args.trust)
-    own = card.compiled
-    evaluator = Evaluator(model, devices, data, broken, classes=card.classes, own_step=own)
+    options = {"loss": card.training.get("optimizer", {}).get("loss"), "own_step": card.compiled}
+    evaluator = Evaluator(model, devices, data, broken, classes=card.classes, **options)
     started_sec = time.perf_counter()
-    figures: Mapping[str, float | None] = evaluator.run(show_progress=True)
+    figures: Mapping[str, float] = evaluator.run(show_progress=True)
     evaluation, subset, count = evaluator.evaluation, evaluator.subset, data.num_records
     if evaluation is not None:
-        figures, count = _figures(evaluation), evaluation.num_examples
+        figures, count = evaluation.figures(), evaluation.num_examples
     measured = {"num_examples": count, **{name: finite(one) for name, one in figures.items()}}
     facts = {
         "model": path,
@@ -146,11 +152,13 @@ def _measure(
         "seconds": round(time.perf_counter() - started_sec, 2),
     }
     if args.json:
-        print(json.dumps(measured | facts | {"classes": list(subset.classes)}, allow_nan=False))
+        more = {"target": card.target, "outputs": _outputs(evaluation)}
+        known = {**measured, **facts, "classes": list(subset.classes), **more}
+        print(json.dumps(known, allow_nan=False))
     else:
         print(f"model    {chosen(args, path, card)}")
         print(f"data     {facts['data']}, split {facts['split']}\n")
-        print(_text(measured, subset, evaluation))
+        print(_text(measured, evaluation))
     # Only the object goes to stdout with --json.
     out = sys.stderr if args.json else sys.stdout
     for found in broken.found:
@@ -179,42 +187,32 @@ def _split(dataset: DataSet, name: str | None) -> Split:
     return split
 
 
-def _figures(evaluation: Evaluation) -> dict[str, float | None]:
-    return {
-        "loss": evaluation.loss,
-        "accuracy": evaluation.accuracy,
-        "top5_accuracy": evaluation.top5_accuracy,
-        "mean_class_accuracy": mean_recall(figures_of(evaluation)),
-    }
+def _outputs(evaluation: Evaluation | None) -> list[dict[str, Any]]:
+    """The figures of single outputs as JSON values."""
+    if evaluation is None:
+        return []
+    _, head, rows = evaluation.table()
+    names = [name.replace(" ", "_") for name in head]
+    return [dict(zip(names, map(plain, row), strict=True)) for row in rows]
 
 
-def _text(measured: dict[str, Any], subset: Subset, evaluation: Evaluation | None) -> str:
+def _text(measured: dict[str, Any], evaluation: Evaluation | None) -> str:
+    width = max(20, *map(len, measured))
     lines = [
-        f"{name:<20} {value if name == 'num_examples' else f'{value:.4f}'}"
-        for name, value in measured.items()
-        if value is not None
+        f"{name:<{width}} {_cell(value)}" for name, value in measured.items() if value is not None
     ]
     if evaluation is None:
         return "\n".join(lines)
-    rows = worst(figures_of(evaluation), WORST_CLASSES)
-    total = len(subset.classes)
-    title = "class" if total <= WORST_CLASSES else f"worst {len(rows)} of {total} classes"
-    header = (title, "examples", "recall", "precision", "most often taken for")
-    cells = [
-        (
-            row.name,
-            str(row.num_examples),
-            _share(row.recall),
-            _share(row.precision),
-            f"{row.taken_for} ({row.num_taken})" if row.taken_for else "-",
-        )
-        for row in rows
-    ]
-    return "\n".join([*lines, "", text_table(header, cells, texts=(0, 4))])
+    order, (noun, *head), rows = evaluation.table()
+    texts = {i for row in rows for i, cell in enumerate(row) if isinstance(cell, str)}
+    if len(rows) > MAX_ROWS:
+        noun = f"{order} {MAX_ROWS} of {counted(len(rows), noun)}"
+    cells = [[_cell(plain(cell)) for cell in row] for row in rows[:MAX_ROWS]]
+    return "\n".join([*lines, "", text_table((noun, *head), cells, texts=texts)])
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

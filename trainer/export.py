@@ -12,7 +12,7 @@ from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from trainer.commands import console
-from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_classifier
+from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_for_serving
 from trainer.imports import quiet_import
 from trainer.serving import model_file
 
@@ -26,9 +26,11 @@ _TFLITE_SUFFIX = ".tflite"
 _EPILOG = (
     "saved_model: a folder for TensorFlow Serving or tf.saved_model.load; its signature takes the "
     "bytes of image files (and raw columns where the model has such inputs) and gives class, "
-    "class_id, probability and probabilities. tflite: one file that takes decoded pixels, "
-    "0..255, of the model's own size and gives probabilities; as a zip file it holds labels.txt, "
-    "one class a line."
+    "class_id, probability and probabilities; of a model that finds labels, classes and "
+    "probabilities of all of them; of one that finds values, these. tflite: one file that takes "
+    "decoded pixels, "
+    "0..255, of the model's own size and gives probabilities or values; as a zip file it holds "
+    "labels.txt, the name of an output a line."
 )
 
 
@@ -71,7 +73,7 @@ def export(args: argparse.Namespace) -> list[str]:
     with quiet_import():
         from trainer.serving import servable
 
-        model = load_classifier(source, args)
+        model = load_for_serving(source, args)
     if args.format == "tflite":
         return lines + _written(output, lambda path: servable.write_tflite(model, card, path))
     transform = model_file.find_transform(source)

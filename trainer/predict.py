@@ -1,10 +1,10 @@
-"""Classifies image files with a trained model: `imageshards predict`."""
+"""Says what a trained model finds in image files: `imageshards predict`."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
@@ -13,21 +13,27 @@ from imageshards.errors import UserError
 from imageshards.images.options import EXTENSIONS, is_hidden
 from imageshards.text import counted
 from trainer.commands import console
-from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_classifier
+from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_for_serving
 from trainer.imports import quiet_import
 
 if TYPE_CHECKING:
     import argparse
 
+    from trainer.dataset.spec import ModelCard
     from trainer.serving.predictor import Prediction
 
 PROGRAM = "imageshards predict"
 EXIT_BROKEN_FILES = 1
+TOP = 3
+
+# What is found in a picture, as a JSON object and in a line.
+Shown = tuple[dict[str, Any], str]
 
 _EPILOG = (
     "Files are prepared as the pictures of the training data were: turned upright by EXIF, resized "
     "and compressed as the data set's manifest says. A file that cannot be read becomes a row "
-    "with the reason; the others are predicted, and the exit code is 1."
+    "with the reason; the others are predicted, and the exit code is 1. A model of labels gives "
+    "those with a probability of at least 0.5, a model of values these, by the name of the column."
 )
 
 
@@ -51,7 +57,10 @@ def make_parser() -> Parser:
         help="files that are predicted together (default: 32)",
     )
     parser.add_argument(
-        "--top", type=int, default=3, metavar="N", help="classes shown per file (default: 3)"
+        "--top",
+        type=int,
+        metavar="N",
+        help="classes shown per file (default: 3), or labels, also less probable ones",
     )
     return parser
 
@@ -64,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def predict(args: argparse.Namespace) -> int:
     """Predicts and prints; returns the exit code."""
     for flag, received in (("--batch_size", args.batch_size), ("--top", args.top)):
-        if received < 1:
+        if received is not None and received < 1:
             raise UserError(f"{flag} received {received}; expected at least 1.")
     path, card = find_model(args)
     if path != args.model_path:
@@ -73,8 +82,11 @@ def predict(args: argparse.Namespace) -> int:
     with quiet_import():
         from trainer.serving.predictor import Predictor
 
-        model = load_classifier(path, args)
-    predictions = Predictor(model, card).predict(files, args.batch_size, args.top)
+        model = load_for_serving(path, args)
+    predictions = (
+        (row, ({}, "") if row.error else SHOWN[card.target](row.found, card, args.top))
+        for row in Predictor(model, card).predict(files, args.batch_size)
+    )
     if args.json:
         return _print_json(predictions)
     return _print_table(predictions, max(map(len, files)))
@@ -116,26 +128,55 @@ def _pictures_in(path: str) -> list[str] | None:
         ) from e
 
 
-def _print_json(predictions: Iterator[Prediction]) -> int:
-    rows = list(predictions)
-    print(json.dumps([_as_json(row) for row in rows], indent=1, ensure_ascii=False))
-    return EXIT_BROKEN_FILES if any(row.error for row in rows) else 0
+def top(shares: Sequence[float], card: ModelCard, count: int) -> list[dict[str, Any]]:
+    """The `count` most probable classes of one picture, best first, of equal ones the first."""
+    order = sorted(range(len(shares)), key=lambda i: (-shares[i], i))[:count]
+    return [{"class": card.classes[i], "class_id": i, "probability": shares[i]} for i in order]
 
 
-def _as_json(row: Prediction) -> dict[str, Any]:
-    if row.error:
-        return {"file": row.file, "error": row.error}
-    top = [{"class": name, "class_id": i, "probability": p} for name, i, p in row.top]
-    return {"file": row.file, **top[0], "top": top}
+def _classes(found: Sequence[float], card: ModelCard, count: int | None) -> Shown:
+    best = top(found, card, count or TOP)
+    return {**best[0], "top": best}, _line(best)
 
 
-def _print_table(predictions: Iterator[Prediction], width: int) -> int:
+def _labels(found: Sequence[float], card: ModelCard, count: int | None) -> Shown:
+    number = sum(1 for share in found if share >= 0.5)
+    best = top(found, card, max(count or TOP, number))
+    names = [one["class"] for one in best[:number]]
+    return {"labels": names, "top": best}, _line(best[: max(count or 0, number)]) or "no label"
+
+
+def _values(found: Sequence[float], card: ModelCard, _: int | None) -> Shown:
+    values = found if card.target_shape else found[0]
+    named = zip(card.names, found, strict=True)
+    line = "   ".join(f"{name} {value:.7g}" for name, value in named)
+    return {"values": {card.label_feature: values}}, line
+
+
+def _line(best: Sequence[Mapping[str, Any]]) -> str:
+    return "   ".join(f"{one['class']} {one['probability']:.4f}" for one in best)
+
+
+# How the answer of each kind of target is shown.
+SHOWN = {"class": _classes, "labels": _labels, "values": _values}
+
+
+def _print_json(predictions: Iterable[tuple[Prediction, Shown]]) -> int:
+    rows = [
+        {"file": row.file} | ({"error": row.error} if row.error else shown)
+        for row, (shown, _) in predictions
+    ]
+    print(json.dumps(rows, indent=1, ensure_ascii=False))
+    return EXIT_BROKEN_FILES if any("error" in row for row in rows) else 0
+
+
+def _print_table(predictions: Iterable[tuple[Prediction, Shown]], width: int) -> int:
     total = broken = 0
-    for row in predictions:
+    for row, (_, line) in predictions:
         total += 1
         broken += bool(row.error)
-        shown = "   ".join(f"{name} {probability:.4f}" for name, _, probability in row.top)
-        print(f"{row.file:<{min(width, 80)}}   {shown or 'error: ' + row.error}", flush=True)
+        shown = f"error: {row.error}" if row.error else line
+        print(f"{row.file:<{min(width, 80)}}   {shown}", flush=True)
     if broken:
         print(
             f"{PROGRAM}: {broken:,} of {counted(total, 'file')} could not be read.", file=sys.stderr

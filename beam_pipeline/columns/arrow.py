@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.columns.export import LABEL_ID, LABEL_TEXT
+from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
@@ -23,14 +23,15 @@ _CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 def arrow_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
-    """The schema of a record batch: lists of the label, of every column, and of the reference."""
-    fields = [pa.field(LABEL_TEXT, pa.list_(pa.binary()))]
-    fields += [pa.field(spec.name, pa.list_(_ARROW_TYPES[spec.kind])) for spec in columns]
+    """The schema of a record batch: lists of every column, and of the reference."""
+    fields = [pa.field(spec.name, pa.list_(_ARROW_TYPES[spec.kind])) for spec in columns]
     return pa.schema([*fields, pa.field(REF_COLUMN, pa.list_(pa.binary()))])
 
 
 def to_record_batches(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
     """`RefBatch` → one `pa.RecordBatch` with one row per reference, in order; none if it is empty.
+
+    The column `LABEL_TEXT` holds the label, others are extra columns.
 
     A missing scalar or vector is an error, a missing variable-length value becomes []. NaN and
     infinities are kept in unscaled columns and are an error in scaled ones.
@@ -41,8 +42,7 @@ def to_record_batches(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterato
     refs = batch.refs
     if not refs:
         return
-    arrays = [_one_value_lists(pa.array([ref.label for ref in refs], pa.binary()))]
-    arrays += [_column_array(refs, spec) for spec in columns]
+    arrays = [_column_array(refs, spec) for spec in columns]
     pickled = [pickle.dumps(tuple(ref._replace(columns=None)), protocol=5) for ref in refs]
     arrays.append(_one_value_lists(pa.array(pickled, pa.binary())))
     yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
@@ -53,7 +53,7 @@ def to_ref_batch(transformed: tuple[pa.RecordBatch, Any]) -> RefBatch:
     record_batch, _ = transformed
     rows: dict[str, list[list[Any]]] = {}
     for name, array in zip(record_batch.schema.names, record_batch.columns, strict=True):
-        if name != LABEL_ID:
+        if name not in LABEL_IDS.values():
             rows[name] = _flatten_rows(array).to_pylist()
     pickled = rows.pop(REF_COLUMN)
     names = sorted(rows)
@@ -78,7 +78,9 @@ def _flatten_rows(array: pa.Array) -> pa.Array:
 
 
 def _column_array(refs: Sequence[ImageRef], spec: ColumnSpec) -> pa.Array:
-    rows = [None if ref.columns is None else ref.columns.get(spec.name) for ref in refs]
+    rows: list[Any] = [None if r.columns is None else r.columns.get(spec.name) for r in refs]
+    if spec.name == LABEL_TEXT:
+        rows = [ref.label for ref in refs]
     try:
         return _rows_array(rows, spec)
     except _CONVERSION_ERRORS as e:

@@ -18,14 +18,14 @@ from typing import Any
 
 from beam_pipeline.columns.analyzers import LabelVocabulary, MeanAndDeviation
 from beam_pipeline.columns.arrow import REF_COLUMN
-from beam_pipeline.columns.export import LABEL_ID, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
+from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.classes import ClassOrder
 from imageshards.commands.command_line import quiet_stderr
 from imageshards.errors import UserError
-from imageshards.manifest import RECORD_FEATURES
+from imageshards.manifest import NONE, RECORD_NAMES
 
-RESERVED_FEATURES = frozenset(RECORD_FEATURES) | {REF_COLUMN}
+RESERVED_FEATURES = RECORD_NAMES | {REF_COLUMN}
 
 _RECORD_DTYPES = ("int64", "float32", "string")
 
@@ -54,11 +54,11 @@ def import_tensorflow_transform() -> None:
 
 
 def raw_feature_spec(columns: Sequence[ColumnSpec]) -> dict[str, Any]:
-    """`tf.io` feature spec of what serving feeds: the label text and every raw column."""
+    """`tf.io` feature spec of what serving feeds: the columns, as they are read."""
     import tensorflow as tf
 
     dtypes = {"int": tf.int64, "float": tf.float32, "string": tf.string}
-    spec: dict[str, Any] = {LABEL_TEXT: tf.io.FixedLenFeature([], tf.string)}
+    spec: dict[str, Any] = {}
     for column in columns:
         dtype = dtypes[column.kind]
         if column.shape is None:
@@ -79,7 +79,7 @@ def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> str:
 
 
 def label_id(text: Any, vocabulary: Any) -> Any:
-    """Tensor of class ids, int64; -1 for a label outside the vocabulary file."""
+    """Tensor of class ids, int64, dense or sparse; -1 for a label outside the vocabulary file."""
     import tensorflow_transform as tft
 
     tft.annotate_asset(LABEL_VOCABULARY, LABEL_VOCABULARY)
@@ -169,6 +169,7 @@ class Preprocess:
 
     columns: tuple[ColumnSpec, ...]
     order: ClassOrder
+    label: str
     module: TransformModule | None
     vocabulary_dir: str
 
@@ -179,14 +180,16 @@ class Preprocess:
             }
         else:
             outputs = self._user_outputs(self.module, dict(inputs))
-        return {LABEL_ID: self._label_id(inputs[LABEL_TEXT]), **outputs}
+        if self.label == NONE:
+            return outputs
+        return {LABEL_IDS[self.label]: self._label_id(inputs[LABEL_TEXT]), **outputs}
 
     def _label_id(self, text: Any) -> Any:
         import tensorflow as tf
         import tensorflow_transform as tft
 
         (path,) = tft.experimental.ptransform_analyzer(
-            inputs=[text],
+            inputs=[getattr(text, "values", text)],  # of a sparse tensor
             ptransform=LabelVocabulary(self.order, self.vocabulary_dir),
             output_dtypes=[tf.string],
             output_shapes=[[]],

@@ -31,7 +31,7 @@ from beam_pipeline.columns.arrow import (
     to_record_batches,
     to_ref_batch,
 )
-from beam_pipeline.columns.export import export_labels
+from beam_pipeline.columns.export import LABEL_COLUMNS, export_labels
 from beam_pipeline.columns.preprocessing import (
     RESERVED_FEATURES,
     Preprocess,
@@ -41,11 +41,12 @@ from beam_pipeline.columns.preprocessing import (
     raw_feature_spec,
     write_raw_metadata,
 )
-from beam_pipeline.options import BuildOptions, ColumnSpec
+from beam_pipeline.options import BuildOptions, ColumnSpec, ShardOptions
 from beam_pipeline.planning.classes import ClassOrder, distinct_labels
 from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.manifest import ONE
 from imageshards.progress import note_activity
 
 TFT_TEMP = "tft_temp"
@@ -69,8 +70,8 @@ class AnalyseColumns(beam.PTransform):
 
         source = InputOptions("rows.csv")
         columns = schema_of(source).columns
-        analysed = batches | AnalyseColumns("out/transform", columns)
-        planned = analysed.batches | PlanShards(plan)
+        analysed = batches | AnalyseColumns("out/transform", columns, options)
+        planned = analysed.batches | PlanShards(options)
 
     Without extra columns and module, only the distinct labels are combined, and one
     element exports the graph: the batches themselves pass untouched, waiting for nothing.
@@ -78,9 +79,8 @@ class AnalyseColumns(beam.PTransform):
     Args:
         transform_dir: Folder that the transform is exported to.
         columns: Extra columns of the references; `schema_of(source).columns` of an image table.
-        class_names: Given class order; a label outside is an error.
-        pinned_classes: Class order of the data set being rebuilt; new labels follow.
-        first_label: The label of the first class, 0 or 1.
+        options: Of their `plan` the class order, and the label of the first class.
+        label: How many labels an image has: `one`, `none` or `several`.
         transform_module: A `.py` file or dotted module with `preprocessing_fn(inputs)`.
         temp_dir: Folder for intermediate graphs, which every worker must see and nobody removes;
             default: `transform_dir` with `-temp` behind its name.
@@ -97,10 +97,9 @@ class AnalyseColumns(beam.PTransform):
         self,
         transform_dir: str,
         columns: Sequence[ColumnSpec] = (),
+        options: ShardOptions = ShardOptions(),  # noqa: B008  # frozen
         *,
-        class_names: tuple[str, ...] | None = None,
-        pinned_classes: tuple[str, ...] = (),
-        first_label: int = 0,
+        label: str = ONE,
         transform_module: str | None = None,
         temp_dir: str = "",
         copied_from: str = "",
@@ -111,7 +110,10 @@ class AnalyseColumns(beam.PTransform):
             check_installed()
         self._copied_from = copied_from
         self._columns = tuple(columns)
-        self._order = ClassOrder(class_names, pinned_classes, first_label)
+        plan = options.plan
+        self._order = ClassOrder(plan.class_names, plan.pinned_classes, plan.first_label)
+        self._label = label
+        self._raw_columns = (*LABEL_COLUMNS[label], *columns)
         self._module = None if transform_module is None else TransformModule(transform_module)
         self._temp_dir = temp_dir or transform_dir.rstrip("/") + "-temp"
         self._transform_dir = transform_dir
@@ -125,10 +127,9 @@ class AnalyseColumns(beam.PTransform):
         written = (
             batches
             | "DistinctLabels" >> beam.FlatMap(distinct_labels, self._order.class_names)  # str
-            | "Union"
-            >> beam.CombineGlobally(beam.combiners.ToSetCombineFn()).without_defaults()  # one set
+            | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())  # one set
             | "ExportLabels"
-            >> beam.Map(_export, self._order, self._transform_dir, self._copied_from)
+            >> beam.Map(_export, self._order, self._transform_dir, self._copied_from, self._label)
         )
         return Analysed(batches, written)
 
@@ -136,21 +137,23 @@ class AnalyseColumns(beam.PTransform):
         import_tensorflow_transform()
         from tensorflow_transform import beam as tft_beam
 
+        columns = self._raw_columns
         preprocess = Preprocess(
             self._columns,
             self._order,
+            self._label,
             self._module,
             storage.join(self._temp_dir, f"vocabulary-{uuid.uuid4().hex}"),
         )
         raw = (
             batches
             | "CheckLabels" >> beam.Map(_with_checked_labels, self._order.class_names)
-            | "ToRecordBatches" >> beam.FlatMap(to_record_batches, self._columns)  # pa.RecordBatch
+            | "ToRecordBatches" >> beam.FlatMap(to_record_batches, columns)  # pa.RecordBatch
         )
         exported = self._transform_dir
         if not storage.is_local(exported):  # TensorFlow may not know the store
             exported = storage.join(self._temp_dir, "exported")
-        dataset = (raw, _adapter_config(self._columns))
+        dataset = (raw, _adapter_config(columns))
         with tft_beam.Context(temp_dir=self._temp_dir, passthrough_keys={REF_COLUMN}):
             transform_fn = dataset | "Analyse" >> tft_beam.AnalyzeDataset(preprocess)
             transformed, _ = (dataset, transform_fn) | "Transform" >> tft_beam.TransformDataset(
@@ -160,7 +163,7 @@ class AnalyseColumns(beam.PTransform):
                 transform_fn
                 | "WriteTransformFn" >> tft_beam.WriteTransformFn(exported)
                 | "WriteRawMetadata"
-                >> beam.Map(_then_write_raw_metadata, self._columns, exported, self._transform_dir)
+                >> beam.Map(_then_write_raw_metadata, columns, exported, self._transform_dir)
             )
         return Analysed(transformed | "ToRefBatches" >> beam.Map(to_ref_batch), written)
 
@@ -215,8 +218,10 @@ def _check_names(columns: Sequence[ColumnSpec]) -> None:
             raise UserError(f"--columns received {name!r} twice; expected each column once.")
 
 
-def _export(labels: set[str], order: ClassOrder, transform_dir: str, copied_from: str) -> str:
-    return export_labels(order.names(labels), transform_dir, copied_from)
+def _export(
+    labels: set[str], order: ClassOrder, transform_dir: str, copied_from: str, label: str
+) -> str:
+    return export_labels(order.names(labels), transform_dir, copied_from, label)
 
 
 def _with_checked_labels(batch: RefBatch, class_names: Sequence[str] | None) -> RefBatch:

@@ -8,11 +8,19 @@ description follow from a build.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from imageshards.index import COLUMNS, extra_columns
-from imageshards.manifest import INDEX_NAME, first_label_of, shards_of, to_json
+from imageshards.index import COLUMNS, OF_LABEL, extra_columns
+from imageshards.manifest import (
+    INDEX_NAME,
+    NONE,
+    SEVERAL,
+    first_label_of,
+    label_of,
+    shards_of,
+    to_json,
+)
 from imageshards.text import counted
 
 _CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
@@ -51,7 +59,7 @@ def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
             "conformsTo": _CONFORMS_TO,
             "version": "1.0.0",
             "distribution": [_INDEX, *_shards(manifest)],
-            "recordSet": [_splits(manifest), _classes(manifest), _records(manifest)],
+            "recordSet": [_splits(manifest), *_classes(manifest), _records(manifest)],
         }
     )
 
@@ -59,11 +67,11 @@ def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
 def _description(manifest: Mapping[str, Any]) -> str:
     records = {split: entry["num_records"] for split, entry in manifest["splits"].items()}
     splits = ", ".join(f"{split} {count:,}" for split, count in records.items())
-    return (
-        f"{counted(sum(records.values()), 'labelled JPEG image')} of "
-        f"{counted(len(manifest['classes']), 'class')} "
-        f"({splits}) as tf.train.Example records in TFRecord files."
-    )
+    count, classes = sum(records.values()), counted(len(manifest["classes"]), "class")
+    images = f"{counted(count, 'labelled JPEG image')} of {classes}"
+    if not manifest["classes"]:
+        images = counted(count, "JPEG image")
+    return f"{images} ({splits}) as tf.train.Example records in TFRecord files."
 
 
 _INDEX = {
@@ -108,21 +116,26 @@ def _splits(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return _record_set("splits", "name", fields, dataType="cr:Split", data=rows)
 
 
-def _classes(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _classes(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     fields = [_field("classes/label", "cr:Int64"), _field("classes/name", "sc:Text")]
     rows = [
         {"classes/label": label, "classes/name": name}
         for label, name in enumerate(manifest["classes"], first_label_of(manifest))
     ]
-    return _record_set("classes", "label", fields, dataType="sc:Enumeration", data=rows)
+    if rows:
+        yield _record_set("classes", "label", fields, dataType="sc:Enumeration", data=rows)
 
 
 def _records(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    fields = [_column(name, kind) for name, kind in COLUMNS.items()]
-    fields[[*COLUMNS].index("split")]["references"] = {"field": {"@id": "splits/name"}}
-    for name, feature in extra_columns(manifest["features"]).items():
+    label = label_of(manifest)
+    lists = OF_LABEL if label == SEVERAL else ()
+    columns = {n: kind for n, kind in COLUMNS.items() if label != NONE or n not in OF_LABEL}
+    as_list = {"isArray": True, "arrayShape": "-1"}
+    fields = [_column(n, kind) | (as_list if n in lists else {}) for n, kind in columns.items()]
+    fields[[*columns].index("split")]["references"] = {"field": {"@id": "splits/name"}}
+    for name, feature in extra_columns(manifest["features"], label).items():
         spec = manifest["features"][feature]
-        shape = ",".join(map(str, spec["shape"] or ()))
+        shape = "-1" if spec["shape"] is None else ",".join(map(str, spec["shape"]))
         as_array = {"isArray": True, "arrayShape": shape} if shape else {}
         fields.append(_column(name, spec["dtype"]) | as_array)
     return _record_set("records", "key", fields)

@@ -19,10 +19,11 @@ from beam_pipeline.commit.staging import mark_committed, set_aside
 from beam_pipeline.commit.summary import WriteSummary, check_budget, write_list
 from beam_pipeline.commit.tfds import tfds_files
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
+from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.shards.finished import output_error, read_result
-from beam_pipeline.shards.places import ShardPlaces, WriteOptions
+from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import (
     BYTES_EDGES,
     SIZE_EDGES_PX,
@@ -38,19 +39,21 @@ from imageshards.manifest import (
     CROISSANT_NAME,
     FORMAT_VERSION,
     INDEX_NAME,
+    NONE,
+    ONE,
     QUARANTINE_NAME,
-    RECORD_FEATURES,
     REJECTS_NAME,
     REPORT_NAME,
     SHARD_NAME,
     TRAIN_NAMES,
     TRANSFORM_NAME,
+    record_features,
     shards_of,
     without_index,
     write_manifest,
 )
 from imageshards.progress import note_activity
-from imageshards.report.sections import class_counts
+from imageshards.reporting.sections import class_counts
 from imageshards.storage import map_concurrently, run_concurrently
 
 # Folders of a data set, beside its shards.
@@ -63,24 +66,20 @@ class CommitSpec:
 
     Attributes:
         places: Where its shards lie.
-        write: How they were written.
+        write: How they were planned and written.
         max_reject_fraction: Budget of rejects.
         report: Whether pictures for people are made.
-        splits: Names of the splits that were asked for.
-        options, versions, shard_by, first_label: What the manifest says of them.
+        options, versions: What the manifest says of them.
         inputs: (path, fingerprint of a data set or None) of each input.
         warnings: Sentences known before anything was listed.
     """
 
     places: ShardPlaces
-    write: WriteOptions
+    write: ShardOptions
     max_reject_fraction: float = 0.01
     report: bool = True
-    splits: tuple[str, ...] = ()
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
-    shard_by: str = "split"
-    first_label: int = 0
     inputs: tuple[tuple[str, str | None], ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -152,7 +151,7 @@ def finish_commit(
         RuntimeError: The shards do not hold what was written.
     """
     shards = list(entries)
-    check_totals(shards, summary)
+    check_totals(shards, summary, plan.label)
     try:
         manifest = manifest_of(shards, plan, summary, skipped, spec)
         copies, between_splits = count_copies(spec.places.output, manifest)
@@ -166,13 +165,15 @@ def finish_commit(
         raise output_error(spec.places.output, e) from e
     if spec.report:
         note_activity("drawing the report")
-        from imageshards.report import try_report
+        from imageshards.reporting import try_report
 
         try_report(spec.places.output, manifest)
     return str(manifest["fingerprint"])
 
 
-def check_totals(shards: Iterable[Mapping[str, Any]], summary: WriteSummary) -> None:
+def check_totals(
+    shards: Iterable[Mapping[str, Any]], summary: WriteSummary, label: str = ONE
+) -> None:
     """Adds up again, when records have moved: none may be lost or doubled, of any split or class.
 
     Raises:
@@ -183,7 +184,8 @@ def check_totals(shards: Iterable[Mapping[str, Any]], summary: WriteSummary) -> 
         records[shard["split"]] += shard["num_records"]
         classes.update(shard["classes"])
     written = {split: stats.total("formats") for split, stats in summary.stats.items()}
-    if +records != +collections.Counter(written) or classes.total() != records.total():
+    is_lost = label == ONE and classes.total() != records.total()
+    if is_lost or +records != +collections.Counter(written):
         raise RuntimeError(
             f"the shards to be committed hold {dict(records)} records, {classes.total()} of their "
             f"classes, but {written} were written; nothing was committed"
@@ -204,8 +206,9 @@ def manifest_of(
     """
     transform = storage.join(spec.places.staging, TRANSFORM_NAME)
     classes = list(plan.classes)
-    exported, features = exported_classes(transform), exported_features(transform)
-    if exported != names_by_label(classes, spec.first_label):
+    features = exported_features(transform)
+    exported = [] if plan.label == NONE else exported_classes(transform)
+    if exported != names_by_label(classes, spec.write.plan.first_label):
         raise UserError(
             f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when "
             "its columns were analysed: it changed while it was read; give the same command again."
@@ -219,8 +222,8 @@ def manifest_of(
         "format_version": FORMAT_VERSION,
         "splits": splits,
         "classes": classes,
-        "shard_by": spec.shard_by,
-        "features": {**RECORD_FEATURES, **features},
+        "shard_by": spec.write.plan.shard_by,
+        "features": {**record_features(plan.label), **features},
         "image": {**spec.write.image.to_manifest(), "mean": mean, "std": std},
         "listed": plan.num_images,
         "rejects": summary.rejects,
@@ -232,12 +235,13 @@ def manifest_of(
             "record_bytes": stats.histogram("record_bytes", BYTES_EDGES),
         },
     }
-    if spec.first_label:
-        manifest["first_label"] = spec.first_label
+    if first_label := spec.write.plan.first_label:
+        manifest["first_label"] = first_label
     of_bytes = {**manifest, "splits": without_index(splits), "versions": spec.versions}
     text = json.dumps(of_bytes, sort_keys=True).encode()
     manifest["fingerprint"] = hashlib.sha256(text).hexdigest()
-    warnings = warnings_of(class_counts(manifest), spec.splits, names)
+    counts = {split: entry["num_records"] for split, entry in splits.items()}
+    warnings = warnings_of(class_counts(manifest), counts, tuple(spec.write.plan.splits), names)
     records = stats.of("sources")
     inputs = [
         {"path": path, "fingerprint": fingerprint, "num_records": records.get(str(number), 0)}

@@ -13,7 +13,7 @@ from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.shards.copying import read_records
 from beam_pipeline.shards.finished import holds, output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import ShardResult, count_classes
+from beam_pipeline.shards.result import ShardResult, count_classes, strata_of
 from beam_pipeline.shards.writer import RecordFile
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError
@@ -29,8 +29,8 @@ class FinalizeTask:
 
     Attributes:
         shard: As written, without details.
-        give: Class → how many of its last records of that class go to others.
-        take: (shard name, class, number of the record among those of its class) of what comes.
+        give: Stratum (`strata_of`) → how many of its last records in it go to others.
+        take: (shard name, stratum, number of the record among those in it) of what comes.
         features: Those of the manifest; the small ones become columns of the index.
     """
 
@@ -58,7 +58,7 @@ def plan_finalize(
         take: list[list[tuple[str, str, int]]] = [[] for _ in group]
         # The plan made them even: only rejects leave holes.
         has_holes = any(shard.num_rejects for shard in group)
-        for move in plan_moves([shard.classes for shard in group]) if has_holes else ():
+        for move in plan_moves([shard.strata for shard in group]) if has_holes else ():
             give[move.source][move.class_name] += 1
             take[move.target].append((group[move.source].name, move.class_name, move.number))
         for shard, given, taken in zip(group, give, take, strict=True):
@@ -108,7 +108,7 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
             if shard.staged:
                 # Not moved: this step may be run again, and other shards may need its records.
                 storage.link(places.staged_path(shard.name), places.final_path(shard.name))
-        table = index_table(rows, shard.split, file, task.features)
+        table = index_table(rows, shard.split, file, task.features, shard.label)
         entry["index"] = write_index(places.output, file, table)
         if rejected:
             storage.link(places.rejects_path(shard.name), rejected)
@@ -132,7 +132,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], I
     """Writes a shard anew from encoded records; the first version stays until the commit's end."""
     rows = IndexRows()
     # Its own first, then what others give, in the order of their names: the same bytes every time.
-    kept = {n: range(count - task.give.get(n, 0)) for n, count in task.shard.classes.items()}
+    kept = {n: range(count - task.give.get(n, 0)) for n, count in task.shard.strata.items()}
     sources: list[tuple[str, Mapping[str, Container[int]]]] = [(task.shard.name, kept)]
     for name, taken in itertools.groupby(task.take, key=lambda record: record[0]):
         of_class: dict[str, set[int]] = collections.defaultdict(set)
@@ -144,7 +144,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], I
         with RecordFile(file.local_path) as records:
             for name, numbers in sources:
                 result = read_result(name, places)
-                wanted = _records_of(result.rows.columns["class_name"], numbers)
+                wanted = _records_of(strata_of(result.rows), numbers)
                 written = []
                 for number, payload in _payloads(places.staged_path(name), result, wanted):
                     records.write(payload)
@@ -159,11 +159,11 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], I
     }, rows
 
 
-def _records_of(classes: Iterable[str], numbers: Mapping[str, Container[int]]) -> list[int]:
-    """Places of records in a shard, of whose classes, by their numbers among those of a class."""
+def _records_of(strata: Iterable[str], numbers: Mapping[str, Container[int]]) -> list[int]:
+    """Places of records in a shard, of whose strata, by their numbers among those of a stratum."""
     seen = collections.Counter[str]()
     records = []
-    for record, name in enumerate(classes):
+    for record, name in enumerate(strata):
         if seen[name] in numbers.get(name, ()):
             records.append(record)
         seen[name] += 1

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.planning.classes import names_by_label
-from imageshards.manifest import first_label_of, to_json
+from imageshards.manifest import LABEL_FEATURE, first_label_of, roles_of, to_json
 
 FEATURES_NAME, INFO_NAME = ("features.json", "dataset_info.json")
 
 _FEATURES = "tensorflow_datasets.core.features."
 _IMAGE = "image/encoded"
-_LABEL = "image/class/label"
 # Modes that give every picture the same size, unless pictures are only shrunk.
 _FIXED_SIZE_MODES = ("crop", "stretch", "pad")
 
@@ -28,8 +27,8 @@ def tfds_files(manifest: Mapping[str, Any]) -> dict[str, str]:
         INFO_NAME: to_json(_dataset_info(manifest)),
     }
     names = names_by_label(manifest["classes"], first_label_of(manifest))
-    if _survives_tfds(names):
-        files["image.class.label.labels.txt"] = "".join(f"{name}\n" for name in names)
+    if (label := roles_of(manifest)["label"]) and _survives_tfds(names):
+        files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
     return files
 
 
@@ -58,11 +57,17 @@ def _feature(feature: str, spec: Mapping[str, Any], manifest: Mapping[str, Any])
             "shape": _shape(_image_shape(manifest["image"])),
         }
         return {"image": content, "pythonClassName": f"{_FEATURES}image_feature.Image"}
-    if feature == _LABEL:
+    if feature == roles_of(manifest)["label"]:
         num_labels = first_label_of(manifest) + len(manifest["classes"])
-        return {
+        label = {
             "classLabel": {"numClasses": str(num_labels)},
             "pythonClassName": f"{_FEATURES}class_label_feature.ClassLabel",
+        }
+        if feature == LABEL_FEATURE:
+            return label
+        return {
+            "pythonClassName": f"{_FEATURES}sequence_feature.Sequence",
+            "sequence": {"feature": label, "length": "-1"},
         }
     shape = [-1] if spec["shape"] is None else spec["shape"]
     if spec["dtype"] == "string" and not shape:
@@ -85,13 +90,15 @@ def _shape(sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def _dataset_info(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    label = roles_of(manifest)["label"]
+    supervised = {"tuple": {"items": [{"featureKey": _IMAGE}, {"featureKey": label}]}}
     return {
-        "description": "JPEG images with labels; see manifest.json.",
+        "description": f"JPEG images{' with labels' if label else ''}; see manifest.json.",
         "fileFormat": "tfrecord",
         "moduleName": "beam_pipeline",
         "name": "image_shards",
         "splits": [_split(split, content) for split, content in manifest["splits"].items()],
-        "supervisedKeys": {"tuple": {"items": [{"featureKey": _IMAGE}, {"featureKey": _LABEL}]}},
+        **({"supervisedKeys": supervised} if label else {}),
         "version": "1.0.0",
     }
 

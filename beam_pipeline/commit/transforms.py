@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import apache_beam as beam
 from apache_beam import pvalue
-from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import finalize_shard
@@ -31,17 +29,17 @@ class CommitShards(beam.PTransform):
         import apache_beam as beam
         import beam_pipeline as bp
 
-        image = bp.ImageOptions(height_px=128, width_px=128)
+        options = bp.ShardOptions(image=bp.ImageOptions(height_px=128, width_px=128))
         write = bp.WriteBalancedTFRecord(
-            "shards/", file_name_suffix=".tfrecord", staging="shards/.staging", image=image
+            "shards/", options, file_name_suffix=".tfrecord", staging="shards/.staging"
         )
         with beam.Pipeline("FnApiRunner") as pipeline:
             listed = pipeline | bp.ListImages(bp.InputOptions("photos"))
-            batches = listed.batches | bp.AssignSplits()
-            columns = batches | bp.AnalyseColumns("shards/.staging/transform")
-            planned = columns.batches | bp.PlanShards(image=image)
-            written = planned.units | write
-            written | bp.CommitShards(
+            batches = listed.batches | bp.AssignSplits(options)
+            columns = batches | bp.AnalyseColumns("shards/.staging/transform", options=options)
+            planned = columns.batches | bp.PlanShards(options)
+            files, rejects = planned.units | write
+            files | bp.CommitShards(
                 bp.CommitSpec(write.places, write.options),
                 planned.plan,
                 (listed.skipped,),
@@ -59,7 +57,7 @@ class CommitShards(beam.PTransform):
         self,
         spec: CommitSpec,
         plan: beam.PCollection,
-        skipped: tuple[beam.PCollection, ...],
+        skipped: tuple[beam.PCollection, ...] = (),
         after: tuple[beam.PCollection, ...] = (),
     ):
         super().__init__()
@@ -72,10 +70,6 @@ class CommitShards(beam.PTransform):
         spec = self._spec
         summary = (
             paths
-            # Beam gives them a time after the end of the global window, where Flink 2.x, which
-            # runs a batch job as a stream, does not let them into a side input.
-            | "InWindow" >> beam.Map(TimestampedValue, MIN_TIMESTAMP)
-            | "SpreadPaths" >> beam.Reshuffle()
             | "Summarise" >> beam.Map(summary_of, spec)
             | "SumSummaries" >> beam.CombineGlobally(add_up).without_defaults()
         )  # WriteSummary
@@ -91,7 +85,7 @@ class CommitShards(beam.PTransform):
             | "SpreadTasks" >> beam.Reshuffle()
             | "FinalizeShard" >> beam.Map(finalize_shard, spec.places)
         )  # manifest entry
-        skipped = self._skipped | "Skipped" >> beam.Flatten()
+        skipped = self._skipped | "Skipped" >> beam.Flatten(pipeline=paths.pipeline)
         return self._plan | "FinishCommit" >> beam.Map(
             finish_commit,
             pvalue.AsIter(shards),

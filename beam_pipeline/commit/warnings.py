@@ -41,13 +41,15 @@ def counts_and_names(
 
 def warnings_of(
     counts: Mapping[str, Mapping[str, int]],
+    images: Mapping[str, int],
     splits: Collection[str],
     names: Mapping[str, Sequence[str]],
 ) -> list[str]:
     """Warnings of a data set, or of the plan of one.
 
     Args:
-        counts: Split → class → images, with all classes.
+        counts: Split → class → images that have it, with all classes.
+        images: Split → images.
         splits: Those of --splits.
         names: Reason → names, of `counts_and_names`.
     """
@@ -56,8 +58,8 @@ def warnings_of(
         classes.update(of_class)
     return [
         *_of_input(names),
-        *_of_splits([split for split, found in counts.items() if any(found.values())], splits),
-        *_of_class_names(classes),
+        *_of_splits([split for split, count in images.items() if count], splits),
+        *_of_class_names(classes, sum(images.values())),
         *_without_training_image(counts),
     ]
 
@@ -86,8 +88,9 @@ _OF_INPUT = {
     ),
     UNREAD_FORMAT: (
         "format",
-        "--input holds pictures that are not read, passed over by their names: {names}; convert "
-        "them to JPEG",
+        "--input holds pictures that are not read, passed over by their names: {names}; HEIC needs "
+        "the extra heif (pip install 'imageshards[heif]'), --extensions says which names count, "
+        "and raw pictures have to be converted",
     ),
     EMPTY_SPLIT_FOLDER: (
         "split folder",
@@ -123,7 +126,7 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
             yield f"split {split!r} is almost {almost[0]!r}; rename it if that was meant"
 
 
-def _of_class_names(classes: Mapping[str, int]) -> Iterator[str]:
+def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
     alike = collections.defaultdict(list)
     for name in classes:
         alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
@@ -133,7 +136,7 @@ def _of_class_names(classes: Mapping[str, int]) -> Iterator[str]:
             "alone; rename them if they are one"
         )
     used = [count for count in classes.values() if count]
-    if len(used) > 1 and max(used) == 1:
+    if len(used) > 1 and max(used) == 1 and len(used) == images:
         yield (
             f"each of {len(used):,} images is a class of its own: the label may be the file name; "
             "expected several images of each: check --label_regex, --label_column or the folders"

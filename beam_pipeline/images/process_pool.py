@@ -123,12 +123,8 @@ class LocalPool:
     ) -> concurrent.futures.Future[Any]:
         """Queues `task(batch, *args, watch)`, a function of a module; the future gives its result.
 
-        The future raises `UserError` where its processes are killed again and again.
-
-        Args:
-            name: Of the shard, for what is said of it.
-            batch: Its pictures are `batch.refs`, each with a `uri`.
-            size: Its images, if they count towards `total`.
+        The future raises `UserError` where its processes are killed again and again. `name` is the
+        shard's, `batch.refs` are its pictures, each with a `uri`; `size` of them count as `total`.
         """
         # Pickled, the references of a data set take a sixth of the memory while they wait.
         packed = pickle.dumps((task, batch, args), protocol=5)

@@ -90,7 +90,8 @@ def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
 
 def _read_local(path: str, max_bytes: int) -> bytes | ImageError:
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        # A pipe named x.jpg must not hang the job.
+        with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return ImageError("not_a_file", "a directory or special file, not a regular file")
@@ -99,10 +100,6 @@ def _read_local(path: str, max_bytes: int) -> bytes | ImageError:
             return file.read(status.st_size)
     except (OSError, ValueError) as e:
         return _read_error(e)
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe named x.jpg must not hang the job
 
 
 def _too_many_bytes(size_bytes: int, max_bytes: int) -> ImageError:

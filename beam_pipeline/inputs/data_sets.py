@@ -25,14 +25,22 @@ from beam_pipeline.options import (
 )
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import RECORD_FEATURES, TRANSFORM_NAME, load_manifest
+from imageshards.manifest import (
+    NONE,
+    ONE,
+    RECORD_NAMES,
+    SEVERAL,
+    TRANSFORM_NAME,
+    label_of,
+    load_manifest,
+)
 
 # What decides the bytes of a record's picture has the flag of its name, but for the size.
 _IMAGE_FLAGS = {"height_px": "--image_size", "width_px": "--image_size"} | {
     name: f"--{name}"
     for name in (
         "resize_mode", "filter", "quality", "subsampling", "colorspace", "background",
-        "only_shrink",
+        "icc", "only_shrink",
     )
 }  # fmt: skip
 # Of an exported transform: the class names, and how many they are. Each build writes its own.
@@ -65,7 +73,7 @@ def open_inputs(options: BuildOptions, replaced: str = "") -> BuildOptions:
             f"--transform_module was given, but --input {found[0][0].input!r} is a finished data "
             "set, whose records lack its inputs; leave it out, or build from the original images."
         )
-    options = _with_plan(options, found)
+    options = _with_plan(_with_labels(options, found), found)
     image, copied = _image_options(options, found), _copied_columns(options, found)
     columns = () if copied else _extra_columns(found[0][1])
     known = iter(found)
@@ -100,11 +108,12 @@ def _with_layouts(options: BuildOptions, replaced: str) -> list[InputOptions]:
     found = []
     for source, folder in zip(options.sources, folders, strict=True):
         if folder:
-            if source.label_regex is not None and not others:
-                raise UserError(
-                    f"--label_regex was given, but --input {source.input!r} is a finished data "
-                    "set, which has labels of its own; leave it out."
-                )
+            for flag in ("label_regex", "label_separator"):
+                if getattr(source, flag) is not None and not others:
+                    raise UserError(
+                        f"--{flag} was given, but --input {source.input!r} is a finished data set, "
+                        "which has labels of its own; leave it out."
+                    )
             read_from = "" if folder == source.input else folder
             source = dataclasses.replace(
                 source, layout=DATA_SET, read_from=read_from, label_regex=None, **for_tables
@@ -117,6 +126,24 @@ def _with_layouts(options: BuildOptions, replaced: str) -> list[InputOptions]:
     return found
 
 
+def _with_labels(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
+    """The build with as many labels an image as --label says, else as the first data set has."""
+    label = options.source.label
+    if label == ONE and "label" not in options.given:
+        label = label_of(found[0][1])
+    for source, manifest in found:
+        has = label_of(manifest)
+        if label not in (has, NONE) and (has, label) != (ONE, SEVERAL):
+            raise UserError(
+                f"--label {label} was given, or is that of other inputs, but --input "
+                f"{source.input!r} is a data set with --label {has}; expected the same of all: "
+                "--label none leaves labels out, --label several makes lists of single ones."
+            )
+    return options.with_sources(
+        [dataclasses.replace(source, label=label) for source in options.sources]
+    )
+
+
 def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     """The build with the classes of data sets in their order, and the first one's splits."""
     classes = dict.fromkeys(name for _, manifest in found for name in manifest["classes"])
@@ -126,7 +153,7 @@ def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
         if name not in options.given and first.get(name):
             plan[name] = first[name]
     if "first_label" not in options.given:
-        plan["first_label"] = _first_label(found)
+        plan["first_label"] = 0 if options.source.label == NONE else _first_label(found)
     return dataclasses.replace(options, plan=dataclasses.replace(options.plan, **plan))
 
 
@@ -168,6 +195,8 @@ def _opened(
         fingerprint=manifest["fingerprint"],
         keeps_splits=keeps,
         record_columns=columns,
+        label=options.source.label,
+        record_label=label_of(manifest),
     )
 
 
@@ -214,7 +243,7 @@ def _image_options_of(path: str, manifest: Mapping[str, Any]) -> ImageOptions:
     """
     said = manifest["image"]
     try:
-        if absent := sorted(ImageOptions().to_manifest().keys() - said.keys()):
+        if absent := sorted(ImageOptions().to_manifest().keys() - {"icc"} - said.keys()):
             raise KeyError(absent[0])
         return ImageOptions.from_manifest(said)
     except (KeyError, TypeError, ValueError, UserError) as e:
@@ -254,6 +283,12 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
             f"transformed, which those of --input {photos[0]!r} are not; expected data sets alone, "
             "or columns without scaling: build from the original tables together."
         )
+    if any(label_of(manifest) != options.source.label for _, manifest in found):
+        raise UserError(
+            f"--label received {options.source.label}, but --input {first.input!r} has the extra "
+            f"columns {named(columns)} and a transform for other labels; build from the original "
+            "table."
+        )
     if not as_given and len({_transform_digest(source) for source, _ in found}) > 1:
         raise UserError(
             f"--input {first.input!r} and --input {found[1][0].input!r} have the extra columns "
@@ -270,7 +305,7 @@ def _extra_columns(manifest: Mapping[str, Any]) -> tuple[ColumnSpec, ...]:
             name, kinds[spec["dtype"]], None if spec["shape"] is None else tuple(spec["shape"])
         )
         for name, spec in sorted(manifest["features"].items())
-        if name not in RECORD_FEATURES
+        if name not in RECORD_NAMES
     )
 
 

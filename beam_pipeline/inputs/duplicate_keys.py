@@ -18,8 +18,8 @@ from imageshards.errors import UserError
 
 # Parts of all hashes that are compared side by side: of 100 million images one is 50 MB.
 NUM_BUCKETS = 16
-# So many equal hashes are looked up before a build is refused: one is enough for that.
-MAX_SUSPECTS = 16
+# So many equal hashes of a bucket are looked up before a build is refused: one is enough for that.
+MAX_SUSPECTS = 4
 
 
 def hash_keys(batch: RefBatch) -> np.ndarray:
@@ -42,11 +42,6 @@ def equal_hashes(found: Iterable[bytes]) -> list[int]:
     hashes = np.sort(np.frombuffer(b"".join(found), "<i8"))
     equal = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
     return [int(each) for each in equal[:MAX_SUSPECTS]]
-
-
-def smallest_hashes(found: Iterable[Iterable[int]]) -> list[int]:
-    """The smallest of all equal hashes: always the same ones, and few."""
-    return sorted({each for hashes in found for each in hashes})[:MAX_SUSPECTS]
 
 
 def images_with_hashes(batch: RefBatch, suspects: list[int]) -> Iterator[tuple[str, list[str]]]:
@@ -80,7 +75,7 @@ class RefuseDuplicateKeys(beam.PTransform):
     """RefBatches of some number of inputs → nothing, when it is known that no key occurs twice.
 
         checked = listed.batches | RefuseDuplicateKeys()
-        written | CommitShards(spec, planned.plan, skipped, after=(checked,))
+        files | CommitShards(spec, planned.plan, skipped, after=(checked,))
 
     Raises:
         UserError: While running: a key occurs twice; names both images.
@@ -95,13 +90,12 @@ class RefuseDuplicateKeys(beam.PTransform):
             batches
             | "HashKeys" >> beam.FlatMap(bucketed_hashes).with_output_types(tuple[int, bytes])
             | "GroupHashes" >> beam.GroupByKey()
-            | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found))
-            | "Suspects" >> beam.CombineGlobally(smallest_hashes)
-        )  # [hash], mostly empty
+            | "EqualHashes" >> beam.FlatMapTuple(lambda _, found: equal_hashes(found))
+        )  # hash, mostly none
         return (
             batches
             | "NameSuspects"
-            >> beam.FlatMap(images_with_hashes, pvalue.AsSingleton(suspects)).with_output_types(
+            >> beam.FlatMap(images_with_hashes, pvalue.AsList(suspects)).with_output_types(
                 tuple[str, list[str]]
             )
             | "FirstTwo" >> beam.CombinePerKey(first_two)

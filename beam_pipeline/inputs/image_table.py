@@ -21,16 +21,17 @@ from beam_pipeline.inputs.table_cells import (
     column_of_arrow,
     convert,
     infer,
-    shown,
+    is_list,
+    labels_in,
     wrong_cell,
 )
 from beam_pipeline.inputs.table_rows import Row, is_parquet, parquet_schema, read_rows
 from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
 from beam_pipeline.planning.classes import is_text
-from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import BOX_FEATURES, RECORD_FEATURES
+from imageshards.manifest import BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
 from imageshards.storage import is_local
 
 # Rows from which the type of an undeclared column is inferred.
@@ -53,10 +54,13 @@ class TableSchema:
     """What each column of an image table is for.
 
     Attributes:
-        image, label: Columns of the image path and of the class name.
+        image, label: Columns of the image path and of the class name or names; the latter is ""
+            where images have none.
         key, split, group: Columns of these, if there are any.
         columns: Extra columns, which become features.
         warnings: What a person should hear of the columns, in sentences.
+        several: Whether images have several labels, in lists or texts.
+        separator: What is between those of a text.
     """
 
     image: str
@@ -66,6 +70,8 @@ class TableSchema:
     group: str | None
     columns: tuple[ColumnSpec, ...]
     warnings: tuple[str, ...] = ()
+    several: bool = False
+    separator: str | None = None
 
     @property
     def names(self) -> list[str]:
@@ -114,7 +120,8 @@ def read_schema(source: InputOptions) -> TableSchema:
                 f"--input {first!r} has no row; expected a header and one row per image."
             )
     names = list(types) or list(dict.fromkeys(name for _, row in head for name in row))
-    roles = {role: _role(source, names, role) for role in _USUAL_NAMES}
+    unused = {"label"} if source.label == NONE else set()
+    roles = {r: None if r in unused else _role(source, names, r) for r in _USUAL_NAMES}
     cells = {name: [(where, row.get(name)) for where, row in head] for name in names}
     columns = source.columns
     if columns is None:
@@ -124,31 +131,23 @@ def read_schema(source: InputOptions) -> TableSchema:
     _check_columns(source, names, columns)
     image, label = roles.pop("image") or "", roles.pop("label") or ""
     taken = {image, label, *roles.values(), *(column.name for column in columns)}
-    warnings = list(_about_labels(first, label, cells[label]))
+    warnings = list(_about_labels(label, cells[label])) if source.label == ONE else []
     inferred = columns if source.columns is None else ()
     warnings += [each for column in inferred for each in about_commas(column, cells[column.name])]
     if columns and (left_out := [name for name in names if name not in taken]):
         warnings.append(
             f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
         )
-    return TableSchema(image, label, **roles, columns=columns, warnings=tuple(warnings))
+    return TableSchema(
+        image, label, **roles, columns=columns, warnings=tuple(warnings),
+        several=source.label == SEVERAL, separator=source.label_separator,
+    )  # fmt: skip
 
 
-def _about_labels(path: str, name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """A warning of labels that all are numbers, some with decimals: hardly names of classes.
-
-    Raises:
-        UserError: The labels are lists.
-    """
+def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
+    """A warning of labels that all are numbers, some with decimals: hardly names of classes."""
     given = [cell for _, cell in cells if cell not in (None, "")]
-    labels = infer(name, given)
-    if labels.shape is None:
-        raise UserError(
-            f"--input {path!r} has lists such as {shown(given[0])} in the label column {name!r}; "
-            "expected one class in each row: name another column by --label_column, which makes "
-            f"the lists an extra column (--columns {labels})."
-        )
-    if labels.kind == "float":
+    if infer(name, given) == ColumnSpec(name, "float"):
         decimal = next(cell for cell in given if infer(name, [cell]).kind == "float")
         yield (
             f"column {name!r} of --input has numbers such as {decimal}, and each becomes a class; "
@@ -167,9 +166,10 @@ def _role(source: InputOptions, names: Sequence[str], role: str) -> str | None:
     usual = _USUAL_NAMES[role]
     found = given or next((name for name in usual if name in names), None)
     if found is None and role in ("image", "label"):
+        other = ", or --label none" if role == "label" else ""
         raise UserError(
             f"--input {source.input!r} has no {role} column among {_quoted(names)}; expected one "
-            f"named {' or '.join(usual[:2])}, or --{role}_column."
+            f"named {' or '.join(usual[:2])}, or --{role}_column{other}."
         )
     return found
 
@@ -188,7 +188,7 @@ def _check_columns(
                 f"--columns received {column.name!r}, but {source.input!r} has the columns "
                 f"{_quoted(names)}."
             )
-        if column.name in RECORD_FEATURES:
+        if column.name in RECORD_NAMES:
             raise UserError(
                 f"--input {source.input!r} has a column {column.name!r}, a name that records use "
                 "themselves; rename the column."
@@ -220,7 +220,7 @@ def read_refs(
         yield ImageRef(
             key=_text(where, row, schema.key) if schema.key else image,
             uri=uri,
-            label=_text(where, row, schema.label),
+            label=_label(where, row, schema) if schema.label else None,
             split=_split(where, row, schema.split),
             group=_optional_text(where, row, schema.group),
             size_bytes=size_bytes,
@@ -264,6 +264,23 @@ def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> st
     if isinstance(value, bool) or not isinstance(value, str | int) or not is_text(text):
         raise wrong_cell(where, column, value, "text")
     return text
+
+
+def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
+    cell = row.get(schema.label)
+    if not schema.several:
+        if is_list(cell):
+            remedy = "say --label several, or name another column by --label_column"
+            raise wrong_cell(where, schema.label, cell, "one class, a text", remedy)
+        return _text(where, row, schema.label)
+    try:
+        return labels_in(cell, schema.separator)
+    except ValueError:
+        expected, remedy = 'a list of labels as in ["a", "b"]', "of text say the --label_separator"
+        if schema.separator is not None:
+            expected = f"labels with {schema.separator!r} between them"
+            remedy = "of lists leave --label_separator out"
+        raise wrong_cell(where, schema.label, cell, expected, f"fix the row; {remedy}") from None
 
 
 def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None:

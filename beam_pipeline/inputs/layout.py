@@ -10,7 +10,7 @@ import re
 from beam_pipeline.options import DATA_SET, TABLE, TABLE_SUFFIXES, InputOptions
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
+from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 from imageshards.storage import is_local
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -59,7 +59,7 @@ def layout_of(source: InputOptions) -> str:
                     "which has labels in a column; leave it out, or name that by --label_column."
                 )
             return TABLE
-    if source.label_regex is not None:
+    if source.label_regex is not None or source.label == NONE:
         return "flat"
     if source.layout != "auto":
         return source.layout

@@ -22,13 +22,14 @@ from beam_pipeline.inputs.folders import (
 from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.layout import input_root, is_glob, layout_of
 from beam_pipeline.inputs.records import list_records, shards_to_list
+from beam_pipeline.inputs.table_cells import split_labels
 from beam_pipeline.inputs.table_rows import parts
 from beam_pipeline.options import COLUMN_FLAGS, DATA_SET, TABLE, InputOptions, label_group
-from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.images.options import is_hidden
-from imageshards.manifest import SPLIT_NAMES
+from imageshards.manifest import NONE, ONE, SPLIT_NAMES
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import printable
 
@@ -37,8 +38,10 @@ EMPTY_SPLIT_FOLDER = "empty_split_folder"
 UNREAD_FORMAT = "unread_format"
 GIVEN_SPLIT = "given_split"
 
-# What phones and cameras write and the decoder does not read: no stray files, but pictures.
-_UNREAD = (".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
+# What phones and cameras write, where --extensions does not name it: no stray files, but pictures.
+_UNREAD = (
+    ".avif", ".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,10 +124,11 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
         for path, split, entry in shards_to_list(source):
             yield ListingTask(path, split, kind="shard", entry=entry)
     elif layout == "flat":
-        if source.label_regex is None:
+        if source.label_regex is None and source.label != NONE:
             raise UserError(
                 f"--input {source.input!r} is a flat folder or glob, so the label must be in the "
-                "file name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg."
+                "file name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg, or "
+                "--label none."
             )
         if is_data_set(input_root(source)):
             raise finished_input(input_root(source))
@@ -160,7 +164,7 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
         raise UserError(
             f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, an image "
             "table (.csv, .jsonl, .parquet), or labels in file names and a --label_regex that "
-            "finds them, such as '^([a-z]+)' for cat.0.jpg."
+            "finds them, such as '^([a-z]+)' for cat.0.jpg; --label none takes images without one."
         )
     yield from found
     yield from others
@@ -204,7 +208,8 @@ def list_task(
     if schema is not None:
         refs = image_table.read_refs(task.path, schema, task.row_groups)
     elif task.kind == "shard":
-        refs = list_records(task.path, task.split, task.entry, source.record_columns)
+        labels = source.record_label, source.label
+        refs = list_records(task.path, task.split, task.entry, source.record_columns, labels)
     else:
         refs = _image_refs(task, source)
     splits: set[str] = set()
@@ -247,18 +252,27 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
 
 def _labels(
     task: ListingTask, source: InputOptions, regex: re.Pattern[str] | None, name: str, key: str
-) -> tuple[str, str | None, str | None]:
-    if regex is None or task.label is not None:
-        return task.label or "", task.split, None
-    found, group = regex.search(name), label_group(regex)
-    label = found.group(group) if found and group is not None else None
-    if found is None or not label:
-        raise UserError(
-            f"--label_regex {regex.pattern!r} does not match the file name {name!r}; fix the "
-            "expression or take the file out."
-        )
-    groups = found.groupdict()
+) -> tuple[Label, str | None, str | None]:
+    if task.label is not None:
+        return _cut(task.label, source), task.split, None
+    label, groups = None, dict[str, str]()
+    if regex is not None:
+        found, group = regex.search(name), label_group(regex)
+        label = found.group(group) if found and group is not None else None
+        if found is None or not label:
+            raise UserError(
+                f"--label_regex {regex.pattern!r} does not match the file name {name!r}; fix the "
+                "expression or take the file out."
+            )
+        label, groups = _cut(label, source), found.groupdict()
     top = key.split("/")[0]
     known = source.layout == "auto" and _is_split(top)
     by_folder = top if top != key and (known or source.layout == "split_folders") else None
     return label, groups.get("split") or by_folder, groups.get("group")
+
+
+def _cut(text: str, source: InputOptions) -> Label:
+    """The label that a folder or file name says: one, or those that it has."""
+    if source.label == ONE:
+        return text
+    return split_labels(text, source.label_separator) if source.label_separator else (text,)

@@ -13,11 +13,11 @@ from imageshards import storage, tfrecord
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_example
 from imageshards.index import index_schema, read_shard_index
-from imageshards.manifest import load_manifest, shards_of
+from imageshards.manifest import NONE, ONE, SEVERAL, load_manifest, shards_of
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 _EMPTY: dict[str, Any] = {"int": 0, "float": 0.0, "string": b""}
-_INDEX_COLUMNS = ("key", "class_name", "offset", "num_bytes", "source_bytes")
+_INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
 
 
 def shards_to_list(source: InputOptions) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
@@ -42,6 +42,7 @@ def list_records(
     split: str | None,
     entry: Mapping[str, Any],
     columns: Sequence[ColumnSpec] = (),
+    labels: tuple[str, str] = (ONE, ONE),
 ) -> Iterator[ImageRef]:
     """References to the records of a shard, in their order, from its index.
 
@@ -50,18 +51,25 @@ def list_records(
         split: What its records keep; None for those that are drawn anew.
         columns: Extra columns that are wanted, for which the records are read. Those of a damaged
             record are empty: it is rejected when it is copied.
+        labels: How many the records have, and how many they are to have.
 
     Raises:
         UserError: There is no index, or it or the shard is not what the manifest says.
     """
-    schema = index_schema({})
-    schema = pa.schema([schema.field(name) for name in _INDEX_COLUMNS])
+    has, wanted = labels
+    schema = index_schema({}, has)
+    names = _INDEX_COLUMNS[:-1] if wanted == NONE else _INDEX_COLUMNS
+    schema = pa.schema([schema.field(name) for name in names])
     table = read_shard_index(storage.parent_of(path), entry, schema, "--input")
-    rows = zip(*(table[name].to_pylist() for name in _INDEX_COLUMNS), strict=True)
+    found = [table[name].to_pylist() for name in names]
+    if wanted == NONE:
+        found.append([None] * len(table))
+    elif wanted == SEVERAL:
+        found[-1] = [(name,) if has == ONE else tuple(name) for name in found[-1]]
     version = int(str(entry.get("sha256") or "0")[:15], 16)
     of_records = _columns_of(path, columns) if columns else {}
     unread = _values({}, columns) if columns else None
-    for key, label, offset, num_bytes, source_bytes in rows:
+    for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
         size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
         yield ImageRef(
             key, path, label, split, None, size_bytes, version, of_records.get(offset, unread),

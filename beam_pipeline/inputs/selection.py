@@ -13,7 +13,7 @@ from apache_beam import pvalue
 from apache_beam.utils.shared import Shared
 from pyarrow import parquet
 
-from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.refs import Label, RefBatch, names_of
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.index import read_index
@@ -119,7 +119,7 @@ class SelectImages(beam.PTransform):
     """`RefBatch`es → those of a build: some left out, classes renamed.
 
         selected = listed.batches | SelectImages(class_map={"kitten": "cat"})
-        selected.batches | AssignSplits(plan)
+        selected.batches | AssignSplits(options)
 
     Args:
         excluded: Keys of images that are left out; None for none.
@@ -143,7 +143,8 @@ class SelectImages(beam.PTransform):
         if self._class_map:
             checked.append(
                 batches
-                | "ListedLabels" >> beam.FlatMap(lambda batch: {ref.label for ref in batch.refs})
+                | "ListedLabels"
+                >> beam.FlatMap(lambda b: {name for ref in b.refs for name in names_of(ref.label)})
                 | "AllLabels"
                 >> beam.CombineGlobally(beam.combiners.ToSetCombineFn()).without_defaults()
                 | "CheckClassMap" >> beam.Map(check_class_map, self._class_map)
@@ -165,9 +166,13 @@ class SelectImages(beam.PTransform):
 
 def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:
     """The images of a batch with the classes that they are of now."""
-    return RefBatch(
-        [r._replace(label=class_map[r.label]) if r.label in class_map else r for r in batch.refs]
-    )
+
+    def renamed(label: Label) -> Label:
+        if isinstance(label, str):
+            return class_map.get(label, label)
+        return label and tuple(sorted({class_map.get(name, name) for name in label}))
+
+    return RefBatch([ref._replace(label=renamed(ref.label)) for ref in batch.refs])
 
 
 def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:

@@ -113,6 +113,11 @@ def _parse_cell(cell: Any) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else cell
 
 
+def is_list(cell: Any) -> bool:
+    """Whether a cell is a list, also one of JSON in a text."""
+    return isinstance(_parse_cell(cell), list)
+
+
 def _json_list(text: str) -> list[Any] | None:
     try:
         found = json.loads(text)
@@ -169,6 +174,32 @@ def convert(where: str, column: ColumnSpec, cell: Any) -> Any:
     if cell in (None, ""):
         remedy += f" ({column.name}:{column.kind}[] if values may be missing)"
     raise wrong_cell(where, column.name, cell, expected, remedy)
+
+
+def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
+    """Labels of a cell, as `split_labels` gives them: of a list, or of a text with a separator.
+
+    An empty cell has none. A list may be JSON in a text, where there is no separator.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    names = str(cell) if type(cell) is int else cell
+    if names is None or (isinstance(names, str) and not names.strip()):
+        return ()
+    if isinstance(names, str):
+        found = _json_list(names.strip())
+        if separator is not None and found is None:
+            return split_labels(names, separator)
+        names = found if separator is None else None
+    if not isinstance(names, list) or not {*map(type, names)} <= {str, int}:
+        raise ValueError("no labels")
+    return tuple(sorted({str(name).strip() for name in names}))
+
+
+def split_labels(text: str, separator: str) -> tuple[str, ...]:
+    """The labels between separators, without spaces around them, sorted, each once."""
+    return tuple(sorted({part.strip() for part in text.split(separator)} - {""}))
 
 
 def wrong_cell(

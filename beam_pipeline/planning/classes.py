@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.refs import Label, RefBatch, names_of
 from imageshards.errors import UserError
+from imageshards.manifest import NONE, ONE, SEVERAL
 
 
 def class_order(
@@ -19,19 +20,10 @@ def class_order(
         class_names: Given order, taken as it is: classes without an image keep their id.
         pinned: Order of the data set being rebuilt; new labels follow, sorted by code
             point, so no old class is renumbered.
-
-    Raises:
-        UserError: There is no label at all.
     """
-    found = set(labels)
-    if not found:
-        raise UserError(
-            "--input holds no image; expected files below it whose names end as --extensions says "
-            "(.jpg, .png and others); convert HEIC and raw pictures to JPEG first."
-        )
     if class_names is not None:
         return list(class_names)
-    return [*pinned, *sorted(found.difference(pinned))]
+    return [*pinned, *sorted(set(labels).difference(pinned))]
 
 
 def names_by_label(classes: Sequence[str], first_label: int) -> list[str]:
@@ -61,7 +53,7 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
         UserError: A label that is blank, has a line break, is no text or is not one of
             `class_names`; names the label and the key of an image.
     """
-    keys = {ref.label: ref.key for ref in reversed(batch.refs)}
+    keys = {name: ref.key for ref in reversed(batch.refs) for name in names_of(ref.label)}
     for label, key in sorted(keys.items()):
         if not label.strip() or {"\n", "\r"} & set(label) or not is_text(label):
             raise UserError(
@@ -76,6 +68,11 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
                 f"{known}{more}; add the class or leave the image out."
             )
     return set(keys)
+
+
+def label_kind(label: Label) -> str:
+    """`ONE`, `NONE` or `SEVERAL`: how many labels images have of which this is one's."""
+    return ONE if isinstance(label, str) else NONE if label is None else SEVERAL
 
 
 def is_text(text: str) -> bool:

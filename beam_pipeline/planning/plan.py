@@ -2,8 +2,8 @@
 
 Nothing here reads a file, and neither Beam nor TensorFlow is imported. Images of a split are
 ranked by (class, salted hash of the key), and shard = rank mod number of shards: so every shard
-holds the same number of records ±1, and of each class ±1. Inside a shard records are ordered by
-another hash.
+holds the same number of records ±1, and of each class ±1. Images with several labels, or none, are
+ranked by the hash alone. Inside a shard records are ordered by another hash.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import bisect
 import collections
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
+from beam_pipeline.options import MAX_SHARDS, PlanOptions, check_shard_by, is_split_name
 from beam_pipeline.planning.classes import class_order
 from beam_pipeline.planning.refs import SPLIT, KeyHasher
 from imageshards.errors import UserError
+from imageshards.manifest import NONE, ONE, SEVERAL
 from imageshards.text import counted
 
 # A class with more images than this, and than a shard has, is ranked in several buckets.
@@ -31,6 +32,8 @@ MIN_SHARDS = 16
 MIN_RECORDS_PER_SHARD = 32
 
 SplitClass = tuple[str, int]
+# Where images have several labels, or none, all of a split are ranked as if they were of one class.
+WHOLE_SPLIT = 0
 
 
 class SplitAssigner:
@@ -78,15 +81,20 @@ class ShardPlan:
 
     Attributes:
         classes: Class names by id.
-        counts: (split, class id) → images.
+        counts: (split, class id) → images that are ranked together; of images with several labels,
+            or none, the id is `WHOLE_SPLIT`.
         num_shards: Split → shards.
         ranges: (split, class id) → ranks and shards of its images.
+        label: How many labels images have: `ONE`, `NONE` or `SEVERAL`.
+        counts_by_label: (split, label) → images that have it.
     """
 
     classes: tuple[str, ...]
     counts: Mapping[SplitClass, int]
     num_shards: Mapping[str, int]
     ranges: Mapping[SplitClass, ClassRange]
+    label: str = ONE
+    counts_by_label: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     @property
     def num_images(self) -> int:
@@ -151,27 +159,30 @@ def make_plan(
     counts_by_label: Mapping[tuple[str, str], int],
     options: PlanOptions,
     mean_record_bytes: float,
+    kinds: Mapping[tuple[str, str], int] | None = None,
 ) -> ShardPlan:
     """Decides class ids, shards per split, and the shards of each class.
 
     Args:
-        counts_by_label: (split, label) → images.
+        counts_by_label: (split, label) → images that have it.
         mean_record_bytes: Mean size of a record, for the target size of shards.
+        kinds: (split, `label_kind`) → images; None where each has one label.
 
     Raises:
         UserError: No image, one class only, an unknown split in --num_shards, or fewer images
             than shards.
     """
-    labels = {label for _, label in counts_by_label}
-    classes = class_order(labels, options.class_names, options.pinned_classes)
-    if len(labels) == 1 and not options.allow_one_class:
-        raise UserError(
-            f"--input holds one class only, {min(labels)!r}; expected at least two "
-            "(ROOT/<class>/*.jpg, or a --label_regex that captures the class); pass "
-            "--allow_one_class if that is meant."
-        )
+    if kinds is None:
+        kinds = {(split, ONE): n for (split, _), n in counts_by_label.items()}
+    labels = {name for _, name in counts_by_label}
+    label = _check_labels(labels, {kind for _, kind in kinds}, options)
+    pinned = () if label == NONE else options.pinned_classes
+    classes = class_order(labels, options.class_names, pinned)
     ids = {name: i for i, name in enumerate(classes)}
-    counts = {(s, ids[label]): n for (s, label), n in counts_by_label.items() if n}
+    if label == ONE:
+        counts = {(s, ids[name]): n for (s, name), n in counts_by_label.items() if n}
+    else:
+        counts = {(s, WHOLE_SPLIT): n for (s, _), n in kinds.items()}
     splits = sorted({split for split, _ in counts})
     _check_splits(splits, options.num_shards)
     num_shards: dict[str, int] = {}
@@ -197,7 +208,36 @@ def make_plan(
                 f"split {split!r}; expected at most {MAX_SHARDS}; ask for fewer or larger shards."
             )
         num_shards[split] = first_shard
-    return ShardPlan(tuple(classes), counts, num_shards, ranges)
+    return ShardPlan(tuple(classes), counts, num_shards, ranges, label, dict(counts_by_label))
+
+
+def _check_labels(labels: Collection[str], kinds: Collection[str], options: PlanOptions) -> str:
+    """How many labels each image has, as `label_kind` tells it; checks that a plan can be made."""
+    if not kinds:
+        raise UserError(
+            "--input holds no image; expected files below it whose names end as --extensions says "
+            "(.jpg, .png and others); HEIC needs pip install 'imageshards[heif]', and raw pictures "
+            "have to be converted first."
+        )
+    if len(kinds) > 1:
+        raise UserError(
+            f"images with {' and '.join(sorted(kinds))} of labels reached PlanShards; expected the "
+            "same of all: in each ImageRef a text, in each a tuple of texts, or in each None."
+        )
+    (label,) = kinds
+    check_shard_by(label, options.shard_by)
+    if label == SEVERAL and not labels:
+        raise UserError(
+            "--label several was given, but no image of --input has a label; expected lists of "
+            "labels: name their column by --label_column, or say --label none."
+        )
+    if label == ONE and len(labels) == 1 and not options.allow_one_class:
+        raise UserError(
+            f"--input holds one class only, {min(labels)!r}; expected at least two "
+            "(ROOT/<class>/*.jpg, or a --label_regex that captures the class); pass "
+            "--allow_one_class if that is meant."
+        )
+    return label
 
 
 def _check_splits(splits: Sequence[str], num_shards: Mapping[str, int]) -> None:

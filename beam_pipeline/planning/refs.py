@@ -22,6 +22,15 @@ NOT_A_RECORD = -1
 SPLIT, RANK, ORDER, UNIQUE = b"split", b"deal", b"place", b"unique"
 
 
+# What an image is labelled as: the name of its class, the names of several, or None.
+Label = str | tuple[str, ...] | None
+
+
+def names_of(label: Label | list[str]) -> tuple[str, ...]:
+    """The names of the classes in a label."""
+    return (label,) if isinstance(label, str) else tuple(label or ())
+
+
 class ImageRef(NamedTuple):
     """One listed image, before any of its pixels was read: a file, or a record of a data set.
 
@@ -30,7 +39,7 @@ class ImageRef(NamedTuple):
     Attributes:
         key: Stable name: the path below the input root, or the table's id.
         uri: Where the bytes are, on any filesystem Beam knows; of a record: its shard.
-        label: Class name as listed.
+        label: Class name as listed; the names of several, or None where images have none.
         split: Split given by the input, later the assigned one.
         group: Images of one group share a split; None stands for the key.
         size_bytes: Size when listed, of a record that of its payload; -1 if unknown.
@@ -46,7 +55,7 @@ class ImageRef(NamedTuple):
 
     key: str
     uri: str
-    label: str
+    label: Label
     split: str | None = None
     group: str | None = None
     size_bytes: int = -1

@@ -16,18 +16,28 @@ from apache_beam import pvalue
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_pipeline.images.process_pool import LocalPool, encoded_sizes
-from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
-from beam_pipeline.planning.classes import distinct_labels
+from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
+from beam_pipeline.planning.classes import distinct_labels, label_kind
 from beam_pipeline.planning.plan import (
     RECORD_OVERHEAD_BYTES,
+    WHOLE_SPLIT,
     ShardPlan,
     SplitAssigner,
     bucket_of,
     bucket_ranks,
     make_plan,
 )
-from beam_pipeline.planning.refs import ORDER, RANK, ImageRef, KeyHasher, RefBatch, ShardUnit
+from beam_pipeline.planning.refs import (
+    ORDER,
+    RANK,
+    ImageRef,
+    KeyHasher,
+    RefBatch,
+    ShardUnit,
+    names_of,
+)
 from imageshards.errors import UserError
+from imageshards.manifest import ONE
 from imageshards.progress import note_activity
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
@@ -53,7 +63,7 @@ def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
 def count_labels(
     batch: RefBatch, class_names: Sequence[str] | None
 ) -> collections.Counter[tuple[str, str]]:
-    """(split, label) → images of one batch.
+    """(split, label) → images of one batch that have it.
 
     Raises:
         UserError: A reference has no split, or as `distinct_labels`.
@@ -65,7 +75,9 @@ def count_labels(
                 f"the image {ref.key!r} reached PlanShards without a split; expected AssignSplits "
                 "before it."
             )
-    return collections.Counter((str(r.split), r.label) for r in batch.refs)
+    return collections.Counter(
+        (str(r.split), name) for r in batch.refs for name in {*names_of(r.label)}
+    )
 
 
 def key_by_bucket(batch: RefBatch, plan: ShardPlan, salt: str) -> Iterator[tuple[Bucket, ImageRef]]:
@@ -73,10 +85,10 @@ def key_by_bucket(batch: RefBatch, plan: ShardPlan, salt: str) -> Iterator[tuple
     hasher = KeyHasher(salt)
     known: dict[tuple[str, str], tuple[int, int]] = {}  # class id, buckets
     for ref in batch.refs:
-        split, label = str(ref.split), ref.label
+        split, label = str(ref.split), ref.label if isinstance(ref.label, str) else ""
         found = known.get((split, label))
         if found is None:
-            class_id = plan.class_ids[label]
+            class_id = plan.class_ids[label] if plan.label == ONE else WHOLE_SPLIT
             found = known[split, label] = class_id, plan.num_buckets(split, class_id)
         class_id, wanted = found
         bucket = bucket_of(hasher(ref.key), wanted) if wanted > 1 else 0
@@ -108,7 +120,7 @@ def make_unit(
     """The finished unit of work of one shard."""
     (split, index), batches = shard
     refs = sort_by_hash(batches, options.salt, ORDER)
-    labels = {ref.label for ref in refs}
+    labels = {name for ref in refs for name in names_of(ref.label)}
     ids = {name: plan.class_ids[name] + options.first_label for name in sorted(labels)}
     group = next(iter(labels)) if options.shard_by == "class" else ""
     beam.metrics.Metrics.counter("plan", "images").inc(len(refs))
@@ -121,21 +133,23 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
 
 
 class Survey(NamedTuple):
-    """What a plan needs to know of some images: (split, label) → images, and a sample of them,
-    empty where nobody asks for one.
+    """What a plan needs to know of some images: (split, label) → images that have it, (split,
+    `label_kind`) → images, and a sample of them, empty where nobody asks for one.
     """
 
     counts: collections.Counter[tuple[str, str]]
+    kinds: collections.Counter[tuple[str, str]]
     sample: RefBatch
 
 
 def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
     """What is known of all their images."""
     found = list(surveys)
-    counts = collections.Counter[tuple[str, str]]()
+    counts, kinds = collections.Counter[tuple[str, str]](), collections.Counter[tuple[str, str]]()
     for survey in found:
         counts.update(survey.counts)
-    return Survey(counts, sample_of([survey.sample for survey in found], salt))
+        kinds.update(survey.kinds)
+    return Survey(counts, kinds, sample_of([survey.sample for survey in found], salt))
 
 
 def mean_record_bytes(
@@ -150,7 +164,7 @@ def mean_record_bytes(
     Files are encoded for it; records are copied, so their size is known.
     """
     given = plan_options.num_shards
-    if "*" in given or all(split in given for split, _ in survey.counts):
+    if "*" in given or all(split in given for split, _ in survey.kinds):
         return 0.0
     files = [ref for ref in survey.sample.refs if not ref.is_record]
     sizes = [
@@ -174,30 +188,28 @@ def plan_of(
     Raises:
         UserError: As `make_plan`.
     """
-    note_activity("planning", survey.counts.total(), "image")
+    note_activity("planning", survey.kinds.total(), "image")
     mean = mean_record_bytes(survey, options, image, urls, pool)
-    return make_plan(survey.counts, options, mean)
+    return make_plan(survey.counts, options, mean, survey.kinds)
 
 
 def survey_and_plan(
-    batches: beam.PCollection[RefBatch],
-    options: PlanOptions,
-    image: ImageOptions,
-    urls: UrlOptions,
-    pool: LocalPool | None = None,
+    batches: beam.PCollection[RefBatch], given: ShardOptions, pool: LocalPool | None = None
 ) -> beam.PCollection[ShardPlan]:
     """RefBatches whose references have splits → one `ShardPlan`; args of `PlanShards`."""
+    options = given.plan
     salt, with_sample = options.salt, "*" not in options.num_shards
 
     def survey(batch: RefBatch) -> Survey:
         counts = count_labels(batch, options.class_names)
-        return Survey(counts, sample_of([batch] if with_sample else [], salt))
+        kinds = collections.Counter((str(r.split), label_kind(r.label)) for r in batch.refs)
+        return Survey(counts, kinds, sample_of([batch] if with_sample else [], salt))
 
     return (
         batches
         | "Survey" >> beam.Map(survey)
         | "MergeSurveys" >> beam.CombineGlobally(merge_surveys, salt)
-        | "MakePlan" >> beam.Map(plan_of, options, image, urls, pool)
+        | "MakePlan" >> beam.Map(plan_of, options, given.image, given.urls, pool)
     )
 
 
@@ -223,16 +235,16 @@ class AssignSplits(beam.PTransform):
     A split that the input gave stays. Others are drawn by a salted hash of the image's group, or
     of its key, so that images that are added later move none.
 
-        plan = PlanOptions(splits={"train": 0.8, "validation": 0.2})
-        batches = listed.batches | AssignSplits(plan)
+        options = ShardOptions(plan=PlanOptions(splits={"train": 0.8, "validation": 0.2}))
+        batches = listed.batches | AssignSplits(options)
 
     Args:
-        options: Fractions of the splits, and the salt.
+        options: Of their `plan` the fractions of the splits, and the salt.
     """
 
-    def __init__(self, options: PlanOptions = PlanOptions()):  # noqa: B008  # frozen
+    def __init__(self, options: ShardOptions = ShardOptions()):  # noqa: B008  # frozen
         super().__init__()
-        self._options = options
+        self._options = options.plan
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection[RefBatch]:
         return batches | "AssignSplits" >> beam.Map(assign_splits, self._options)
@@ -285,14 +297,13 @@ class PlannedShards(NamedTuple):
 class PlanShards(beam.PTransform):
     """`RefBatch`es whose references have splits → one `ShardUnit` per shard.
 
-        planned = batches | PlanShards(PlanOptions(num_shards={"train": 64, "validation": 8}))
-        written = planned.units | WriteBalancedTFRecord("out/set-")
+        options = ShardOptions(plan=PlanOptions(num_shards={"train": 64, "validation": 8}))
+        planned = batches | AssignSplits(options) | PlanShards(options)
+        files, rejects = planned.units | WriteBalancedTFRecord("out/set-", options)
 
     Args:
-        options: Shards and classes; the same options as of `AssignSplits`.
-        image: How pictures are encoded: a sample of them tells how many shards are wanted,
-            unless `options.num_shards` says so.
-        urls: How images at http:// and https:// addresses are fetched.
+        options: How images become shards. A sample of them is encoded to tell how many shards are
+            wanted, unless `options.plan.num_shards` says so.
         pool: The processes of this machine that encode the sample; None for one of its own.
 
     Raises:
@@ -302,18 +313,15 @@ class PlanShards(beam.PTransform):
 
     def __init__(
         self,
-        options: PlanOptions = PlanOptions(),  # noqa: B008  # frozen
-        image: ImageOptions = ImageOptions(),  # noqa: B008  # frozen
-        urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
+        options: ShardOptions = ShardOptions(),  # noqa: B008  # frozen
         pool: LocalPool | None = None,
     ):
         super().__init__()
-        self._options = options
-        self._sampling = image, urls, pool
+        self._given, self._pool = options, pool
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> PlannedShards:
-        options, salt = self._options, self._options.salt
-        plan = survey_and_plan(batches, options, *self._sampling)  # one ShardPlan
+        options, salt = self._given.plan, self._given.plan.salt
+        plan = survey_and_plan(batches, self._given, self._pool)  # one ShardPlan
         plan_side = pvalue.AsSingleton(plan)
         buckets = (
             batches

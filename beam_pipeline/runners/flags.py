@@ -95,7 +95,8 @@ def _flink(given: Mapping[str, Any]) -> Iterator[DefaultFlag]:
         reason = f"the free task slots of {cluster.task_managers} TaskManagers"
         yield DefaultFlag("parallelism", str(cluster.free_slots), reason)
         reason = "one Python process for every task slot; Beam's default is one for all of them"
-        yield DefaultFlag("sdk_worker_parallelism", str(max(1, cluster.slots_of_one)), reason)
+        slots_of_one = -(-cluster.slots // max(1, cluster.task_managers))
+        yield DefaultFlag("sdk_worker_parallelism", str(max(1, slots_of_one)), reason)
     reason = "fills the lists that are shuffled, and keeps what waits in a worker small"
     yield DefaultFlag("max_bundle_size", "1000", reason)
     reason = "a failed job ends at once; Flink would begin again with the same mistake"

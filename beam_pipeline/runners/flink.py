@@ -40,23 +40,19 @@ class FlinkRunner(RemoteRunner):
         only_by_service = bool(self.options.view_as(PortableOptions).job_endpoint)
         if not only_by_service:  # else that job server, not this host, talks to the master
             self._check_job_server(flags)
+        master, found = flags.flink_master, []
         try:
-            self._refuse_second(flags.flink_master)
+            found = running_jobs(master, self.options.view_as(GoogleCloudOptions).job_name)
         except NoFlinkError:
             if not only_by_service:  # which has been asked, and may see what this host does not
                 raise
-        super().check()
-
-    def _refuse_second(self, master: str) -> None:
-        """Raises `UserError` if the cluster runs a job for this output."""
-        if not is_address(master):
-            return
-        if found := running_jobs(master, self.options.view_as(GoogleCloudOptions).job_name):
+        if found:
             raise UserError(
                 f"the Flink cluster at {master} still runs the job {found[0]} for --output "
                 f"{self.build.output!r}; wait until it has ended, or cancel it there, then give "
                 "the same command again: finished shards are kept."
             )
+        super().check()
 
     def _check_job_server(self, flags: Any) -> None:
         master = flags.flink_master

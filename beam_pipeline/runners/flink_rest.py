@@ -31,11 +31,6 @@ class Overview(NamedTuple):
     slots: int
     free_slots: int
 
-    @property
-    def slots_of_one(self) -> int:
-        """Task slots of the largest TaskManager, if they are alike."""
-        return -(-self.slots // max(1, self.task_managers))
-
 
 def is_address(master: str) -> bool:
     """Whether a master is a cluster's, not one inside the job server."""
@@ -61,11 +56,13 @@ def overview(master: str) -> Overview:
 
 
 def running_jobs(master: str, name: str) -> list[str]:
-    """Ids of a cluster's jobs of a name that have not ended.
+    """Ids of a cluster's jobs of a name that have not ended; none where there is no cluster.
 
     Raises:
         NoFlinkError: The cluster does not answer.
     """
+    if not is_address(master):
+        return []
     return [
         str(job["jid"])
         for job in _ask(master, "/jobs/overview").get("jobs", ())
@@ -79,8 +76,6 @@ def cancel_jobs(master: str, name: str) -> None:
     Raises:
         UserError: The cluster does not answer, or a job does not end in time.
     """
-    if not is_address(master):
-        return
     found = running_jobs(master, name)
     for job in found:
         _ask(master, f"/jobs/{job}?mode=cancel", "PATCH")

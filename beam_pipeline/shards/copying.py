@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.options import UrlOptions
-from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.refs import ImageRef, Label, names_of
 from imageshards import storage, tfrecord
 from imageshards.errors import ImageError
 from imageshards.example import Values, decode_example, encode_example
@@ -20,7 +20,10 @@ from imageshards.manifest import (
     CLASS_FEATURE,
     FILENAME_FEATURE,
     LABEL_FEATURE,
-    RECORD_FEATURES,
+    LABELS_FEATURE,
+    NONE,
+    ONE,
+    record_features,
 )
 from imageshards.storage import map_concurrently
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -33,6 +36,8 @@ _WINDOW_RECORDS = 1024
 # Bytes between two wanted records that are read along, as another request would cost more.
 _MAX_GAP_BYTES = 64 << 10
 _FRAMING_BYTES = HEADER_BYTES + FOOTER_BYTES
+
+_OF_LABELS = {LABEL_FEATURE, LABELS_FEATURE, CLASS_FEATURE}
 
 _Read = Generator[tuple[ImageRef, bytes | ImageError], None, None]
 
@@ -128,20 +133,28 @@ def copy_record(
     Raises:
         ImageError: It is not the record that was listed, or lacks a feature.
     """
-    labels: dict[str, Values] = {
-        LABEL_FEATURE: [class_ids[ref.label]],
-        CLASS_FEATURE: [ref.label.encode()],
-    }
+    labels = label_features(ref.label, class_ids)
     try:
         found = decode_example(payload)
     except ValueError as e:
         raise ImageError(DAMAGED, str(e)) from e
     if found.get(FILENAME_FEATURE) != [ref.key.encode()]:
         raise ImageError(DAMAGED, f"another record is where {ref.key!r} was listed")
-    lacking = [name for name in RECORD_FEATURES if not found.get(name)]
+    needed = record_features(ONE if isinstance(ref.label, str) else NONE)
+    lacking = [name for name in needed if not found.get(name)]
     if lacking:
         raise ImageError(DAMAGED, f"the record has no {lacking[0]}")
-    if all(found[name] == values for name, values in labels.items()):
+    if {name: found[name] for name in _OF_LABELS & found.keys()} == labels:
         return payload, found
-    features = found | labels
+    features = {name: values for name, values in found.items() if name not in _OF_LABELS} | labels
     return encode_example(features), features
+
+
+def label_features(label: Label, class_ids: Mapping[str, int]) -> dict[str, Values]:
+    """The features of a record that say its label, its labels by their ids, or nothing."""
+    ids = sorted({class_ids[name]: name for name in names_of(label)}.items())
+    names = [name.encode() for _, name in ids]
+    if label is None:
+        return {}
+    feature = LABEL_FEATURE if isinstance(label, str) else LABELS_FEATURE
+    return {feature: [number for number, _ in ids], CLASS_FEATURE: names}

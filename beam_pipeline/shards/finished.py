@@ -7,8 +7,9 @@ import errno
 import hashlib
 import tempfile
 
+from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
-from beam_pipeline.shards.places import ShardPlaces, WriteOptions
+from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import ShardResult
 from imageshards import storage
 from imageshards.errors import OutputError
@@ -17,7 +18,7 @@ from imageshards.errors import OutputError
 _FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 
 
-def unit_digest(unit: ShardUnit, options: WriteOptions) -> str:
+def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
     """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
     image = sorted(dataclasses.asdict(options.image).items())  # their order of today may change
     digest = hashlib.sha256(repr((image, sorted(options.versions))).encode())

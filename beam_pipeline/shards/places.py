@@ -1,11 +1,9 @@
-"""Where shards lie, and how they are written: plain values, which need no Beam."""
+"""Where shards lie: plain values, which need no Beam."""
 
 from __future__ import annotations
 
 import dataclasses
-import uuid
 
-from beam_pipeline.options import ImageOptions, UrlOptions
 from beam_pipeline.planning.refs import ShardUnit
 from imageshards import storage
 from imageshards.manifest import QUARANTINE_NAME
@@ -84,24 +82,3 @@ class ShardPlaces:
         """Where they are in the end."""
         file = f"{self.first_name}{name}.tfrecord"
         return storage.join(self.output, QUARANTINE_NAME, file)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WriteOptions:
-    """How shards are written.
-
-    Attributes:
-        image: How pictures are encoded.
-        urls: How images at http:// and https:// addresses are fetched.
-        damage: What becomes of JPEGs that libjpeg warns about, `count`, `reject`, or empty.
-        quarantine_bytes: Whether original bytes of rejected images are kept.
-        versions: (library, version) pairs that the bytes depend on.
-        run_id: Of this run: a result of another was written by an earlier one.
-    """
-
-    image: ImageOptions
-    urls: UrlOptions = UrlOptions()
-    damage: str = ""
-    quarantine_bytes: bool = True
-    versions: tuple[tuple[str, str], ...] = ()
-    run_id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)

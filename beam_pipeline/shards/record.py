@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.copying import copy_record
-from beam_pipeline.shards.places import WriteOptions
+from beam_pipeline.shards.copying import copy_record, label_features
 from beam_pipeline.shards.result import PIXEL_SAMPLE, ShardStats
 from imageshards.errors import ImageError
 from imageshards.example import Values, encode_example
@@ -41,7 +41,7 @@ def make_record(
     ref: ImageRef,
     data: bytes,
     unit: ShardUnit,
-    options: WriteOptions,
+    options: ShardOptions,
     stats: ShardStats,
     index: int,
 ) -> Record:
@@ -81,8 +81,7 @@ def _features_of(
         "image/width": [encoded.width_px],
         "image/channels": [encoded.channels],
         "image/colorspace": [encoded.colorspace.encode()],
-        "image/class/label": [class_ids[ref.label]],
-        "image/class/text": [ref.label.encode()],
+        **label_features(ref.label, class_ids),
         "image/filename": [ref.key.encode()],
         "image/key/sha256": [hashlib.sha256(data).hexdigest().encode()],
     }

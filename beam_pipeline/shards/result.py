@@ -9,8 +9,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from beam_pipeline.planning.refs import Label, names_of
 from imageshards.form import loads, of_type
 from imageshards.index import IndexRows
+from imageshards.manifest import ONE
 
 if TYPE_CHECKING:  # the commit needs no Pillow
     from imageshards.images.encode import EncodedImage
@@ -141,7 +143,8 @@ class ShardResult:
         name: Of the shard: the part of its file's name between prefix and suffix.
         group: Shards of one group are kept even with each other: "" or a class name.
         num_bytes, sha256: Of the file.
-        classes: Class name → records.
+        classes: Class name → records that have it.
+        label: How many labels an image has: `ONE`, `NONE` or `SEVERAL`.
         num_rejects: Its images that were rejected.
         staged: Whether its bytes are in the staging folder, not in their final place.
         digest: Of everything its bytes depend on; tells finished work from stale work.
@@ -173,6 +176,12 @@ class ShardResult:
     run_id: str = ""
     stored: str = ""
     reused: bool = False
+    label: str = ONE
+
+    @property
+    def strata(self) -> dict[str, int]:
+        """Records that are kept even over the shards, by class where images have one label."""
+        return self.classes if self.label == ONE else {"": self.num_records}
 
     @property
     def num_images(self) -> int:
@@ -205,13 +214,19 @@ class ShardResult:
             result = cls(**fields)
         except TypeError as e:  # a key that this version does not know
             raise ValueError(str(e)) from e
-        result.rows.check(result.num_records)
+        result.rows.check(result.num_records, result.label)
         return result
 
 
 _RESULT = of_type(ShardResult)
 
 
-def count_classes(record_classes: Iterable[str]) -> dict[str, int]:
-    """Class name → records, by name."""
-    return dict(sorted(collections.Counter(record_classes).items()))
+def count_classes(labels: Iterable[Label | list[str]]) -> dict[str, int]:
+    """Class name → records that have it, by name."""
+    names = (name for label in labels for name in names_of(label))
+    return dict(sorted(collections.Counter(names).items()))
+
+
+def strata_of(rows: IndexRows) -> list[str]:
+    """Of each record the one of `ShardResult.strata`."""
+    return [name if isinstance(name, str) else "" for name in rows.columns["class_name"]]

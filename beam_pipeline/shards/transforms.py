@@ -7,25 +7,30 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.io import iobase, tfrecordio
 from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from beam_pipeline.images.process_pool import LocalPool, own_pool
-from beam_pipeline.options import ImageOptions, UrlOptions
+from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
-from beam_pipeline.shards.places import ShardPlaces, WriteOptions
-from beam_pipeline.shards.result import ShardResult
+from beam_pipeline.shards.finished import read_result
+from beam_pipeline.shards.places import ShardPlaces
+from beam_pipeline.shards.result import Reject, ShardResult
 from beam_pipeline.shards.versions import check_versions
-from beam_pipeline.shards.writer import write_shard
+from beam_pipeline.shards.writer import decode_reject, write_shard
 from imageshards import storage
 from imageshards.progress import note_activity
 from imageshards.storage import map_concurrently
 from imageshards.text import counted
+from imageshards.tfrecord import read_records
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -33,26 +38,40 @@ _LOGGER = logging.getLogger(__name__)
 Names = tuple[str, ...]
 
 
+class WrittenShards(NamedTuple):
+    """What `WriteBalancedTFRecord` returns.
+
+    Attributes:
+        files: The final path of each shard.
+        rejects: A `Reject` for each image that did not become a record.
+    """
+
+    files: beam.PCollection[str]
+    rejects: beam.PCollection[Reject]
+
+
 class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
     """`WriteToTFRecord` whose shards were chosen before a pixel is read.
 
     Takes `ShardUnit`s, as `PlanShards` makes them, instead of encoded records, and returns the
-    final paths of the files, as `WriteToTFRecord` does. Beam's own transform with `num_shards`
-    sends every byte through a GroupByKey and starts each bundle at a random shard; here only
-    references are shuffled, and every shard's records are known in advance. What Beam runs is its
-    own expansion for `num_shards=0`; the shards are the work of the sink.
+    final paths of the files, as `WriteToTFRecord` does, with the images that were rejected. Beam's
+    own transform with `num_shards` sends every byte through a GroupByKey and starts each bundle at
+    a random shard; here only references are shuffled, and every shard's records are known in
+    advance. What Beam runs is its own expansion for `num_shards=0`; the shards are the work of the
+    sink.
 
     Example:
 
         import apache_beam as beam
         import beam_pipeline as bp
 
-        image = bp.ImageOptions(height_px=128, width_px=128)
+        options = bp.ShardOptions(image=bp.ImageOptions(height_px=128, width_px=128))
         with beam.Pipeline("FnApiRunner") as pipeline:
             listed = pipeline | bp.ListImages(bp.InputOptions("photos"))
-            planned = listed.batches | bp.AssignSplits() | bp.PlanShards(image=image)
-            paths = planned.units | bp.WriteBalancedTFRecord("out/set-", image=image)
-            paths | beam.Map(print)  # out/set-train-00000-of-00016 ...
+            planned = listed.batches | bp.AssignSplits(options) | bp.PlanShards(options)
+            files, rejects = planned.units | bp.WriteBalancedTFRecord("out/set-", options)
+            files | beam.Map(print)  # out/set-train-00000-of-00016 ...
+            rejects | "Bad" >> beam.Map(print)  # Reject(key='cat/7.jpg', uri=...
 
     An image that cannot become a record leaves a hole in its shard, and is kept with the reason and
     its bytes in `quarantine/` beside the shards, a file for each shard that rejected some. To have
@@ -61,25 +80,20 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
     the prefix stay. Records are never compressed: JPEG does not shrink, and nobody could seek.
 
     Args:
-        file_path_prefix: As for `WriteToTFRecord`, and so are the next two: a file is called
+        file_path_prefix: As for `WriteToTFRecord`, and so are suffix and template: a file is called
             prefix + split + template + suffix.
+        options: How images become shards; those of `PlanShards`.
         file_name_suffix: For example `.tfrecord`.
         shard_name_template: As `-SSSSS-of-NNNNN`.
-        image: How pictures are encoded.
-        urls: How images at http:// and https:// addresses are fetched.
-        damage: What becomes of JPEGs that decode, but that libjpeg warns about: "" to leave them
-            unnoticed, `count`, or `reject`.
         staging: Folder where finished shards wait for `CommitShards`, and where a job that is
             run again finds them; "" to give them their names as soon as all are written.
         finished: With `staging`, a folder for the shards themselves until then.
-        quarantine_bytes: Whether original bytes of rejected images are kept.
-        versions: (library, version) pairs that must be the same on every worker.
         pool: Processes of this machine that write the shards; None where Beam's workers do, each
             of which then has some of its own.
 
     Attributes:
-        options: How shards are written.
-        places: Where they lie.
+        options: As given, with a `run_id` of this transform.
+        places: Where shards lie.
 
     Raises:
         ValueError: The suffix is that of compressed files.
@@ -88,16 +102,12 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
     def __init__(
         self,
         file_path_prefix: str,
+        options: ShardOptions = ShardOptions(),  # noqa: B008  # frozen
         *,
         file_name_suffix: str = "",
         shard_name_template: str | None = None,
-        image: ImageOptions,
-        urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
-        damage: str = "",
         staging: str = "",
         finished: str = "",
-        quarantine_bytes: bool = True,
-        versions: tuple[tuple[str, str], ...] = (),
         pool: LocalPool | None = None,
     ):
         plain = CompressionTypes.UNCOMPRESSED
@@ -107,13 +117,8 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
                 "another: JPEG does not shrink, and nobody can seek in such shards."
             )
         super().__init__(file_path_prefix, file_name_suffix=file_name_suffix)
-        self.options = WriteOptions(
-            image=image,
-            urls=urls,
-            damage=damage,
-            quarantine_bytes=quarantine_bytes,
-            versions=versions,
-        )
+        # Two runs may be given the same options.
+        self.options = dataclasses.replace(options, run_id=uuid.uuid4().hex)
         self._sink = BalancedSink(
             file_path_prefix, BytesCoder(), file_name_suffix, 0, shard_name_template, plain
         )
@@ -128,11 +133,32 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         )
         self._sink.write_to(self.places, self.options, pool)
 
+    def expand(self, units: beam.PCollection[ShardUnit]) -> WrittenShards:
+        files = (
+            super().expand(units)
+            # Beam gives them a time after the end of the global window, where Flink 2.x, which
+            # runs a batch job as a stream, does not let them into a side input.
+            | "InWindow" >> beam.Map(TimestampedValue, MIN_TIMESTAMP)
+            | "SpreadFiles" >> beam.Reshuffle()
+        )
+        return WrittenShards(files, files | "ReadRejects" >> beam.FlatMap(rejects_of, self.places))
+
+
+def rejects_of(path: str, places: ShardPlaces) -> Iterable[Reject]:
+    """The rejected images of a shard by its final path, from what lies beside it."""
+    name = places.name_of(path)
+    beside = places.rejects_path(name) if places.staging else places.quarantine_path(name)
+    if not storage.exists(beside):
+        return []
+    if places.staging:
+        return read_result(name, places).rejects
+    return [decode_reject(record.payload) for record in read_records(beside)]
+
 
 class BalancedSink(tfrecordio._TFRecordSink):
     """Beam's TFRecord sink whose elements are `ShardUnit`s instead of encoded records."""
 
-    def write_to(self, places: ShardPlaces, options: WriteOptions, pool: LocalPool | None) -> None:
+    def write_to(self, places: ShardPlaces, options: ShardOptions, pool: LocalPool | None) -> None:
         """Says where shards lie, how they are written, and by which processes."""
         # Beam makes 1 of it for an empty template; then one worker would write everything.
         self.num_shards = 0
@@ -233,7 +259,7 @@ class ShardWriter(iobase.Writer):
     it is written.
     """
 
-    def __init__(self, places: ShardPlaces, options: WriteOptions, pool: LocalPool):
+    def __init__(self, places: ShardPlaces, options: ShardOptions, pool: LocalPool):
         self._places = places
         self._options = options
         self._pool = pool

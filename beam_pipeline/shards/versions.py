@@ -13,11 +13,12 @@ from imageshards import __version__
 from imageshards.errors import UserError
 
 
-def byte_versions(damage: str = "") -> dict[str, str]:
-    """Versions of what decides the bytes of a shard, and of what rejects damaged JPEGs if that is
-    asked for: part of the fingerprint.
+def byte_versions(icc: str = "drop", damage: str = "") -> dict[str, str]:
+    """Versions of what decides the bytes of a shard, and of what converts colours and what rejects
+    damaged JPEGs where that is asked for: part of the fingerprint.
     """
     turbo = pillow_features.version_feature("libjpeg_turbo")
+    lcms = pillow_features.version_module("littlecms2")
     finder = {"simplejpeg": _version_of("simplejpeg")} if damage == "reject" else {}
     return {
         "imageshards": __version__,
@@ -25,6 +26,7 @@ def byte_versions(damage: str = "") -> dict[str, str]:
         "pillow": PIL.__version__,
         "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
         "tensorflow-transform": _version_of("tensorflow-transform"),
+        **({"littlecms": str(lcms)} if icc == "convert" else {}),
         **finder,
     }
 
@@ -43,7 +45,7 @@ def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
     Raises:
         UserError: A library that the bytes depend on has another version here.
     """
-    here = byte_versions("reject")
+    here = byte_versions("convert", "reject")
     differ = ", ".join(
         f"{name} {version} here and {here.get(name, 'none')} there"
         for name, version in expected

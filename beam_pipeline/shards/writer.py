@@ -6,16 +6,20 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from beam_pipeline.images.pool_worker import Watch
-from beam_pipeline.planning.refs import ImageRef, ShardUnit
+from beam_pipeline.options import ShardOptions
+from beam_pipeline.planning.classes import label_kind
+from beam_pipeline.planning.refs import ImageRef, ShardUnit, names_of
 from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
 from beam_pipeline.shards.finished import finished_result, output_error, unit_digest, write_result
-from beam_pipeline.shards.places import ShardPlaces, WriteOptions
+from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.record import make_record
 from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, count_classes
 from imageshards.errors import ImageError
-from imageshards.example import Values, encode_example
+from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows
 from imageshards.storage import AtomicFile
 from imageshards.text import printable
@@ -26,7 +30,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 def write_shard(
-    unit: ShardUnit, places: ShardPlaces, options: WriteOptions, watch: Watch | None = None
+    unit: ShardUnit, places: ShardPlaces, options: ShardOptions, watch: Watch | None = None
 ) -> ShardResult:
     """Reads, encodes and writes the images of one shard, unless that is done already.
 
@@ -63,7 +67,7 @@ def _write_records(
     unit: ShardUnit,
     name: str,
     digest: str,
-    options: WriteOptions,
+    options: ShardOptions,
     path: str,
     rejects: RejectsFile,
     watch: Watch,
@@ -106,6 +110,7 @@ def _write_records(
         num_bytes=records.num_bytes,
         sha256=records.hexdigest(),
         classes=count_classes(rows.columns["class_name"]),
+        label=label_kind(unit.refs[0].label),
         num_rejects=len(rejects.rejects),
         digest=digest,
         rows=rows,
@@ -171,8 +176,9 @@ class RejectsFile:
     def add(self, ref: ImageRef, error: ImageError, stage: str, data: bytes | None = None) -> None:
         """Adds an image, at what stage and why (`read`, `decode`, `copy`), with what was read."""
         reject = Reject(
-            ref.key, ref.origin, ref.label, str(ref.split), error.code, stage, error.message
-        )
+            ref.key, ref.origin, ", ".join(names_of(ref.label)), str(ref.split), error.code, stage,
+            error.message,
+        )  # fmt: skip
         self.rejects.append(reject)
         if self._records is None:
             self._stack.enter_context(self._file)
@@ -186,6 +192,13 @@ class RejectsFile:
         self._records.close()
         self._file.commit()
         return self._records.num_bytes
+
+
+def decode_reject(payload: bytes) -> Reject:
+    """What `encode_reject` made a record of."""
+    found: Mapping[str, Any] = decode_example(payload)
+    names = ("image/filename", "uri", "label", "split", "reason", "stage", "message")
+    return Reject(*(found[name][0].decode() for name in names))
 
 
 def encode_reject(reject: Reject, data: bytes | None) -> bytes:

@@ -14,7 +14,7 @@ from imageshards.adopt.classes import name_classes
 from imageshards.adopt.features import AdoptOptions, check_picture, features_of, find_roles
 from imageshards.adopt.files import expand, find_splits, folder_from
 from imageshards.adopt.scan import Roles, ScannedFile, scan_files
-from imageshards.adopt.tfds import TfdsFolder, find_folder, open_tfds
+from imageshards.adopt.tfds import TfdsFolder, open_tfds
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_record
 from imageshards.form import FormError
@@ -61,8 +61,7 @@ def adopt(
 
 def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]:
     _check_no_build(output)
-    folder = find_folder(directory)
-    tfds = None if folder is None else open_tfds(folder)
+    tfds = open_tfds(directory)
     if tfds is not None and not options.splits:
         splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
     else:

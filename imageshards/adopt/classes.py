@@ -20,11 +20,8 @@ _Pairs = Mapping[tuple[int | str, str], int]
 def name_classes(
     files: Mapping[str, ScannedFile], known: Sequence[str] | None, first: int, feature: str
 ) -> Sequence[str]:
-    """The classes; their ids and names are put into the rows of the files.
-
-    Args:
-        known: Names of the classes in the order of their ids; None for what the records say.
-        first: The label of the first class.
+    """The classes, `known` or as the records say; their ids, from `first` on, and their names are
+    put into the rows of the files.
 
     Raises:
         UserError: A label is of no class, or the names are in another order than the texts.

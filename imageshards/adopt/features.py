@@ -88,13 +88,10 @@ class AdoptOptions:
 def features_of(
     files: Sequence[Counter[tuple[str, str, int]]], num_records: int
 ) -> dict[str, dict[str, Any]]:
-    """Dtype and shape of every feature, as the manifest has them.
+    """Dtype and shape of every feature, as the manifest has them, from `ScannedFile.lengths`.
 
     One value everywhere is a scalar, the same number of values everywhere a fixed length, anything
     else a variable length. What has no values, or those of several types, no model could read.
-
-    Args:
-        files: (feature, dtype, number of values) → records, of every file.
     """
     found: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
     for lengths in files:

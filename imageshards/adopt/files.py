@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import re
 import shutil
@@ -133,9 +134,7 @@ def folder_from(output: str, path: str) -> str:
 
 def expand(splits: Mapping[str, Sequence[str]], directory: str, output: str) -> dict[str, str]:
     """Writes plain copies of the files that are compressed as a whole: nobody can seek in those.
-
-    Returns:
-        Compressed file → its copy in `output`.
+    Compressed file → its copy in `output`.
 
     Raises:
         UserError: A file is damaged, or `output` is where the files are.
@@ -146,8 +145,8 @@ def expand(splits: Mapping[str, Sequence[str]], directory: str, output: str) -> 
         for split, paths in splits.items()
         for number, path in enumerate(paths)
     }
-    compressed = storage.map_concurrently(lambda path: (path, _is_gzip(path)), copies)
-    wanted = {path: copies[path] for path, is_gzip in compressed if is_gzip}
+    compressed = storage.map_concurrently(_is_gzip, copies)
+    wanted = dict(itertools.compress(copies.items(), compressed))
     if wanted and output == directory:
         raise UserError(
             f"DIR received a data set whose file {next(iter(wanted))} is compressed with gzip, so "

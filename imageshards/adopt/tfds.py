@@ -37,13 +37,8 @@ class TfdsFolder:
     classes: tuple[str, ...] | None
 
 
-def find_folder(directory: str) -> str | None:
-    """The folder with `dataset_info.json`: `directory`, or its one version; None without one.
-
-    Raises:
-        UserError: There are several versions or configurations to choose from.
-        OSError: A folder cannot be listed.
-    """
+def _find_folder(directory: str) -> str | None:
+    """The folder with `dataset_info.json`: `directory`, or its one version; None without one."""
     if storage.exists(storage.join(directory, INFO_FILE)):
         return directory
     below = [
@@ -59,15 +54,19 @@ def find_folder(directory: str) -> str | None:
     return next(iter(below), None)
 
 
-def open_tfds(folder: str) -> TfdsFolder:
-    """Reads `dataset_info.json`, `features.json` and the names of the labels.
+def open_tfds(directory: str) -> TfdsFolder | None:
+    """What TFDS says of `directory` or its one version; None where it has written nothing.
 
     Raises:
-        UserError: They are missing, or say something this reader does not know.
+        UserError: There are several versions or configurations to choose from, or files are
+            missing, or say something this reader does not know.
+        OSError: A folder cannot be listed.
     """
+    if (folder := _find_folder(directory)) is None:
+        return None
     try:
-        info = json.loads(_read_text(storage.join(folder, INFO_FILE)))
-        features = json.loads(_read_text(storage.join(folder, _FEATURES_FILE)))
+        info = json.loads(storage.read(storage.join(folder, INFO_FILE)))
+        features = json.loads(storage.read(storage.join(folder, _FEATURES_FILE)))
         fields = dict(_walk("", features))
         image, label = _image_and_label(info, fields)
         channels = _channels(fields[image]["image"]) if image else None
@@ -86,10 +85,6 @@ def open_tfds(folder: str) -> TfdsFolder:
             "prepare it with file_format='tfrecord'."
         )
     return TfdsFolder(splits, image, label, channels, classes)
-
-
-def _read_text(path: str) -> str:
-    return storage.read(path).decode()
 
 
 def _walk(name: str, feature: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -125,10 +120,10 @@ def _channels(image: dict[str, Any]) -> int | None:
 
 def _classes(folder: str, label: str, raw: dict[str, Any]) -> tuple[str, ...]:
     try:
-        names = _read_text(storage.join(folder, f"{label.replace('/', '.')}.labels.txt"))
+        names = storage.read(storage.join(folder, f"{label.replace('/', '.')}.labels.txt"))
     except FileNotFoundError:
         return tuple(str(i) for i in range(int(raw["numClasses"])))
-    return tuple(names.rstrip("\n").split("\n"))
+    return tuple(names.decode().rstrip("\n").split("\n"))
 
 
 def _shards(folder: str, info: dict[str, Any], split: dict[str, Any]) -> dict[str, int]:

@@ -33,7 +33,7 @@ GROUPS = {
             "imageshards.verification.command", "read a data set again, and name all that is wrong"
         ),
         "report": Command(
-            "imageshards.report.command",
+            "imageshards.reporting.command",
             "write a page with contact sheets, classes, shards, rejects",
         ),
         "duplicates": Command(

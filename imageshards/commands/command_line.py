@@ -57,8 +57,9 @@ def names_or_file(flag: str, text: str) -> tuple[str, ...]:
     return names
 
 
-def parse_path(flag: str, text: str) -> str:
+def parse_path(flag: str, path: str | os.PathLike[str]) -> str:
     """An absolute path, or the URI of a store, without a slash at the end."""
+    text = os.fspath(path)
     if not text.strip():
         raise UserError(f"{flag} received {text!r}; expected a path.")
     if text.startswith("file:///"):  # Beam has no file system of that name
@@ -137,11 +138,16 @@ def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
     except Exception as e:
         if isinstance(e, BrokenPipeError) and _nobody_reads():
             return EXIT_NOBODY_READS
-        known = user_error_in(e) or _not_installed(e)
+        known = as_user_error(e)
         if known is None:
             raise
         print(f"{program}: {known}", file=sys.stderr)
         return EXIT_USER_ERROR
+
+
+def as_user_error(e: Exception) -> UserError | None:
+    """The sentence for a user's mistake, or for an extra that is not installed; None for others."""
+    return user_error_in(e) or _not_installed(e)
 
 
 @contextlib.contextmanager

@@ -89,6 +89,8 @@ def check_option(kind: type, name: str, value: Any) -> None:
         raise _refused(flag, repr(value), f"one of {', '.join(map(str, option.choices))}")
     if value_type in _NUMBERS:
         _check_number(flag, value, value_type, option)
+    elif value_type is str and option.parse is None and not isinstance(value, str):
+        raise _refused(flag, repr(value), "a text")
 
 
 def _check_number(name: str, value: Any, value_type: type, limits: Option) -> None:

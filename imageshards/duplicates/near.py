@@ -45,14 +45,9 @@ def masks_for(hashes: np.ndarray, distance: int) -> list[int]:
 
 
 def near_pairs(hashes: np.ndarray, distance: int) -> np.ndarray:
-    """All pairs of hashes that differ in at most `distance` bits.
+    """All pairs of hashes, uint64 [n], that differ in at most `distance` (0 to 10) bits.
 
-    Args:
-        hashes: uint64 [n], each once.
-        distance: Most bits that differ, 0 to 10.
-
-    Returns:
-        uint64 [m, 2], the lower one first, in order and each pair once.
+    Each hash is there once; so is each pair, in order, the lower hash first: uint64 [m, 2].
 
     Raises:
         UserError: There are more pairs than anybody looks at.

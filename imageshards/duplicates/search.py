@@ -28,7 +28,7 @@ from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
 from imageshards.jpeg import can_draft, open_picture
-from imageshards.manifest import roles_of, shard_path, shards_of
+from imageshards.manifest import ONE, label_of, roles_of, shard_path, shards_of
 from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
 
@@ -55,6 +55,7 @@ def find_twins(
     """
     image = roles_of(manifest)["image"] or ""
     shards = [entry for _, entry in shards_of(manifest)]
+    label = label_of(manifest)
     of_originals = list(_hashes_of_originals(directory, manifest))
     hash_shard = functools.partial(_hash_shard, directory, image)
     hashed = storage.map_in_processes(hash_shard, shards, workers)
@@ -67,7 +68,7 @@ def find_twins(
     for shard, files, (hashes, known) in zip(shards, of_originals, of_pictures, strict=True):
         wanted = np.isin(files, originals) | (np.isin(hashes, pictures) & known)
         if wanted.any():
-            table = _rows(directory, shard, COLUMNS).filter(pa.array(wanted))
+            table = _rows(directory, shard, COLUMNS, label).filter(pa.array(wanted))
             column = pa.array(hashes[wanted], mask=~known[wanted])
             tables.append(table.append_column("dhash", column))
     twins = choose_twins(pa.concat_tables(tables), pairs) if tables else []
@@ -100,9 +101,11 @@ def _hashes_of_originals(directory: str, manifest: Mapping[str, Any]) -> Iterato
         yield np.frombuffer(bytes.fromhex(digits), ">u8")[::4].astype(np.uint64)
 
 
-def _rows(directory: str, entry: Mapping[str, Any], columns: list[str]) -> pa.Table:
-    schema = index_schema({})
-    wanted = pa.schema([schema.field(name) for name in columns])
+def _rows(
+    directory: str, entry: Mapping[str, Any], columns: list[str], label: str = ONE
+) -> pa.Table:
+    schema = index_schema({}, label)
+    wanted = pa.schema([schema.field(name) for name in columns if name in schema.names])
     return read_shard_index(directory, entry, wanted, "DIR").combine_chunks()
 
 
@@ -141,11 +144,10 @@ def _repeated(hashes: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def difference_hash(picture: Image.Image) -> int:
-    """The difference hash of a picture, 0 to 2**64 - 1; takes about 40 us for any size.
+    """The difference hash of an upright picture, `RGB` or `L`; takes about 40 us for any size.
 
-    Args:
-        picture: Upright, `RGB` or `L`. The bits go row by row from the top left, the first is the
-            highest; `(a ^ b).bit_count()` is the distance of two hashes.
+    Its 64 bits go row by row from the top left, the first is the highest; `(a ^ b).bit_count()` is
+    the distance of two hashes.
     """
     sampled = picture.resize(_SAMPLED_PX, Image.Resampling.NEAREST).convert("L")
     small = sampled.resize(_SIZE_PX, Image.Resampling.BILINEAR)

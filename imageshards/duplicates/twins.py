@@ -21,7 +21,8 @@ class Twin(NamedTuple):
     """An image that should go, since another one that stays shows the same.
 
     Attributes:
-        kept, other: Rows of the index, by column: the image that stays and the one that goes.
+        kept, other: Rows of the index, by column: the image that stays and the one that goes. The
+            names of several labels are one text.
         exact: Whether their original files are equal, byte for byte.
         distance: Bits in which the hashes of their pictures differ.
     """
@@ -52,8 +53,8 @@ def choose_twins(table: pa.Table, pairs: np.ndarray) -> list[Twin]:
     if there is one, else the nearest.
 
     Args:
-        table: `COLUMNS` of all records that may have a twin, and `dhash`, the hash of the picture,
-            null where there is none.
+        table: `COLUMNS` of all records that may have a twin, those that there are, and `dhash`, the
+            hash of the picture, null where there is none.
         pairs: uint64 [n, 2], different hashes that are near.
 
     Returns:
@@ -68,6 +69,8 @@ def choose_twins(table: pa.Table, pairs: np.ndarray) -> list[Twin]:
     kept_of_original: dict[str, dict[str, Any]] = {}
     twins = []
     for row in sorted(table.to_pylist(), key=_rank):
+        names = row.get("class_name", "")
+        row["class_name"] = names if isinstance(names, str) else ", ".join(names)
         dhash, original = row["dhash"], row["source_sha256"]
         kept = [kept_of_hash[h] for h in (dhash, *near.get(dhash, ())) if h in kept_of_hash]
         kept += [kept_of_original[original]] if original in kept_of_original else []

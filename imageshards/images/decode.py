@@ -12,14 +12,17 @@ import functools
 import importlib
 import io
 import logging
+import re
 import struct
 import warnings
 import zlib
 from typing import Any, NoReturn
 
 from PIL import Image, JpegImagePlugin
+from PIL.ImageCms import ImageCmsTransform
 
 from imageshards.errors import ImageError
+from imageshards.images.icc import srgb_transform
 from imageshards.images.options import ImageOptions
 from imageshards.jpeg import can_draft
 
@@ -39,24 +42,28 @@ _PILLOW_ERRORS = (
     AssertionError,
     EOFError,
     MemoryError,
-    NotImplementedError,
+    RuntimeError,
     struct.error,
     zlib.error,
     Image.DecompressionBombError,
 )
 
+# The brands in the first box of an AVIF and of a HEIC tell them apart: both may name `mif1`.
 _PLUGINS = (
-    (b"\x89PNG\r\n\x1a\n", "PngImagePlugin", "PngImageFile"),
-    (b"GIF87a", "GifImagePlugin", "GifImageFile"),
-    (b"GIF89a", "GifImagePlugin", "GifImageFile"),
-    (b"RIFF", "WebPImagePlugin", "WebPImageFile"),
-    (b"BM", "BmpImagePlugin", "BmpImageFile"),
-    (b"II*\0", "TiffImagePlugin", "TiffImageFile"),
-    (b"MM\0*", "TiffImagePlugin", "TiffImageFile"),
+    (rb"\x89PNG\r\n\x1a\n", "PIL.PngImagePlugin", "PngImageFile"),
+    (rb"GIF8[79]a", "PIL.GifImagePlugin", "GifImageFile"),
+    (rb"RIFF.{4}WEBP", "PIL.WebPImagePlugin", "WebPImageFile"),
+    (rb"BM", "PIL.BmpImagePlugin", "BmpImageFile"),
+    (rb"II\*\0|MM\0\*", "PIL.TiffImagePlugin", "TiffImageFile"),
+    (rb".{4}ftyp(.{4}){0,9}avi[fs]", "PIL.AvifImagePlugin", "AvifImageFile"),
+    (rb".{4}ftyp(.{4}){0,9}(hei[cxms]|m[is]f1)", "pillow_heif", "HeifImageFile"),
 )
 
+# What Pillow, libavif and libheif say where a file ends too early.
+_ENDED = "truncated|end of file|cannot read full meta box"
+
 _UNSUPPORTED = (
-    (4, b"ftyp", "HEIF, AVIF or a video"),
+    (4, b"ftyp", "A video or a raw picture"),
     (4, b"jP  \r\n\x87\n", "JPEG 2000"),
     (0, b"\xffO\xffQ", "JPEG 2000"),
     (0, b"\xff\x0a", "JPEG XL"),
@@ -98,6 +105,7 @@ class Source:
         is_upright: Whether `image` is upright already (Pillow turns TIFFs itself).
         notes: What will be normalised.
         can_draft: Whether `load_pixels` can decode to a fraction of the size.
+        transform: What converts its pixels to sRGB, where they are of another space.
     """
 
     image: Image.Image
@@ -106,6 +114,7 @@ class Source:
     is_upright: bool
     notes: list[str]
     can_draft: bool = False
+    transform: ImageCmsTransform | None = None
 
 
 def open_source(data: bytes, options: ImageOptions) -> Source:
@@ -123,15 +132,18 @@ def open_source(data: bytes, options: ImageOptions) -> Source:
             "too_many_bytes", f"{len(data)} bytes; at most {options.max_bytes} are accepted."
         )
     try:
-        if data.startswith(b"\xff\xd8"):
-            return _open_jpeg(data, options)
-        return _open_other(data, options)
+        is_jpeg = data.startswith(b"\xff\xd8")
+        source = _open_jpeg(data, options) if is_jpeg else _open_other(data, options)
+        _note_profile(source, options)
+        return source
     except _PILLOW_ERRORS as e:
         _reject(e)
 
 
 def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
     """Decodes to `L`, `RGB`, `LA` or `RGBA`, as stored unless `source.is_upright`.
+
+    To `CMYK` where `source.transform`, which is to be applied yet, takes that.
 
     Args:
         source: From `open_source`.
@@ -142,14 +154,15 @@ def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
     Raises:
         ImageError: As `open_source`.
     """
-    image = source.image
+    image, grey = source.image, grey and not source.transform
     try:
         if source.can_draft and (shrink > 1 or grey):
             width, height = image.size
             size = (width // shrink, height // shrink) if shrink > 1 else None
             image.draft("L" if grey else None, size)
         image.load()
-        return _working(image, grey)
+        inks = source.transform and image.mode == "CMYK"
+        return image if inks else _working(image, grey)
     except _PILLOW_ERRORS as e:
         _reject(e)
 
@@ -187,14 +200,19 @@ def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
 
 
 def _open_other(data: bytes, options: ImageOptions) -> Source:
-    for magic, module, name in _PLUGINS:
-        if data.startswith(magic) and (magic != b"RIFF" or data[8:12] == b"WEBP"):
-            plugin = getattr(importlib.import_module(f"PIL.{module}"), name)
-            break
-    else:
+    found = next((row for row in _PLUGINS if re.match(row[0], data, re.DOTALL)), None)
+    if found is None:
         _reject_unknown(data)
-    if module == "TiffImagePlugin":
+    _, module, name = found
+    if module == "PIL.TiffImagePlugin":
         _quieten_libtiff()
+    try:
+        plugin = getattr(importlib.import_module(module), name)
+    except ImportError as e:
+        raise ImageError(
+            "unsupported_format",
+            "HEIC, for which every machine that decodes needs pip install 'imageshards[heif]'.",
+        ) from e
     image: Any = plugin(io.BytesIO(data))
     _check_pixels(image, options)
     notes = ["not_jpeg"]
@@ -203,12 +221,21 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     tiff = image.format == "TIFF"
     orientation = _known_orientation(image.tag_v2.get(ORIENTATION_TAG)) if tiff else 1
     image.load()
-    # A PNG may carry its EXIF after its pixels.
+    # A PNG may carry its EXIF after its pixels. Where an AVIF's box says that it is turned, Pillow
+    # puts that there, and does not turn it; libheif turns what it decodes, and says 1 there.
     if not tiff and image.info.get("exif"):
         orientation = exif_orientation(image.info["exif"])
     if _is_animated(image):
         notes.append("animated")
     return Source(image, image.format, orientation, tiff, _notes(image, orientation, notes))
+
+
+def _note_profile(source: Source, options: ImageOptions) -> None:
+    profile, note = source.image.info.get("icc_profile"), "icc_profile_dropped"
+    if profile and options.icc == "convert":
+        source.transform, note = srgb_transform(profile, source.image.mode)
+    if profile:
+        source.notes.append(note)
 
 
 def _known_orientation(orientation: object) -> int:
@@ -271,8 +298,6 @@ def _notes(image: Image.Image, orientation: int, notes: list[str]) -> list[str]:
         notes.append("palette")
     if mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in info:
         notes.append("alpha")
-    if info.get("icc_profile"):
-        notes.append("icc_profile_dropped")
     return notes
 
 
@@ -301,7 +326,7 @@ def _reject_unknown(data: bytes) -> NoReturn:
         if data.startswith(magic, offset):
             raise ImageError(
                 "unsupported_format",
-                f"{name}; expected JPEG, PNG, WebP, GIF, BMP or TIFF: convert the file first.",
+                f"{name}; expected JPEG, PNG, WebP, AVIF, HEIC, GIF, BMP or TIFF: convert it.",
             )
     raise ImageError("not_an_image", f"No known image begins with the bytes {data[:12]!r}.")
 
@@ -313,9 +338,11 @@ def _reject(error: BaseException) -> NoReturn:
         code = "too_many_pixels"
     elif isinstance(error, MemoryError):
         code = "out_of_memory"
+    elif "not installed" in text:  # of AVIF, where Pillow was built without it
+        code = "unsupported_format"
     elif "cannot handle" in text or "unsupported" in text.lower() or "unknown pixel mode" in text:
         code = "unsupported_mode"
-    elif "truncated" in text.lower() or isinstance(error, EOFError) or ended_early:
+    elif re.search(_ENDED, text, re.IGNORECASE) or isinstance(error, EOFError) or ended_early:
         code = "truncated"
     else:
         code = "corrupt"

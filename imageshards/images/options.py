@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import math
 import re
 from collections.abc import Mapping
@@ -17,8 +18,12 @@ FILTERS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest")
 SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
 COLORSPACES = ("rgb", "grey")
 BBOX_FRAMES = ("stored", "upright")
-# Of files that are taken from folders, unless a build is told others.
-EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+ICC = ("convert", "drop")
+# Of files that are taken from folders, unless a build is told others: those that can be read here.
+EXTENSIONS = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif",
+    *((".heic", ".heif") if importlib.util.find_spec("pillow_heif") else ()),
+)  # fmt: skip
 
 
 def is_hidden(below: str) -> bool:
@@ -71,6 +76,9 @@ class ImageOptions:
     background: Annotated[tuple[int, int, int], Option(
         "under transparent pixels and around padded pictures (default: ffffff)",
         parse=parse_color, metavar="RRGGBB")] = (255, 255, 255)
+    icc: Annotated[str, Option(
+        "convert: colours of pictures with an ICC profile become sRGB; drop: they are taken as if "
+        "they were", choices=ICC)] = "convert"
     only_shrink: Annotated[bool, Option("never enlarge a picture")] = False
     max_pixels: Annotated[int, Option(
         "larger pictures are rejected undecoded, in MPX (default: 100)", flag="max_image_mpx",
@@ -119,6 +127,8 @@ class ImageOptions:
         Raises:
             UserError, ValueError, TypeError: They are none.
         """
+        # Data sets from before there was the option, and those of others, left profiles alone.
+        image = {"icc": "drop", **image}
         said = {f.name: image[f.name] for f in dataclasses.fields(cls) if f.name in image}
         # Of records that others wrote only their size is known, `exact`, if they share one.
         mode = image.get("mode", "none")

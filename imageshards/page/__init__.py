@@ -1,4 +1,5 @@
-"""One report kit for both programs: pages from templates, bar and line charts, contact sheets.
+"""One report kit for both programs: pages from templates, charts of bars, lines and points, contact
+sheets.
 
 `style.css` and the templates `base.jinja` (the page around the sections) and `kit.jinja`
 (tables, tiles, charts) lie beside this file. jinja2 and Pillow are loaded when something is
@@ -8,6 +9,7 @@ drawn.
 from imageshards.page.charts import Chart as Chart
 from imageshards.page.charts import histogram as histogram
 from imageshards.page.charts import line_chart as line_chart
+from imageshards.page.charts import scatter_chart as scatter_chart
 from imageshards.page.page import Meter as Meter
 from imageshards.page.page import Rows as Rows
 from imageshards.page.page import number as number

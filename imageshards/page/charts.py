@@ -11,6 +11,8 @@ from imageshards.page.page import number
 
 # Lines between few points look like many, so up to this number the points are shown, too.
 MAX_DOTS = 30
+# More would hide each other, and make the page large.
+MAX_POINTS = 2000
 # Axes end at one of these times a power of ten: their halves are easy to read, too.
 _ROUND = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
 # Steps of an axis that does not begin at zero.
@@ -45,7 +47,8 @@ class Line(NamedTuple):
 
     Attributes:
         name: For the legend.
-        kind: How the style sheet draws it: `front`, `back`, or `best` for a point that stands out.
+        kind: How the style sheet draws it: `front`, `back`, `cloud` for points that are not joined,
+            or `best` for a point that stands out.
         path: In SVG, in percent from the left and from the top.
         dots: The points that are shown.
     """
@@ -57,7 +60,7 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Bars side by side, from zero, or lines over numbered steps; macros of `kit.jinja` set them.
+    """Bars from zero, lines over numbered steps, or points; macros of `kit.jinja` set them.
 
     Attributes:
         title, subtitle: Its heading.
@@ -143,7 +146,8 @@ def line_chart(
     found = {name: values for name, values in finite.items() if set(values) != {None}}
     if not found:
         return None
-    shown = [v for values in found.values() for v in values if v is not None]
+    known = {name: [v for v in values if v is not None] for name, values in found.items()}
+    shown = [v for values in known.values() for v in values]
     bottom, top = _axis(min(shown), max(shown), least)
 
     def across(step: int) -> float:
@@ -164,7 +168,7 @@ def line_chart(
         drawn.append(Line(name, kind, _path(dots), seen))
     if best and best[1] in found and (mark := dot(*best[1:])):
         drawn.append(Line(best[0], "best", "", [mark]))
-    courses = [f"{name} {_course(values, unit)}" for name, values in found.items()]
+    courses = [f"{name} {unit(v[0])} to {unit(v[-1])}" for name, v in known.items()]
     return Chart(
         title,
         subtitle,
@@ -175,6 +179,35 @@ def line_chart(
     )
 
 
+def scatter_chart(
+    title: str, subtitle: str, across: Sequence[float], up: Sequence[float]
+) -> Chart | None:
+    """Points on two axes of the same scale, and the line where both values are equal.
+
+    Points without two finite values are left out; None where none is left. Of more than
+    `MAX_POINTS` some are shown, evenly taken.
+    """
+    pairs = [(x, y) for x, y in zip(across, up, strict=True) if math.isfinite(x + y)]
+    if not pairs:
+        return None
+    bottom, top = _axis(min(map(min, pairs)), max(map(max, pairs)), None)
+    every = -(-len(pairs) // MAX_POINTS)
+    seen = [[100 * (v - bottom) / (top - bottom) for v in pair] for pair in pairs[::every]]
+    some = f", every {every}th of them shown" if every > 1 else ""
+    scale = _scale(bottom, top, number)
+    return Chart(
+        title,
+        subtitle,
+        f"{title}, {subtitle}, {scale[2]} to {scale[0]}: {number(len(pairs))} points{some}.",
+        scale,
+        list(zip((0.0, 50.0, 100.0), reversed(scale), strict=True)),
+        lines=[
+            Line("equal", "back", "M0 100L100 0", ()),
+            Line("points", "cloud", "".join(f"M{x:.4g} {100 - y:.4g}h0" for x, y in seen), ()),
+        ],
+    )
+
+
 def _path(dots: Sequence[Dot | None]) -> str:
     """A line through points, interrupted where there is none."""
     path, pen = "", "M"
@@ -182,11 +215,6 @@ def _path(dots: Sequence[Dot | None]) -> str:
         path += f"{pen}{dot.at}" if dot else ""
         pen = "L" if dot else "M"
     return path
-
-
-def _course(values: Sequence[float | None], unit: Unit) -> str:
-    finite = [value for value in values if value is not None]
-    return f"{unit(finite[0])} to {unit(finite[-1])}"
 
 
 def _axis(low: float, high: float, least: float | None) -> tuple[float, float]:

@@ -60,8 +60,9 @@ def _environment(room: str) -> jinja2.Environment:
 
 
 def number(value: float) -> str:
-    """1234567 → "1,234,567"."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    """1234567 → "1,234,567", and 12345.6 → "12,346", but 1.23456 → "1.235"."""
+    is_whole = isinstance(value, int) or 1e4 <= abs(value) < 1e15
+    return f"{value:,.0f}" if is_whole else f"{value:,.4g}"
 
 
 def size(size_bytes: float) -> str:

@@ -48,12 +48,9 @@ def data_uri(picture: Image.Image) -> str:
 def contact_sheet(
     pictures: Sequence[Image.Image], captions: Sequence[str], side_px: int
 ) -> Image.Image:
-    """Pictures in rows of `COLUMNS`, a line of text under each, as a picture in RGB.
+    """Pictures in rows of `COLUMNS`, a line of text under each, cut where there is no room.
 
-    Args:
-        pictures: RGB, none larger than `side_px`, the sides of a picture's place.
-        captions: One per picture; cut where there is no room.
-        side_px: In pixels.
+    All are RGB, none is larger than `side_px`, the sides of a picture's place.
     """
     from PIL import Image, ImageDraw
 

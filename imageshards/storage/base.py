@@ -6,7 +6,6 @@ import abc
 import contextlib
 import operator
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, BinaryIO, NamedTuple
@@ -130,11 +129,6 @@ class Backend(abc.ABC):
         with self.open_read(path) as file:
             file.seek(start)
             return file.read(end - start)
-
-    def download(self, path: str, local_path: str) -> None:
-        """Writes a file of this machine from an object; it appears whole or not at all."""
-        with self.open_read(path) as source, write_whole(local_path) as file:
-            shutil.copyfileobj(source, file, RANGE_BYTES)
 
     @abc.abstractmethod
     def stat(self, path: str) -> Stat | None:

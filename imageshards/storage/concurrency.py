@@ -7,6 +7,8 @@ import concurrent.futures
 import multiprocessing
 import os
 import signal
+import sys
+import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -21,9 +23,7 @@ _AT_ONCE = 16
 
 def available_cores() -> int:
     """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def map_concurrently(
@@ -68,9 +68,17 @@ def map_in_processes(
         return
     # Not fork: the caller may run threads of Beam or TensorFlow.
     context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(workers, context, _ignore_interrupt)
+    # Ctrl-C reaches all processes of a terminal; the first one ends the others.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    pool = concurrent.futures.ProcessPoolExecutor(workers, context, signal.signal, ignore)
+    # They begin here, and would run the main module again: a script without a guard.
+    main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
     try:
-        yield from pool.map(function, tasks)
+        results = pool.map(function, tasks)
+    finally:
+        sys.modules["__main__"] = main
+    try:
+        yield from results
     except BrokenProcessPool as e:
         raise UserError(
             "A process that reads shards was killed, most likely for lack of memory; run it again "
@@ -78,11 +86,6 @@ def map_in_processes(
         ) from e
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _ignore_interrupt() -> None:
-    """Ctrl-C reaches all processes of a terminal; the first one ends the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def shared_memory(num_bytes: int) -> int:

@@ -30,9 +30,7 @@ _MAX_ERROR_BYTES = 64 << 10
 class DirectReader:
     """Connections to one host, kept from request to request; may be used by many threads.
 
-    Args:
-        base_url: Scheme, host and port.
-        trusted: File or folder of certificates to trust; None to look at nobody's.
+    `trusted` is a file or folder of certificates; without it nobody's are looked at.
     """
 
     def __init__(self, base_url: str, trusted: str | None = None):

@@ -16,13 +16,14 @@ import glob as local_glob
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import Backend, Stat, write_whole
+from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
 from imageshards.storage.concurrency import map_concurrently
 from imageshards.storage.local import LocalBackend
 
@@ -31,7 +32,6 @@ _MAGIC = re.compile(r"[*?\[]")
 _backends: dict[str, Backend] = {}
 
 
-# What another program adds by `extend`.
 _settings_of: Callable[[str], Mapping[str, Any]] | None = None
 _other_backend: Callable[[str], Backend | None] | None = None
 
@@ -40,11 +40,8 @@ def extend(
     settings_of: Callable[[str], Mapping[str, Any]],
     new_backend: Callable[[str], Backend | None],
 ) -> None:
-    """Adds what another program knows of stores.
-
-    Args:
-        settings_of: Takes `gs` or `s3`, and returns what its client is told beside the environment.
-        new_backend: Takes a scheme that is not known here, and returns its `Backend`, or None.
+    """Adds what another program knows of stores: what the client for `gs` or `s3` is told beside
+    the environment, and the backend for a scheme that is not known here, or None.
     """
     global _settings_of, _other_backend
     _settings_of, _other_backend = settings_of, new_backend
@@ -104,12 +101,8 @@ def _new_backend(scheme: str, path: str) -> Backend:
 
 
 def check_bucket(path: str, flag: str, must_list: bool = True) -> None:
-    """Finds out at once, with few requests, whether the bucket of a path can be used.
-
-    Args:
-        path, flag: A path in it, and the flag that gave it, for the message.
-        must_list: Whether a bucket whose names must not be listed is refused; objects of it
-            may still be readable.
+    """Finds out at once, with few requests, whether the bucket of a path, which `flag` gave, can be
+    used. Without `must_list` its names need not be listed: its objects may still be readable.
 
     Raises:
         StorageError: No such bucket, no rights to it, no credentials, or a package is missing.
@@ -183,26 +176,22 @@ def open_write(path: str) -> Iterator[IO[bytes]]:
 class AtomicFile:
     """What is written to `local_path` is at `path` after `commit`; without `commit` it is deleted.
 
-    Args:
-        path: Where the file is to be.
-        beside: On this machine, what the file is beside until then, if not `path`.
+    On this machine the file is beside `path` until then, or beside another one.
     """
 
     def __init__(self, path: str, beside: str = ""):
         self.path = path
         self.local_path = f"{beside or path}.tmp-{uuid.uuid4().hex[:8]}"
-        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> AtomicFile:
         if not is_local(self.path):
-            folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
-            self.local_path = os.path.join(folder, name_of(self.path))
+            descriptor, self.local_path = tempfile.mkstemp(prefix="imageshards-")
+            os.close(descriptor)
         return self
 
     def __exit__(self, *error: object) -> None:
         with contextlib.suppress(OSError):  # mostly, it has its final name by now
             os.unlink(self.local_path)
-        self._stack.close()
 
     def commit(self) -> str:
         """Moves or sends the closed file to `path`; returns its version in a store.
@@ -308,13 +297,9 @@ def copy(source: str, target: str) -> None:
         here.copy(source, target)
     elif is_local(source):
         there.upload(source, target)
-    elif is_local(target):
-        here.download(source, target)
     else:
-        with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
-            between = os.path.join(folder, "copy")
-            here.download(source, between)
-            there.upload(between, target)
+        with here.open_read(source) as stored, open_write(target) as file:
+            shutil.copyfileobj(stored, file, RANGE_BYTES)
 
 
 def link(source: str, target: str) -> None:

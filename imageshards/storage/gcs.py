@@ -118,8 +118,6 @@ class GcsBackend(ObjectStore):
         return f"the service account {name}" if name else "the credentials in use"
 
     def remedy(self, kind: str) -> str:
-        if kind == "missing":
-            return "fix the name, or create the bucket"
         if kind == "unreachable":
             return "fix the network, its proxy (https_proxy), or STORAGE_EMULATOR_HOST"
         if self.is_anonymous or kind == "credentials":

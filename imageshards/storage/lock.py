@@ -111,8 +111,7 @@ class OutputLock(abc.ABC):
     def _take(self) -> None:
         """Takes the lock, or raises."""
 
-    @abc.abstractmethod
-    def renew(self) -> None:
+    def renew(self) -> None:  # noqa: B027  # the kernel knows that a process lives
         """Keeps the lock from now on, by a thread if need be: call it after the last fork."""
 
     @abc.abstractmethod
@@ -151,9 +150,6 @@ class FileLock(OutputLock):
         self._file.truncate(0)
         self._file.write(json.dumps(self._holder).encode())
 
-    def renew(self) -> None:
-        """Nothing to do: the kernel knows that this process lives."""
-
     def fileno(self) -> int:
         return int(self._file.fileno())
 
@@ -169,29 +165,24 @@ class FileLock(OutputLock):
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         self._file = open(self.path, "a+b", buffering=0)
         deadline = time.monotonic() + _ORPHANS_SEC
-        while not self._try_lock():
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
             self._file.seek(0)
             holder = _parse_holder(self._file.read())
-            if _has_ended(holder):
-                if time.monotonic() < deadline:
-                    time.sleep(0.05)
-                    continue
+            if not _has_ended(holder):
+                raise UserError(
+                    f"⟦--output⟧ {self._output!r} is in use by another job ({_who(holder)}); wait "
+                    "for it to end, or choose another folder."
+                )
+            if time.monotonic() >= deadline:
                 raise UserError(
                     f"⟦--output⟧ {self._output!r} is still held by worker processes of a job that "
                     f"was killed (process {holder['pid']}); end them (`ps` shows them with the "
                     "command of that job), then run the same command again to resume."
                 )
-            raise UserError(
-                f"⟦--output⟧ {self._output!r} is in use by another job ({_who(holder)}); wait for "
-                "it to end, or choose another folder."
-            )
-
-    def _try_lock(self) -> bool:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+            time.sleep(0.05)
 
 
 class _Found(NamedTuple):
@@ -204,10 +195,6 @@ class _Found(NamedTuple):
 
 class Lease(OutputLock):
     """An object of a store whose content names its holder, renewed by conditional writes.
-
-    Args:
-        path: The object.
-        times: When it is renewed, and when it counts as lost.
 
     Raises:
         LeaseLostError: On leaving, if it was lost meanwhile; the main thread was then
@@ -352,12 +339,10 @@ class Lease(OutputLock):
 
 
 def join_job(path: str, fd: int) -> None:
-    """Makes this process a part of the job that started it and holds a lock.
+    """Makes this process a part of the job that started it and holds the lock of a path.
 
-    Args:
-        path: The lock's.
-        fd: A copy of its `fileno()`. The kernel's lock is held until it is closed, too; by a lease
-            this process sees how long it may write.
+    `fd` is a copy of the lock's `fileno()`. The kernel's lock is held until it is closed, too; by a
+    lease this process sees how long it may write.
     """
     if files.is_local(path):
         return

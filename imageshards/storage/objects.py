@@ -7,10 +7,11 @@ the first is an `OSError` and the caller goes on, the second a `StorageError` th
 from __future__ import annotations
 
 import abc
-import collections
 import contextlib
 import errno
 import io
+import itertools
+import operator
 import os
 import threading
 import time
@@ -87,7 +88,7 @@ class ObjectStore(Backend):
 
     @abc.abstractmethod
     def remedy(self, kind: str) -> str:
-        """What to do about an error of a bucket."""
+        """What to do about an error of a bucket that exists."""
 
     @abc.abstractmethod
     def list_pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[list[Stat]]:
@@ -184,7 +185,9 @@ class ObjectStore(Backend):
             "credentials": f"cannot be used with {account} ({error.text})",
             "unreachable": f"cannot be reached ({error.text})",
         }.get(error.kind, f"cannot be used ({error.text})")
-        return StorageError(f"{what} {found}; {self.remedy(error.kind)}.")
+        missing = error.kind == "missing"
+        remedy = "fix the name, or create the bucket" if missing else self.remedy(error.kind)
+        return StorageError(f"{what} {found}; {remedy}.")
 
     def check_bucket(self, path: str, flag: str, must_list: bool) -> None:
         bucket, name = split_uri(path)
@@ -236,13 +239,10 @@ class ObjectStore(Backend):
         return data
 
     def delete(self, paths: Iterable[str]) -> None:
-        names: dict[str, list[str]] = collections.defaultdict(list)
-        for path in paths:
-            bucket, name = split_uri(path)
-            names[bucket].append(name)
-        for bucket, all_of_it in names.items():
-            for start in range(0, len(all_of_it), self.deleted_at_once):
-                some = all_of_it[start : start + self.deleted_at_once]
+        for bucket, found in itertools.groupby(map(split_uri, paths), operator.itemgetter(0)):
+            names = [name for _, name in found]
+            for start in range(0, len(names), self.deleted_at_once):
+                some = names[start : start + self.deleted_at_once]
                 with self.translate_errors(f"{self.scheme}://{bucket}/{some[0]}"):
                     self.delete_objects(bucket, some)
 
@@ -304,10 +304,7 @@ class _ObjectReader(io.RawIOBase):
         return len(data)
 
     def readall(self) -> bytes:
-        pieces = []
-        while piece := self._read(RANGE_BYTES):
-            pieces.append(piece)
-        return b"".join(pieces)
+        return b"".join(iter(lambda: self._read(RANGE_BYTES), b""))
 
     def _read(self, size: int) -> bytes:
         end = min(self._position + size, self._size_bytes)

@@ -132,8 +132,6 @@ class S3Backend(ObjectStore):
         return None if key is None else f"the access key {key}"
 
     def remedy(self, kind: str) -> str:
-        if kind == "missing":
-            return "fix the name, or create the bucket"
         if kind == "unreachable":
             return "fix the endpoint (AWS_ENDPOINT_URL, --s3_endpoint_url) or the network"
         if self._credentials is None:

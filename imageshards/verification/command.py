@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -31,9 +32,9 @@ CHECKS = {
 }
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Verdict:
-    """What was found.
+    """What was found; its text is what the command prints.
 
     Attributes:
         problems: In the order of `CHECKS`, then of the shards.
@@ -59,8 +60,34 @@ class Verdict:
         """Number of problems of every check that has any."""
         return Counter(problem.check for problem in self.problems)
 
+    def __repr__(self) -> str:
+        """The table of checks, the problems and the notes, for a terminal."""
+        from imageshards.progress import text_table
 
-def verify(directory: str, workers: int | None = None, show_progress: bool = False) -> Verdict:
+        # What is missing or damaged hides what else may be wrong with it.
+        well = "ok where read" if {"files", "index"} & self.found.keys() else "ok"
+        rows = [
+            (check, f"{self.found[check]} wrong" if self.found[check] else well, what)
+            for check, what in CHECKS.items()
+        ]
+        lines = [text_table(("check", "result", "what was looked at"), rows, texts=(0, 1, 2)), ""]
+        lines.extend(problem.message for problem in self.problems)
+        lines.extend(f"Note: {note}" for note in self.notes)
+        outcome = "All is well" if self.ok else counted(len(self.problems), "problem")
+        lines.append(
+            f"{outcome}: {counted(self.num_records, 'record')}, {self.num_bytes / 1e6:.1f} MB in "
+            f"{counted(self.num_shards, 'shard')} read, {self.seconds:.1f} s."
+        )
+        if not self.ok:
+            lines.append(
+                "To fix it, copy the files anew, or build the data set again with --overwrite."
+            )
+        return "\n".join(lines)
+
+
+def verify(
+    directory: str | os.PathLike[str], workers: int | None = None, show_progress: bool = False
+) -> Verdict:
     """Reads a data set again, whole.
 
     Args:
@@ -109,31 +136,6 @@ def verify(directory: str, workers: int | None = None, show_progress: bool = Fal
     )
 
 
-def text_of(verdict: Verdict) -> str:
-    """The table of checks, the problems and the notes, for a terminal."""
-    from imageshards.progress import text_table
-
-    # What is missing or damaged hides what else may be wrong with it.
-    well = "ok where read" if {"files", "index"} & verdict.found.keys() else "ok"
-    rows = [
-        (check, f"{verdict.found[check]} wrong" if verdict.found[check] else well, what)
-        for check, what in CHECKS.items()
-    ]
-    lines = [text_table(("check", "result", "what was looked at"), rows, texts=(0, 1, 2)), ""]
-    lines.extend(problem.message for problem in verdict.problems)
-    lines.extend(f"Note: {note}" for note in verdict.notes)
-    outcome = "All is well" if verdict.ok else counted(len(verdict.problems), "problem")
-    lines.append(
-        f"{outcome}: {counted(verdict.num_records, 'record')}, {verdict.num_bytes / 1e6:.1f} MB in "
-        f"{counted(verdict.num_shards, 'shard')} read, {verdict.seconds:.1f} s."
-    )
-    if not verdict.ok:
-        lines.append(
-            "To fix it, copy the files anew, or build the data set again with --overwrite."
-        )
-    return "\n".join(lines)
-
-
 def json_of(verdict: Verdict) -> str:
     """All of a verdict for programs."""
     document = {
@@ -166,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.workers is not None and args.workers < 1:
             raise UserError(f"--workers received {args.workers}; expected at least 1.")
         verdict = verify(args.directory, args.workers, show_progress=True)
-        print(json_of(verdict) if args.json else text_of(verdict))
+        print(json_of(verdict) if args.json else verdict)
         return 0 if verdict.ok else 1
 
     return command_line.run("imageshards verify", body)

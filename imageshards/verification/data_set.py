@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.errors import IndexDamageError
@@ -13,17 +13,24 @@ from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import (
     IMAGE_FEATURE,
     INDEX_NAME,
+    NONE,
+    ONE,
     QUARANTINE_NAME,
     REJECTS_NAME,
     SHARD_NAME,
     TRANSFORM_NAME,
+    label_of,
     read_rejects,
+    record_features,
     shard_name,
     shards_of,
 )
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
 from imageshards.verification.shard import Problem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Of a key that several records have.
 _MAX_PLACES = 5
@@ -38,7 +45,8 @@ def data_set_problems(directory: str, manifest: Mapping[str, Any]) -> Iterator[P
     }
     if "adopted" not in manifest:
         # Others name and fill their shards as they like, and have other files beside them.
-        phrases |= {"balance": balance_problems(manifest), "files": missing_files(directory)}
+        files = missing_files(directory, manifest)
+        phrases |= {"balance": balance_problems(manifest), "files": files}
         yield from unlisted_files(manifest, directory)
     for check, found in phrases.items():
         yield from (Problem(check, f"{phrase}.") for phrase in found)
@@ -47,13 +55,14 @@ def data_set_problems(directory: str, manifest: Mapping[str, Any]) -> Iterator[P
 
 def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Where a manifest disagrees with itself, as phrases."""
+    label = label_of(manifest)
     for split, entry in manifest["splits"].items():
         shards = entry["shards"]
         for number, shard in enumerate(shards):
             expected = f"{split}-{number:05d}-of-{len(shards):05d}.tfrecord"
             if "adopted" not in manifest and shard["file"] != expected:
                 yield f"shard {number} of split {split!r} is {shard['file']!r}, not {expected!r}"
-            if sum(shard["classes"].values()) != shard["num_records"]:
+            if label == ONE and sum(shard["classes"].values()) != shard["num_records"]:
                 yield f"the classes of {shard['file']} do not add up to its num_records"
         total = sum(shard["num_records"] for shard in shards)
         if total != entry["num_records"]:
@@ -107,8 +116,9 @@ def index_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[Prob
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    schema = index_schema({})
-    schema = pa.schema([schema.field(name) for name in ("key", "class_name", "shard", "record")])
+    schema = index_schema({}, label_of(manifest))
+    columns = [n for n in ("key", "class_name", "shard", "record") if n in schema.names]
+    schema = pa.schema([schema.field(name) for name in columns])
 
     def rows(shard: Mapping[str, Any]) -> pa.Table | str:
         try:
@@ -124,7 +134,7 @@ def index_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[Prob
             yield Problem("index", f"{name}: its {shard['index']['file']} {found}.", name)
             continue
         tables.append(found)
-        held, said = Counter(found["class_name"].to_pylist()), Counter(shard["classes"])
+        held, said = Counter(_labels_in(found)), Counter(shard["classes"])
         for each in sorted({*held, *said}):
             if held[each] != said[each]:
                 what = f"it holds {counted(held[each], 'record')} of class {each!r}"
@@ -141,6 +151,17 @@ def index_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[Prob
         shown = "; ".join(f"{file}, record {record}" for file, record in held_by[:_MAX_PLACES])
         message = f"The key {key!r} is held by {len(held_by)} records: {shown}."
         yield Problem("keys", message, *held_by[0])
+
+
+def _labels_in(table: pa.Table) -> list[str]:
+    """The class names of all rows, those with several labels one after the other."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if "class_name" not in table.column_names:
+        return []
+    names = table["class_name"]
+    return (pc.list_flatten(names) if pa.types.is_list(names.type) else names).to_pylist()
 
 
 def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
@@ -202,11 +223,13 @@ def _originals_problems(directory: str, total: int, keeps_bytes: bool) -> Iterat
         yield f"the quarantine lacks the original bytes of {counted(without, 'reject')}"
 
 
-def missing_files(directory: str) -> Iterator[str]:
+def missing_files(directory: str, manifest: Mapping[str, Any]) -> Iterator[str]:
     """What every data set has beside its shards and this one lacks, as phrases."""
     for name in ("features.json", "dataset_info.json"):
         if not storage.exists(storage.join(directory, name)):
             yield f"{name} is missing"
+    if manifest["features"] == record_features(NONE):
+        return  # without labels and extra columns there is nothing to transform
     for name in ("transform_fn", "transformed_metadata"):
         if not storage.is_folder(storage.join(directory, TRANSFORM_NAME, name)):
             yield f"{TRANSFORM_NAME}/{name} is missing"

@@ -95,7 +95,10 @@ def test_a_flag_changes_its_option_and_no_other():
     changes = CHANGES | plain_changes()
     for flags, change in changes.items():
         after = flat(cli.parse([*BASE, *flags])[0])
-        assert {name: v for name, v in after.items() if v != before[name]} == dict([change]), flags
+        wanted = dict([change])
+        if flags[0] == "--label_separator":
+            wanted["source.label"] = "several"  # what else would it separate?
+        assert {name: v for name, v in after.items() if v != before[name]} == wanted, flags
     actions = cli.make_parser()._actions
     known = {string for action in actions for string in action.option_strings}
     assert known - {"-h", "--help", "--version", "--image_size"} == {flags[0] for flags in changes}
@@ -103,7 +106,7 @@ def test_a_flag_changes_its_option_and_no_other():
     by_the_build = {
         "plan.pinned_classes", "image.height_px", "image.width_px", "copied",
         "source.fingerprint", "source.read_from", "source.keeps_splits", "source.input",
-        "source.record_columns", "source.tells_given_splits",
+        "source.record_columns", "source.record_label", "source.tells_given_splits",
     }  # fmt: skip
     assert set(before) - by_the_build == {path for path, _ in changes.values()}
 

@@ -9,7 +9,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline.images import process_pool
-from beam_pipeline.options import ImageOptions, PlanOptions
+from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.transforms import PlanShards
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
@@ -79,11 +79,13 @@ def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, monkeypatch):
     # Processes that another test's pipeline has started have the usual decoder.
     monkeypatch.setattr(process_pool, "_own", None)
     refs = [ImageRef(p.name, str(p), p.parent.name, "train") for p in sorted(photos.glob("*/*"))]
-    image = ImageOptions(height_px=32, width_px=32)
+    options = ShardOptions(
+        image=ImageOptions(height_px=32, width_px=32), plan=PlanOptions(num_shards={"train": 2})
+    )
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
         batches = pipeline | beam.Create([RefBatch(refs)])
-        planned = batches | PlanShards(PlanOptions(num_shards={"train": 2}), image)
-        planned.units | WriteBalancedTFRecord(f"{tmp_path}/set/", image=image)
+        planned = batches | PlanShards(options)
+        planned.units | WriteBalancedTFRecord(f"{tmp_path}/set/", options)
     found = [record for path in (tmp_path / "set").glob("train-*") for record in read(path)]
     assert len(found) == 24
     rejected = [r for path in (tmp_path / "set" / "quarantine").iterdir() for r in read(path)]

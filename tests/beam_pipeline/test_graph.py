@@ -33,6 +33,8 @@ SIDE_EFFECTS = re.compile(
     r"Analyse/(Analyse|Transform)/"
     r"(Instrument|WaitAndClear|PrepareToClear|Create\w+TensorRepresentations|MapToTensor"
     r"|MakeCheapBarrier|CreateSavedModel.*/Count/)"
+    # Rejects as elements are for pipelines of one's own; a commit has them beside the shards.
+    r"|Write/ReadRejects"
 )
 
 
@@ -193,4 +195,4 @@ def test_a_reshuffle_stands_behind_every_step_that_makes_much_of_little(growth):
                 if growth.graph.leaves[consumer].spec.urn not in breaks:
                     fused.append(f"{growth.graph.name(key)} → {growth.graph.name(consumer)}")
     # Beam gives names out in one step, too late for the window; what follows only turns that back.
-    assert fused == ["Write/Write/WriteImpl/FinalizeWrite → Commit/InWindow"]
+    assert fused == ["Write/Write/WriteImpl/FinalizeWrite → Write/InWindow"]

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+from PIL import Image
 
 from imageshards.verification import command as verify
 from tests.support.builds import (
@@ -18,6 +19,8 @@ from tests.support.builds import (
     shard_bytes,
 )  # fmt: skip
 from tests.support.built_records import assert_records_are_as_described
+from tests.support.icc_profiles import DISPLAY_P3, rgb_profile
+from tests.support.pictures import saved, scene
 
 pytestmark = pytest.mark.process
 
@@ -117,6 +120,38 @@ def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
     more = ["--max_reject_fraction", "0.5", "--no_quarantine_bytes", "--overwrite", "--no_report"]
     assert build(*flags, *more) == 0
     assert quarantined(output) == dict.fromkeys(broken)
+
+
+def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
+    p3 = rgb_profile(DISPLAY_P3)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    files = {
+        "ant/p3.jpg": jpeg(1, icc_profile=p3), "ant/plain.jpg": jpeg(2),
+        "ant/cut.heic": saved(scene(), "HEIF")[:-200], "ant/raw.nef": b"",
+        "bee/phone.HEIC": saved(scene(), "HEIF", icc_profile=p3, exif=turned.tobytes()),
+        "bee/web.avif": saved(scene(), "AVIF"), "bee/odd.jpg": jpeg(3, icc_profile=b"broken"),
+    }  # fmt: skip
+    for name, data in files.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(data)
+    flags = ["--input", tmp_path / "in", "--splits", "train=1", "--no_report"]
+    flags += ["--resize_mode", "none", "--max_reject_fraction", "0.2"]
+    assert build(*flags, "--output", tmp_path / "out") == 0
+    assert "not read, passed over by their names: '.nef'" in capsys.readouterr().out
+    found = manifest(tmp_path / "out")
+    assert found["source"]["formats"] == {"JPEG": 3, "AVIF": 1, "HEIF": 1}
+    assert found["image"]["icc"] == "convert" and "littlecms" in found["versions"]
+    notes = found["source"]["notes"]
+    assert (notes["icc_converted"], notes["icc_broken"]) == (2, 1)
+    assert found["rejects"] == {"truncated": 1}
+    assert quarantined(tmp_path / "out") == {"ant/cut.heic": [files["ant/cut.heic"]]}
+    assert build(*flags, "--output", tmp_path / "as they are", "--icc", "drop") == 0
+    kept, made = records_of(tmp_path / "as they are"), records_of(tmp_path / "out")
+    differ = {key for key in made if made[key]["image/encoded"] != kept[key]["image/encoded"]}
+    assert differ == {"ant/p3.jpg", "bee/phone.HEIC"}
+    phone = made["bee/phone.HEIC"]
+    assert (phone["image/width"], phone["image/height"]) == ([120], [160])
 
 
 def test_one_file_per_class_and_labels_from_1(photos, built, tmp_path):

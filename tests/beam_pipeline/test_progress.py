@@ -21,6 +21,7 @@ MANIFEST = {
         "test": {"num_records": 0, "shards": [{"num_records": 0, "num_bytes": 0, "classes": {}}]},
     },
     "classes": ["cat", "dog", "emu"],
+    "features": {"image/class/label": {"dtype": "int64", "shape": []}},
     "listed": 1399,
     "rejects": {"truncated": 3, "empty": 1},
     "skipped": {"hidden": 2},

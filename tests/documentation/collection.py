@@ -25,8 +25,8 @@ from tests.documentation.page import Failed, Page
 from tests.support.commands import ROOT
 
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/**/*.md")
-# Run as a notebook, by test_tutorial.py.
-NOTEBOOKS = ("docs/tutorial.md",)
+# Run whole, by test_tutorial.py, as a notebook, and by test_few_photos.py.
+WHOLE = ("docs/tutorial.md", "docs/howto/few_photos.md")
 
 
 class Blocks(Sybil):
@@ -38,9 +38,9 @@ class Blocks(Sybil):
 
 def parse(document: Document) -> Iterator[Region]:
     """A parser for Sybil: every block, with what evaluates it."""
-    is_notebook = os.path.relpath(document.path, ROOT) in NOTEBOOKS
+    is_whole = os.path.relpath(document.path, ROOT) in WHOLE
     for region, block in regions(document):
-        if is_notebook and mistake_of_form(block) is None:
+        if is_whole and not block.not_run and mistake_of_form(block) is None:
             continue
         region.parsed, region.evaluator = block, evaluate
         yield region

@@ -116,6 +116,15 @@ def test_a_killed_run_ends_up_bit_identical(
     assert digest(tmp_path / "killed") == digest(tmp_path / "one")
 
 
+def test_several_steps_of_one_call_are_those_taken_one_by_one(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    for size in (1, 3):
+        more = ["--deterministic", "--steps_per_execution", size]
+        train(*flags(shapes, tmp_path / f"{size}", *more))
+    assert digest(tmp_path / "1") == digest(tmp_path / "3")
+
+
 def test_batches_are_on_the_device_before_the_step(shapes: pathlib.Path) -> None:
     import tensorflow as tf
 

@@ -96,3 +96,16 @@ def test_an_option_has_the_face_of_who_reads_it(sentence, flags, arguments):
     assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value))) == arguments
     assert str(user_error_in(caught.value)) == flags  # a command's edge has the last word
     assert caught.value.__cause__ is cause and refuse.__name__ == "refuse"
+
+
+def test_flags_that_are_renamed_are_found_without_brackets_but_not_in_commands():
+    error = UserError(
+        "--splits received 'a'; build one with imageshards build --input PHOTOS --output FOLDER; "
+        "or fix --runner, ⟦--seed⟧"
+    )
+    error.name_arguments({"splits": "splits", "input": "input", "output": "output"})
+    assert str(error) == (
+        "splits received 'a'; build one with imageshards build --input PHOTOS --output FOLDER; "
+        "or fix --runner, seed"
+    )
+    assert str(user_error_in(error)).startswith("--splits received 'a'")

@@ -69,7 +69,7 @@ def test_examples_come_in_the_manifest_s_order(tmp_path):
         for payloads in dataset.payloads.values()
         for payload in payloads
     ]
-    assert [*ims.read_examples(str(tmp_path))] == expected
+    assert [*ims.read_examples(tmp_path)] == expected
     assert [*ims.read_examples(str(tmp_path), "validation")] == expected[18:]
     names = {"image/filename"}
     found = [*ims.read_examples(str(tmp_path), "train", only=names)]

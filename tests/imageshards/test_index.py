@@ -24,6 +24,8 @@ FEATURES = RECORD_FEATURES | {
     "boxes": {"dtype": "float32", "shape": None},
     "sides": {"dtype": "int64", "shape": [2, 8]},
     "vector": {"dtype": "float32", "shape": [17]},
+    "parts": {"dtype": "string", "shape": None},
+    "tokens": {"dtype": "int64", "shape": None},
 }
 
 
@@ -34,7 +36,7 @@ def rows_of_three() -> IndexRows:
             "age": [number], "width": [number / 2], "place": [1.0, float(number)],
             "note": [(b"short", b"\xff", b"x" * 300)[number]],
             "boxes": [0.5] * number, "vector": [0.0] * 17,
-            "sides": [*range(16)],
+            "sides": [*range(16)], "parts": [b"ear", b"leg"][:number], "tokens": [1] * 40 * number,
         }  # fmt: skip
         rows.add(features_of(number, number % 2) | extra, 100 + number, 5000 + number)
     return rows
@@ -58,7 +60,7 @@ def written(tmp_path):
 
 def test_columns_say_what_records_hold_and_where_they_are_then_small_extra_columns():
     found = table(rows_of_three()).to_pydict()
-    extra = ["age", "note", "place", "sides", "extra/width"]
+    extra = ["age", "note", "parts", "place", "sides", "tokens", "extra/width"]
     assert list(found) == [*index.COLUMNS, *extra]
     sha256 = found.pop("source_sha256")
     assert found == {
@@ -71,6 +73,8 @@ def test_columns_say_what_records_hold_and_where_they_are_then_small_extra_colum
         "note": ["short", None, None],  # no UTF-8, and more than 256 bytes
         "place": [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]],
         "sides": [[*range(16)]] * 3,  # 16 values, and no more
+        "parts": [[], ["ear"], ["ear", "leg"]],
+        "tokens": [[], [1] * 40, None],  # 64 values, and no more
         "extra/width": [0.0, 0.5, 1.0],
     }  # fmt: skip
     assert {len(digits) for digits in sha256} == {64}
@@ -105,6 +109,13 @@ def test_all_or_some_columns_are_read_or_none_of_an_empty_shard(written):
     assert some.column_names == ["place", "key"]
     entry = index.write_index(str(directory), SHARD, table(IndexRows()))
     assert index.read_index(str(directory), manifest(entry, 0)).num_rows == 0
+
+
+def test_an_older_index_does_not_tell_lists_of_variable_length(tmp_path):
+    older = table(rows_of_three()).drop_columns(["parts"])
+    described = manifest(index.write_index(str(tmp_path), SHARD, older))
+    found = index.read_index(str(tmp_path), described, columns=["parts", "age"]).to_pydict()
+    assert found == {"parts": [None] * 3, "age": [0, 1, 2]}
 
 
 def foreign(path):

@@ -14,8 +14,10 @@ from imageshards.manifest import (
     MANIFEST_NAME,
     REPLACED_NAME,
     STAGING_NAME,
+    label_of,
     load_manifest,
     read_rejects,
+    roles_of,
     to_json,
     write_manifest,
 )
@@ -184,3 +186,26 @@ def test_a_list_of_rejects_is_read_up_to_a_line_of_another_form(tmp_path, line, 
     assert next(rejects) == whole
     with pytest.raises(ValueError, match=said):
         next(rejects)
+
+
+def test_records_have_one_label_none_or_several(dataset):
+    """Whatever else an adopted data set has, its records have one."""
+    features = dataset.manifest["features"]
+    kept = {name: spec for name, spec in features.items() if "class" not in name}
+    variable = {"image/class/labels": "int64", "image/class/text": "string"}
+    several = kept | {name: {"dtype": kind, "shape": None} for name, kind in variable.items()}
+    adopted = dataset.manifest | {"adopted": {"image": "i", "label": "l"}, "features": several}
+    for found, label, role in (
+        (dataset.manifest, "one", "image/class/label"),
+        (dataset.manifest | {"features": several}, "several", "image/class/labels"),
+        (dataset.manifest | {"features": kept, "classes": []}, "none", None),
+        (adopted, "one", "l"),
+    ):
+        assert (label_of(found), roles_of(found)["label"]) == (label, role)
+        if found is not adopted:
+            write_manifest(str(dataset.directory), found)
+            assert load_manifest(str(dataset.directory), complete=True) == found
+    for wrong in (kept, several | {"image/class/text": features["image/class/text"]}):
+        write_manifest(str(dataset.directory), dataset.manifest | {"features": wrong})
+        with pytest.raises(DamagedManifestError, match="image/class/"):
+            load_manifest(str(dataset.directory), complete=True)

@@ -46,12 +46,12 @@ def test_a_line_renews_itself_on_a_terminal_and_leaves_it_clean():
         "    found = next(lines, None)\n"
         "    (ended if found is None else said).set()\n"
         "    return found or ''\n"
-        "with progress.ProgressLine(next_line, 'planning ...') as line:\n"
+        "with progress.ProgressLine(next_line) as line:\n"
         "    said.wait(20)\n"
         "    line.say('a process was killed')\n"
         "    ended.wait(20)\n"
     )
-    for expected in ("planning ...", "\r2 of 9 images", "\ra process was killed", "\rlast"):
+    for expected in ("\r1 of 9 images", "\r2 of 9 images", "\ra process was killed", "\rlast"):
         assert expected in shown.replace("\n", "\r")
     assert shown.rpartition("\r")[0].rpartition("\r")[2].strip() == ""  # wiped out
     assert "last" not in shown.rpartition("\r")[2]

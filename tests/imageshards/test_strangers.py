@@ -21,8 +21,8 @@ from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.options import BuildOptions, InputOptions
 from imageshards.errors import UserError
 from imageshards.example import encode_example
-from imageshards.report.page import write_report
-from imageshards.verification.command import json_of, text_of, verify
+from imageshards.reporting.page import write_report
+from imageshards.verification.command import json_of, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
 from tests.support.strangers import SENTINEL, changed
 
@@ -31,7 +31,7 @@ VALUES = [None, [], [b""], [b"\xff"], [1], [-1], [2**62], [1.5], [1, 2], [b"a", 
 
 def check(directory: str) -> None:
     verdict = verify(directory, workers=1)
-    text_of(verdict).encode()
+    str(verdict).encode()
     json_of(verdict).encode()
 
 

@@ -71,6 +71,7 @@ SMALL = {
             "MODELS": "MobileNetV2",
         },
     ),
+    "targets": (draw_48_photos, {"EPOCHS": "1", "WARMUP_STEPS": "0"}),
     "one_file_per_class": (draw_shapes, {"PASSES": "2", "BATCH": "4"}),
 }  # fmt: skip
 

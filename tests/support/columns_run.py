@@ -11,6 +11,7 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.testing.util import assert_that, equal_to
 
 from beam_pipeline.columns.transforms import AnalyseColumns
+from beam_pipeline.options import PlanOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 
 ODD_LABELS = ("tabby cat", "crème, brûlée", "日本", 'a "b"', "-1")
@@ -22,7 +23,9 @@ def batches_of(refs: list[ImageRef], size: int) -> list[RefBatch]:
 
 def analyse(tmp: Path, batches: list[RefBatch], **given: Any) -> tuple[list[list[ImageRef]], str]:
     """Runs `AnalyseColumns`; returns the references of each batch and the export."""
+    of_plan = {name: given.pop(name) for name in ("class_names", "pinned_classes") if name in given}
     arguments: dict[str, Any] = {
+        "options": ShardOptions(plan=PlanOptions(**of_plan)),
         "transform_dir": str(tmp / "transform"),
         "temp_dir": str(tmp / "tmp"),
         **given,

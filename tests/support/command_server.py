@@ -81,6 +81,9 @@ def _become(request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    if "KERAS_HOME" in os.environ:  # Keras, which is imported, would look only now
+        config = importlib.import_module("keras.src.backend.config")
+        setattr(config, "_KERAS_DIR", os.environ["KERAS_HOME"])  # noqa: B010
     sys.argv[:] = [request["module"], *request["arguments"]]
     root, sys.path[0] = sys.path[0], request["first_on_path"]
     sys.path.insert(1, root)
@@ -97,7 +100,7 @@ def _preload(program: str) -> None:
         with quiet_import():
             import trainer.training.run  # noqa: F401
     else:
-        import imageshards.report.page  # noqa: F401
+        import imageshards.reporting.page  # noqa: F401
     # Searching these libraries for garbage again and again is a quarter of what a command costs.
     gc.disable()
     gc.freeze()

@@ -19,10 +19,10 @@ from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commi
 from beam_pipeline.commit.finalize import FinalizeTask, finalize_shard
 from beam_pipeline.commit.summary import add_up, without_shards
 from beam_pipeline.commit.transforms import summary_of
-from beam_pipeline.options import ImageOptions
+from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.places import ShardPlaces, WriteOptions
+from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME, load_manifest, shards_of
@@ -180,14 +180,14 @@ class Job:
         places = self.places = ShardPlaces(
             output=self.output, staging=staging, finished=state.finished_folder
         )
-        options = WriteOptions(image=ImageOptions(height_px=8, width_px=8))
+        options = ShardOptions(
+            image=ImageOptions(height_px=8, width_px=8), plan=PlanOptions(splits={"train": 1.0})
+        )
         self.reused = [write_shard(unit, places, options).reused for unit in self.units]
         images = sum(len(unit.refs) for unit in self.units)
         counts = {("train", 0): images}
         self.plan = ShardPlan(CLASSES, counts, {"train": len(self.units)}, {})
-        self.spec = CommitSpec(
-            places, options, max_reject_fraction=1, report=False, splits=("train",)
-        )
+        self.spec = CommitSpec(places, options, max_reject_fraction=1, report=False)
         paths = [places.final_path(places.shard_name(unit)) for unit in self.units]
         self.summary = add_up(summary_of(path, self.spec) for path in paths)
 

@@ -6,6 +6,7 @@ import io
 import pathlib
 import random
 
+import pillow_heif
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageStat
 
@@ -13,6 +14,8 @@ from imageshards.errors import ImageError
 from imageshards.images.encode import EncodedImage, encode_image
 from imageshards.images.options import ImageOptions
 from scripts.make_demo_images import STORED
+
+pillow_heif.register_heif_opener()  # so that `saved` writes HEIC
 
 SMALL = ImageOptions(height_px=64, width_px=64)
 EXACT = ImageOptions(resize_mode="none", quality=100, subsampling="4:4:4")

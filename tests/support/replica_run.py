@@ -200,6 +200,24 @@ def _check_resume(strategy: Any, name: str) -> Any:
     return continuation(strategy, CONFIGS[name])
 
 
+def _check_frozen(strategy: Any, name: str) -> Any:
+    """The weights after steps in which the head alone, and steps in which everything trained."""
+    import tensorflow as tf
+
+    from trainer.models.freezing import Frozen
+
+    network = start(strategy, CONFIGS[name], "tests.support.replica_run:no_dropout")
+    frozen = Frozen(network, "all", 1, begin=2)
+    tf.config.run_functions_eagerly(True)  # as above
+    try:
+        for epoch in range(2):
+            frozen.begin_epoch(epoch)
+            train(strategy, network, [batch(2 * epoch + step) for step in range(2)])
+    finally:
+        tf.config.run_functions_eagerly(False)
+    return weights(network)
+
+
 def _check_masks(strategy: Any, name: str) -> Any:
     """The dropout masks of every replica in two steps."""
     import keras
@@ -293,6 +311,7 @@ def _check_augment(strategy: Any, level: str) -> Any:
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "same": _check_same,
     "resume": _check_resume,
+    "frozen": _check_frozen,
     "masks": _check_masks,
     "statistics": _check_statistics,
     "overflow": _check_overflow,

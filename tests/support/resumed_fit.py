@@ -1,8 +1,10 @@
 """`ims.fit` on a compiled model of a user's own, perhaps killed.
 
-python -m tests.support.resumed_fit DATA RUN REPLICAS HOOK:STEP   # prints one JSON object
+python -m tests.support.resumed_fit DATA RUN REPLICAS HOOK:STEP SIZE   # prints one JSON object
 
-HOOK is the hook of a Keras callback after whose call with STEP steps done it is killed, or `no`.
+HOOK is the hook of a Keras callback after whose call with STEP steps done it is killed, or `no`; or
+the signal that comes then, in place of SIGKILL. Nothing is saved where RUN is `none`. SIZE is the
+number of steps in one call of the graph.
 `apart` moves the weights of the last replica away from those of the others, and prints what two
 runs, one of them without a folder, say of it.
 """
@@ -87,7 +89,7 @@ class Killer(keras.callbacks.Callback):
         self._reached("epoch_end")
 
 
-def compiled(num_classes: int) -> keras.Model:
+def compiled(num_classes: int, steps_per_execution: int = 1) -> keras.Model:
     """The user's model: its step, averaged weights, a rate that a callback changes."""
     keras.utils.set_random_seed(7)
     model = Learner(num_classes)
@@ -95,6 +97,7 @@ def compiled(num_classes: int) -> keras.Model:
         optimizer=keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.8),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         weighted_metrics=["accuracy"],
+        steps_per_execution=steps_per_execution,
         jit_compile=False,
     )
     return model
@@ -118,7 +121,7 @@ def _digest(model: Any) -> str:
 
 
 def main() -> int:
-    data_path, run, replicas, kill = sys.argv[1:5]
+    data_path, run, replicas, kill, size = sys.argv[1:6]
     strategy = make_strategy(int(replicas), BATCH_SIZE)
     hook, _, step = kill.partition(":")
     data = ims.open(data_path)
@@ -126,14 +129,16 @@ def main() -> int:
     train = data.train(batch_size=BATCH_SIZE, seed=3, augment="none")
     validation = data.evaluation(batch_size=BATCH_SIZE)
     with strategy.scope():
-        model = compiled(len(data.classes))
+        model = compiled(len(data.classes), int(size))
     if hook == "apart":
         ends = []
-        for resume in (None, run):
+        for folder in (None, run):
             with strategy.scope():
                 model = compiled(len(data.classes))
             try:
-                ims.fit(model, train, resume=resume, callbacks=[Apart(int(step))], verbose=0)
+                ims.fit(
+                    model, train, checkpoint_dir=folder, callbacks=[Apart(int(step))], verbose=0
+                )
             except ims.UserError as e:
                 ends.append(str(e))
         print(json.dumps(ends))
@@ -141,10 +146,12 @@ def main() -> int:
     counter = Counter()
     stopping = keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
     slower = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=9.0, cooldown=0)
-    signum = signal.SIGTERM if hook == "sigterm" else signal.SIGKILL
-    killer = Killer(hook.replace("sigterm", "batch_end"), int(step or 0), signum)
+    is_signal = hook.startswith("SIG")
+    signum = signal.Signals[hook] if is_signal else signal.SIGKILL
+    killer = Killer("batch_end" if is_signal else hook, int(step or 0), signum)
     history = ims.fit(
-        model, train, validation=validation, epochs=2, resume=run, checkpoint_steps=1,
+        model, train, validation_data=validation, epochs=2, checkpoint_steps=1,
+        checkpoint_dir=None if run == "none" else run,
         callbacks=[counter, stopping, slower, killer], verbose=0,
     )  # fmt: skip
     found = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -25,10 +26,19 @@ def image_spec(options: Mapping[str, Any] | None = None) -> ImageSpec:
 def card(
     features: Mapping[str, FeatureSpec] | None = None,
     classes: tuple[str, ...] = ("cat", "dog"),
+    target: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> ModelCard:
+    """`target` has what the card says of it, where that is not a class."""
     inputs = ModelInputs(SIZE, changes.pop("image", image_spec()), features or {}, **changes)
-    return ModelCard(classes, inputs, fingerprint="f00d", training={"epochs": 3}, step=7)
+    made = ModelCard(classes, inputs, fingerprint="f00d", training={"epochs": 3}, step=7)
+    return dataclasses.replace(made, **target or {})
+
+
+def values_card(column: str, *shape: int) -> ModelCard:
+    """Of a model that finds the values of a column."""
+    target = {"target": "values", "target_shape": shape, "column": column, "label_feature": column}
+    return card(classes=(), target=target)
 
 
 def network(of: ModelCard) -> Any:
@@ -52,7 +62,7 @@ def network(of: ModelCard) -> Any:
         parts.append(keras.ops.sum(keras.ops.reshape(number, (-1, 1)), -1, keepdims=True)
                      if not shape else keras.ops.sum(number, -1, keepdims=True))  # fmt: skip
     x = keras.layers.Concatenate()(parts)
-    logits = keras.layers.Dense(len(of.classes), kernel_initializer="glorot_normal")(x)
+    logits = keras.layers.Dense(of.num_outputs, kernel_initializer="glorot_normal")(x)
     return keras.Model(taken if inputs.features else image, logits, name="small")
 
 

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.support.target_sets import make_targets
 from tests.support.trainer_data import make_data_set
 from trainer import bench_input
 
@@ -85,3 +86,9 @@ def test_sentences_and_a_page_say_what_was_measured_and_a_trace_is_written(
 def test_a_wrong_argument_is_one_sentence(shards, arguments, said, capsys):
     assert bench_input.main(["--data", str(shards), *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_values_are_mixed_in_no_pairs(tmp_path, capsys):
+    shards = make_targets(tmp_path / "set", {"train": 1})
+    flags = ("--data", shards, "--target", "bright", "--augment", "strong", "--batch_size", 3)
+    assert figures_for(capsys, *flags)["batch_size"] == 3

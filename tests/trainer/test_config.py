@@ -86,12 +86,17 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
          "expected a multiple of 3, for example 9."),
         ("--data d --batch_size 1 --replicas 4", "a multiple of 4, for example 4."),
         ("--data d --sync_batchnorm --model a:b", "--sync_batchnorm received with --model a:b, a"),
+        ("--data d --freeze all", "--freeze received all without --weights, where random weights"),
+        ("--data d --freeze 0", "--freeze received '0'; expected all, none, or a number of layers"),
+        ("--data d --freeze most", "--freeze received 'most'; expected all, none, or a"),
+        ("--data d --freeze none --unfreeze_after 2", "--unfreeze_after received 2 without"),
         ("--data d --seed -1", "--seed received -1; expected 0 to 2147483647."),
         ("--data d --seed 2147483648", "--seed received 2147483648; expected 0 to"),
         ("--data d --cluster_port 0", "--cluster_port received 0; expected 1 to 65535."),
         *((f"--data d --{name} 0", f"--{name} received 0; expected at least 1.") for name in (
             "epochs", "steps", "batch_size", "replicas", "checkpoint_steps", "keep_checkpoints",
-            "cluster_timeout", "decay_steps", "accumulate_steps", "threads", "sequence_length")),
+            "cluster_timeout", "unfreeze_after", "decay_steps", "accumulate_steps", "threads",
+            "sequence_length")),
         *((f"--data d --{name} odd", f"--{name}: invalid choice: 'odd'") for name in (
             "cluster", "augment", "augment_on", "schedule", "precision", "cache", "balance",
             "sequences")),

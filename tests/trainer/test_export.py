@@ -20,13 +20,14 @@ from tests.support.served_models import (
     network,
     picture_reader,
     saved,
+    values_card,
 )
 from trainer import export
 from trainer.dataset.spec import FeatureSpec
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.serving.predictor import Predictor, top  # noqa: E402
+from trainer.serving.predictor import Predictor  # noqa: E402
 
 JPEG = encoded(scene(), quality=95)
 
@@ -71,6 +72,29 @@ def test_a_saved_model_takes_files_and_gives_names_and_probabilities(
     assert [path.name for path in output.parent.iterdir()] == ["served"]
 
 
+def test_labels_and_values_are_served_as_such(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = tf.constant([JPEG, encoded(scene(90, 200), "PNG")])
+    pictures = picture_reader(image_spec(), SIZE)(files)
+    several = card(classes=("cat", "dog", "cow"), target={"target": "labels"})
+    logits = saved(tmp_path / "labels", several)(pictures)
+    found = served(tmp_path / "labels", tmp_path / "s")(image_bytes=files)
+    np.testing.assert_allclose(found["probabilities"], tf.sigmoid(logits), atol=1e-6)
+    assert found["classes"].numpy().tolist() == [[b"cat", b"dog", b"cow"]] * 2
+    assert set(found) == {"classes", "probabilities"}
+    assert "labels   3, also in assets/labels.txt" in capsys.readouterr().out
+    outputs = saved(tmp_path / "values", values_card("box", 2))(pictures)
+    found = served(tmp_path / "values", tmp_path / "v")(image_bytes=files)
+    assert set(found) == {"values"}
+    np.testing.assert_allclose(found["values"], outputs, atol=1e-5)
+    assert (tmp_path / "v" / "assets" / "labels.txt").read_text() == "box[0]\nbox[1]\n"
+    given = ("--model_path", tmp_path / "values", "--format", "tflite")
+    assert run(*given, "--output", tmp_path / "v.tflite") == 0
+    lite = tf.lite.Interpreter(str(tmp_path / "v.tflite")).get_signature_runner()
+    np.testing.assert_allclose(lite(image=pictures[:1])["values"], outputs[:1], atol=1e-4)
+
+
 def test_a_served_batch_names_the_files_that_are_broken(
     model_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -94,8 +118,8 @@ def test_the_share_of_the_centre_that_was_evaluated_is_served(
         serve(image_bytes=tf.constant([JPEG]))["probabilities"], expected, atol=1e-6
     )
     (tmp_path / "a.jpg").write_bytes(JPEG)
-    (found,) = Predictor(model, of).predict([str(tmp_path / "a.jpg")], 1, 2)
-    np.testing.assert_allclose(sorted(p for _, _, p in found.top), sorted(expected[0]), atol=1e-3)
+    (found,) = Predictor(model, of).predict([str(tmp_path / "a.jpg")], 1)
+    np.testing.assert_allclose(found.found, expected[0], atol=1e-3)
     capsys.readouterr()
     run("--model_path", tmp_path, "--format", "tflite", "--output", tmp_path / "s.tflite")
     assert "decoded and the central 0.6 of their sides fitted to 48x48" in capsys.readouterr().out
@@ -197,8 +221,3 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     assert said.count("\n") == 1
     assert "cannot be written (OutOfRangeError: File too large); make room" in said
     assert not list(tmp_path.iterdir())
-
-
-def test_the_most_probable_classes_come_first_and_ties_by_id() -> None:
-    found = top([0.25, 0.4, 0.1, 0.25], ["a", "b", "c", "d"], 3)
-    assert [name for name, _, _ in found] == ["b", "a", "d"]

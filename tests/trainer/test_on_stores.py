@@ -197,7 +197,7 @@ def test_pictures_in_buckets_are_found_and_read(store: StoreServer) -> None:
         storage.write(f"{folder}/{name}", encoded(scene(60, 50)))
     found = predict.find_files([folder, f"{folder}/none.jpg"])
     assert found == [f"{folder}/{name}" for name in ("b.jpg", "below/a.jpg", "none.jpg")]
-    *whole, missing = Predictor(network(card()), card()).predict(found, 4, 1)
+    *whole, missing = Predictor(network(card()), card()).predict(found, 4)
     assert [row.error for row in whole] == ["", ""] and missing.error == "no such object"
 
 

@@ -14,7 +14,7 @@ from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
 from tests.support.pictures import lossless_jpeg, scene
 from tests.support.pictures import saved as encoded
-from tests.support.served_models import card, image_spec, network, saved
+from tests.support.served_models import card, image_spec, network, saved, values_card
 from trainer import predict
 from trainer.dataset.spec import FeatureSpec
 
@@ -38,6 +38,8 @@ def photos(tmp_path: pathlib.Path) -> pathlib.Path:
     turned = Image.Exif()
     turned[0x0112] = 6
     (folder / "scanned.tif").write_bytes(encoded(scene(), "TIFF", exif=turned))
+    (folder / "phone.HEIC").write_bytes(encoded(scene(), "HEIF"))
+    (folder / "web.avif").write_bytes(encoded(scene(), "AVIF"))
     (folder / "xray.jpg").write_bytes(lossless_jpeg(64))
     (folder / "notes.txt").write_text("not a picture")
     (folder / "._0.jpg").write_bytes(b"what macOS leaves beside it")
@@ -89,6 +91,52 @@ def test_broken_files_are_rows_and_the_others_are_predicted(
     assert "4 of 5 files could not be read" in shown.err
     assert [line for line in shown.out.splitlines() if line.startswith(f"{whole} ")]
     assert shown.out.count("error: ") == 4
+
+
+def test_labels_are_those_with_half_of_the_probability_and_the_top_ones(
+    tmp_path: pathlib.Path, photos: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = card(classes=("a", "b", "c", "d"), target={"target": "labels"})
+    saved(tmp_path / "run", of)
+    files = [photos / f"{i}.jpg" for i in range(3)]
+    code, found = rows(capsys, "--model_path", tmp_path / "run", *files)
+    assert code == 0
+    pixels = [
+        tf.io.decode_jpeg(
+            encode_image(file.read_bytes(), ImageOptions.from_manifest(image_spec().options)).data
+        )
+        for file in files
+    ]
+    expected = tf.sigmoid(network(of)(tf.stack(pixels))).numpy()
+    for row, shares in zip(found, expected, strict=True):
+        order = np.argsort(-shares, kind="stable")
+        likely = [of.classes[i] for i in order if shares[i] >= 0.5]
+        assert row["labels"] == likely and len(row["top"]) == max(3, len(likely))
+        assert [one["class"] for one in row["top"]] == [of.classes[i] for i in order][
+            : len(row["top"])
+        ]
+        for one in row["top"]:
+            assert one["probability"] == pytest.approx(float(shares[one["class_id"]]), abs=1e-6)
+    sizes = {len(row["labels"]) for row in found}
+    for flags, counts in (((), [max(1, n) for n in sizes]), (("--top", 4), [4])):
+        assert predict.main([*map(str, ("--model_path", tmp_path / "run", *files, *flags))]) == 0
+        lines = capsys.readouterr().out.splitlines()[-3:]
+        assert {len(line.split("   ")) - 1 for line in lines} == set(counts)
+
+
+def test_no_label_is_said_and_values_have_the_name_of_their_column() -> None:
+    of = card(classes=("a", "b"), target={"target": "labels"})
+    assert predict.SHOWN["labels"]([0.1, 0.2], of, None)[1] == "no label"
+    assert predict.SHOWN["labels"]([0.1, 0.2], of, 1)[1] == "b 0.2000"
+    shown = predict.SHOWN["values"]([2.5], values_card("price"), None)
+    assert shown == ({"values": {"price": 2.5}}, "price 2.5")
+    shown = predict.SHOWN["values"]([2.5, 250000.5], values_card("box", 2), None)
+    assert shown == ({"values": {"box": [2.5, 250000.5]}}, "box[0] 2.5   box[1] 250000.5")
+
+
+def test_the_most_probable_classes_come_first_and_ties_by_id() -> None:
+    found = predict.top([0.25, 0.4, 0.1, 0.25], card(classes=("a", "b", "c", "d")), 3)
+    assert [one["class"] for one in found] == ["b", "a", "d"]
 
 
 def test_mistakes_are_one_sentence(

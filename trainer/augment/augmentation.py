@@ -91,16 +91,11 @@ def make_augmentation(
     num_classes: int,
     mix: bool = True,
 ) -> Augmentation:
-    """Puts together what `level` does on the device or on the host.
+    """Puts together what `level` does to pictures of a `size` on the device or on the host.
 
-    Args:
-        level: `none`, `light` or `strong`.
-        augment_on: `device` or `host`, from `resolve_augment_on`.
-        image, size: Pictures in the records; (height, width) in pixels the model sees.
-        seed, num_classes: Of the run, and of its model.
-        mix: Whether `strong` may mix pictures and labels of pairs. Not where the model has
-            other inputs than the picture: there is no mean of two captions, and a label
-            that is half another record's would not fit to them.
+    With `mix`, `strong` mixes pictures and labels of pairs. Not where the model has other inputs
+    than the picture, or finds values: there is no mean of two captions, and a label that is half
+    another record's would not fit to them.
     """
     from trainer.augment import host, pixels
     from trainer.augment.decode import batch_pictures

@@ -74,16 +74,12 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf
     """The largest centred part of `image` with the aspect of `size`, resized to it.
 
     Bilinear with antialiasing; pixels are rounded to the nearest integer. A part that
-    already has this size passes unchanged.
+    already has this size passes unchanged. uint8 [height, width, channels], any size → uint8
+    [*size, channels].
 
     Args:
-        image: uint8, [height, width, channels], any size.
-        size: (height, width) in pixels.
         crop: Share of the part's sides that is kept around the centre, before resizing. 0.875
             with 224 px is what resizing the shortest side to 256 px, then cropping 224 px keeps.
-
-    Returns:
-        uint8, [*size, channels].
     """
     height_px, width_px = size
     shape = tf.shape(image)

@@ -31,13 +31,8 @@ def crop_windows(
 
     The area is drawn first. The aspect is drawn from those allowed with which a window of
     this area fits into the picture, so no draw is ever rejected. In pictures so long that
-    no allowed aspect is near theirs, the area is a share of the largest allowed window.
-
-    Args:
-        strengths: Ranges of area and aspect.
-        params: As `trainer.augment.params.draw_params` gives them.
-        height_px, width_px: Of the pictures; numbers, or float32 [batch].
-        size: (height, width) in pixels the windows will be resized to.
+    no allowed aspect is near theirs, the area is a share of the largest allowed window. `size`,
+    (height, width) in pixels, is what the windows will be resized to.
     """
     target = size[1] / size[0]
     height, width = (tf.cast(side, tf.float32) for side in (height_px, width_px))
@@ -92,13 +87,9 @@ def rotated_bounds(
 ) -> Window:
     """The upright rectangle around `window` rotated about its centre.
 
-    It has a margin of one pixel for interpolation. It is cut off at the edges of the picture only,
-    so mirroring at its own edges gives the same as mirroring at the picture's.
-
-    Args:
-        window: In the picture.
-        half_tangent: float32 [batch], of half the angle of rotation.
-        height_px, width_px: Of the pictures; numbers, or float32 [batch].
+    `half_tangent`, float32 [batch], is that of half the angle. The rectangle has a margin of
+    one pixel for interpolation. It is cut off at the edges of the picture only, so mirroring at its
+    own edges gives the same as mirroring at the picture's.
     """
     sine, cosine = (tf.abs(value) for value in sine_cosine(half_tangent))
     reach_y = (window.width * sine + window.height * cosine) / 2
@@ -114,17 +105,10 @@ def rotated_bounds(
 def affine_maps(
     window: Window, flip: tf.Tensor, half_tangent: tf.Tensor, size: tuple[int, int]
 ) -> tf.Tensor:
-    """Crop, resize, flip and rotation as one affine map from output to input pixels.
+    """Crop, resize, flip (bool [batch]) and rotation as one affine map from output to input pixels.
 
-    Args:
-        window: In the input.
-        flip: bool [batch].
-        half_tangent: float32 [batch], of half the angle of rotation.
-        size: (height, width) in pixels of the output.
-
-    Returns:
-        float32 [batch, 8], as `tf.raw_ops.ImageProjectiveTransformV3` takes it. Centres of
-        pixels lie at halves, as in `tf.image.resize`.
+    float32 [batch, 8], as `tf.raw_ops.ImageProjectiveTransformV3` takes it. Centres of pixels lie
+    at halves, as in `tf.image.resize`.
     """
     height_px, width_px = size
     scale_y = window.height / height_px

@@ -22,6 +22,7 @@ from trainer.augment.pixels import (
     clip_to_uint8,
     mix_pairs,
     noise_rows,
+    shares_of,
 )
 from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec
 
@@ -43,10 +44,6 @@ def augmented_pictures(
     """A function that decodes and augments a batch, but does not mix it: see `mix_batch`.
 
     `fill` is the grey level per channel of erased rectangles.
-
-    Returns:
-        JPEGs, string [batch], or `Rows`, and position, int64 [batch] → uint8 [batch, *size,
-        channels].
     """
     strengths = LEVELS[level]
     source = _Source(image, size)
@@ -86,7 +83,7 @@ def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
         pair, params = of_pair
         return tf.cond(
             tf.equal(params["mix"][0], NO_MIX),
-            lambda: pair | {"label": tf.one_hot(pair["label"], num_classes)},
+            lambda: pair | {"label": shares_of(pair["label"], num_classes)},
             lambda: mix_pairs(pair, params, num_classes),
         )
 

@@ -105,30 +105,21 @@ LEVELS = {"light": LIGHT, "strong": STRONG}
 
 
 def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
-    """Every parameter of every picture.
+    """Every parameter of every picture, from int64 [batch] positions: by name, each [batch].
 
-    Args:
-        level: `light` or `strong`.
-        seed: Of the run, at least 0.
-        position: int64 [batch].
+    What depends on the size of a picture is left to `trainer.augment.geometry`, which these feed:
 
-    Returns:
-        By name, each [batch]. What depends on the size of a picture is
-        left to `trainer.augment.geometry`, which these feed:
+    - `crop_area`: float32, share of the largest allowed crop; `crop_aspect`, `crop_y`, `crop_x`:
+      float32 in [0, 1), where in the range of what is allowed; `flip`: bool.
 
-        - `crop_area`: float32, share of the largest allowed crop;
-          `crop_aspect`, `crop_y`, `crop_x`: float32 in [0, 1), where in the range of what
-          is allowed; `flip`: bool.
+    For `strong` also:
 
-        For `strong` also:
-
-        - `half_tangent` (of half the angle of rotation), `brightness`, `contrast`,
-          `saturation` (factors), `noise_std` (grey levels), `erase_area` (share),
-          `erase_aspect` (height / width), `erase_y`, `erase_x` (in [0, 1)): float32;
-          `erase`: bool; `noise_key`: uint32;
-        - of the pair (2k, 2k + 1) the picture belongs to, so equal for both: `mix`: float32,
-          `NO_MIX`, `MIXUP` or `CUTMIX`; `mix_share`: float32, what remains of the picture
-          itself; `mix_y`, `mix_x`: float32 in [0, 1), where CutMix's rectangle lies.
+    - `half_tangent` (of half the angle of rotation), `brightness`, `contrast`, `saturation`
+      (factors), `noise_std` (grey levels), `erase_area` (share), `erase_aspect` (height / width),
+      `erase_y`, `erase_x` (in [0, 1)): float32; `erase`: bool; `noise_key`: uint32;
+    - of the pair (2k, 2k + 1) the picture belongs to, so equal for both: `mix`: float32, `NO_MIX`,
+      `MIXUP` or `CUTMIX`; `mix_share`: float32, what remains of the picture itself; `mix_y`,
+      `mix_x`: float32 in [0, 1), where CutMix's rectangle lies.
     """
     strengths = LEVELS[level]
     bits = _columns(_PICTURE, random_bits(seed, position, len(_PICTURE), _PICTURE_PURPOSE))
@@ -149,16 +140,9 @@ def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
 
 
 def random_bits(seed: int, number: tf.Tensor, count: int, purpose: int = 0) -> tf.Tensor:
-    """`count` hashes of every number.
+    """`count` hashes of every number, int64 [batch] and at least 0, as uint32 [batch, count].
 
-    Args:
-        seed: At least 0.
-        number: int64 [batch], at least 0.
-        count: Hashes per number.
-        purpose: Another purpose gives other hashes.
-
-    Returns:
-        uint32 [batch, count], whatever batch a number comes in.
+    They are the same whatever batch a number comes in, and others for another purpose.
     """
     first = mix_bits(mix_bits(_uint32(seed)) + _uint32(purpose * _STRIDE))
     second = mix_bits(first + _uint32((seed >> 32) + _STRIDE))

@@ -39,19 +39,10 @@ def augment_batch(
     num_classes: int | None,
     fill: Sequence[float],
 ) -> Batch:
-    """Augments a batch, or a replica's slice of one.
+    """A batch, or a replica's slice of one, with other pictures: uint8 [batch, *size, channels].
 
-    Args:
-        batch: For mixing it is even, and its positions begin with an even one.
-        level: `light` or `strong`.
-        seed: Of the run.
-        size: (height, width) in pixels of the result.
-        num_classes: Of the model; None to leave out mixing, as `light` does.
-        fill: Grey level per channel of erased rectangles.
-
-    Returns:
-        The batch with pictures uint8 [batch, *size, channels]; after mixing `label` is
-        float32 [batch, num_classes].
+    With `num_classes`, those of the model, pairs are mixed (`mix_pairs`). `fill` is the grey level
+    per channel of erased rectangles.
     """
     strengths = LEVELS[level]
     params = draw_params(level, seed, batch["position"])
@@ -72,18 +63,10 @@ def augment_batch(
 def adjust_pixels(
     pictures: tf.Tensor, params: Params, noise: Array, fill: Sequence[float], single: bool = False
 ) -> tf.Tensor:
-    """Colour, then noise, then the erased rectangle.
+    """Colour, then `noise_rows`, then the rectangle erased to `fill`, by the params of `strong`.
 
-    Args:
-        pictures: float32 [batch, height, width, channels], in grey levels of 0..255.
-        params: For `strong`, as `trainer.augment.params.draw_params` gives them.
-        noise: From `noise_rows`.
-        fill: Grey level per channel of an erased rectangle.
-        single: Whether the batch is one picture, whose erasing is left out if it is not drawn;
-            the result is the same.
-
-    Returns:
-        float32, same shape; may leave 0..255.
+    float32 [batch, height, width, channels] in grey levels → the same, which may leave 0..255. A
+    batch of a `single` picture is spared erasing that is not drawn; the result is the same.
     """
     _, height_px, width_px, channels = pictures.shape
     pictures = adjust_colors(pictures, params)
@@ -102,11 +85,8 @@ def adjust_pixels(
 def adjust_colors(pictures: tf.Tensor, params: Params) -> tf.Tensor:
     """Saturation, then contrast about the picture's mean luminance, then brightness.
 
-    All are linear in the three channels, so they become one small matrix per picture.
-
-    Args:
-        pictures: float32 [batch, height, width, channels].
-        params: With `brightness`, `contrast` and `saturation`, factors.
+    All are linear in the three channels, so they become one small matrix per picture, float32
+    [batch, height, width, channels].
     """
     _, height_px, width_px, channels = pictures.shape
     gain = (params["brightness"] * params["contrast"])[:, tf.newaxis, tf.newaxis]
@@ -138,10 +118,8 @@ def noise_rows(width_px: int, channels: int) -> Array:
 
 
 def box_mask(box: Window, height_px: int, width_px: int, channels: int) -> tuple[tf.Tensor, ...]:
-    """The mask of a rectangle, 1 inside and 0 outside, as two factors.
-
-    Returns:
-        float32 [batch, height, 1] and float32 [batch, 1, width · channels].
+    """The mask of a rectangle, 1 inside and 0 outside, as two factors: float32 [batch, height, 1]
+    and [batch, 1, width · channels].
     """
 
     def inside(start: tf.Tensor, side: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
@@ -166,29 +144,27 @@ def mix_pairs(batch: Batch, params: Params, num_classes: int) -> Batch:
     """Mixes the pictures at positions 2k and 2k + 1, and their labels by the same share.
 
     Both pictures of a pair get the same share and the same rectangle. A pair with a record
-    of weight 0 (a broken one) is left alone. Weights of classes are mixed like labels.
-
-    Args:
-        batch: Even; its positions begin with an even one.
-        params: For `strong`, as `trainer.augment.params.draw_params` gives them.
-        num_classes: Classes of the model.
-
-    Returns:
-        The batch with other pictures and weights, and `label` float32 [batch, num_classes]
-        whose rows sum to 1.
+    of weight 0 (a broken one) is left alone. Weights of classes are mixed like labels, which
+    become float32 [batch, num_classes], rows that sum to 1 unless pictures have any number of
+    labels. The batch is even, and so is its first position.
     """
     pictures, weight = batch["inputs"][IMAGE_INPUT], batch["weight"]
     height_px, width_px = pictures.shape[1:3]
     whole = tf.logical_and(weight > 0, partners(weight) > 0)
     mix = tf.where(whole, params["mix"], 0.0)
     share, box = _own_shares(mix, params, height_px, width_px)
-    label = tf.one_hot(batch["label"], num_classes, dtype=tf.float32)
+    label = shares_of(batch["label"], num_classes)
     own = share[:, tf.newaxis]
     return batch | {
         "inputs": batch["inputs"] | {IMAGE_INPUT: _mixed_pictures(pictures, mix, share, box)},
         "label": own * label + (1 - own) * partners(label),
         "weight": share * weight + (1 - share) * partners(weight),
     }
+
+
+def shares_of(label: tf.Tensor, num_classes: int) -> tf.Tensor:
+    """Class ids, int [b] → float32 [b, num_classes]; labels of this shape stay."""
+    return label if label.dtype.is_floating else tf.one_hot(label, num_classes, dtype=tf.float32)
 
 
 def partners(values: tf.Tensor) -> tf.Tensor:

@@ -37,23 +37,19 @@ def function_augmentation(
     image: ImageSpec,
     size: tuple[int, int],
     seed: int,
-    batch_size: int,
+    labels: tf.TensorSpec,
 ) -> Augmentation:
-    """What a run does with pictures where the user's own `function` changes them.
+    """What a run does with pictures of a `size` where the user's own `function` changes them.
 
-    Args:
-        function: Of images (uint8 [batch, *size, channels], as evaluation sees them), labels
-            (int64 [batch]) and seeds (int64 [batch, 2], a function of seed and position, for
-            `tf.image.stateless_*`) → (images, labels), of any dtype, of static shapes that
-            begin with the batch.
-        image, size: Pictures in the records; (height, width) in pixels before `function`.
-        seed, batch_size: Of the run.
+    It takes images (uint8 [batch, *size, channels], as evaluation sees them), `labels` and seeds
+    (int64 [batch, 2], a function of seed and position, for `tf.image.stateless_*`), and returns
+    (images, labels), of any dtype, of static shapes that begin with the batch.
 
     Raises:
         UserError: `function` returns something else, or draws random numbers that are no
             function of `seeds`.
     """
-    traced = _traced(function, (batch_size, *size, image.channels))
+    traced = _traced(function, (*size, image.channels), labels)
 
     def finish(batch: Batch) -> Batch:
         seeds = tf.cast(random_bits(seed, batch["position"], 2, USER_PURPOSE), tf.int64)
@@ -63,12 +59,14 @@ def function_augmentation(
     return Augmentation(size, batch_pictures(image, size), finish=finish)
 
 
-def _traced(function: AugmentFunction, shape: tuple[int, ...]) -> Callable[..., Any]:
+def _traced(
+    function: AugmentFunction, shape: tuple[int, ...], labels: tf.TensorSpec
+) -> Callable[..., Any]:
     # Traced here and not where the reader calls it: there nothing is converted by AutoGraph.
-    batch_size = shape[0]
+    batch_size = labels.shape[0]
     traced = tf.function(function).get_concrete_function(
-        tf.TensorSpec(shape, tf.uint8, "images"),
-        tf.TensorSpec([batch_size], tf.int64, "labels"),
+        tf.TensorSpec([batch_size, *shape], tf.uint8, "images"),
+        tf.TensorSpec(labels.shape, labels.dtype, "labels"),
         tf.TensorSpec([batch_size, 2], tf.int64, "seeds"),
     )
     result = traced.structured_outputs

@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -139,8 +138,11 @@ class Hosts:
         """Arrays of all hosts, joined along their first axis in the order of hosts, on all."""
         if self.count == 1:
             return dict(arrays)
+        import numpy as np
+
         parts = [_unpacked(one) for one in self.collect(name, _packed(arrays))]
-        return _unpacked(self.share(name, lambda: _packed(_joined(parts))))
+        joined = {n: np.concatenate([part[n] for part in parts]) for n in arrays if parts}
+        return _unpacked(self.share(name, lambda: _packed(joined)))
 
     def compare(self, settings: Mapping[str, Any]) -> None:
         """Refuses settings, JSON values by the names to show, that differ; one sentence on all."""
@@ -154,7 +156,7 @@ class Hosts:
                         "command, of the same version, on the same data."
                     )
 
-    @contextmanager
+    @contextlib.contextmanager
     def limited(self, what: str) -> Iterator[None]:
         """Ends the run where what is inside, a sum over all hosts, does not end in time.
 
@@ -302,12 +304,6 @@ def _abort_sums(reason: str) -> None:
 
 def _has_sentence(error: BaseException) -> bool:
     return isinstance(error, UserError) or hasattr(error, "exit_code")
-
-
-def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    import numpy as np
-
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _packed(arrays: Mapping[str, Any]) -> bytes:

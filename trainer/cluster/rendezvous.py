@@ -11,7 +11,6 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from imageshards.errors import UserError
@@ -23,7 +22,7 @@ _RETRY_SEC = 0.2
 _GREETING = "imageshards"
 
 
-@contextmanager
+@contextlib.contextmanager
 def joined(cluster: Cluster | None, timeout_sec: float) -> Iterator[Hosts]:
     """Waits for all hosts, yields them, and tells them how the body ends; one host waits for none.
 

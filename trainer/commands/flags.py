@@ -19,8 +19,9 @@ from trainer.config import (
 )
 
 EPILOG = (
-    "metrics.jsonl gets one object per epoch: epoch (from 1), step, loss, accuracy, val_loss, "
-    "val_accuracy, images_per_second, wait_fraction (share of the time the model waited for "
+    "metrics.jsonl gets one object per epoch: epoch (from 1), step, loss, accuracy (of labels "
+    "binary_accuracy and auc_pr, of values mae and rmse), the same of validation as val_loss, "
+    "val_accuracy …, images_per_second, wait_fraction (share of the time the model waited for "
     "data), learning_rate. E epochs are floor(E * records / batch_size) steps: the records left "
     "over open the next epoch. Validation counts every picture exactly once."
 )
@@ -30,7 +31,7 @@ def make_parser() -> Parser:
     """The parser of `imageshards train`."""
     parser = Parser(
         prog="imageshards train",
-        description="Trains an image classifier from balanced TFRecord shards.",
+        description="Trains a model of images from balanced TFRecord shards.",
         epilog=EPILOG,
     )
     add_options(parser, ReadConfig, title="data")

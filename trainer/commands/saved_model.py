@@ -58,11 +58,11 @@ def chosen(args: argparse.Namespace, file: str, card: ModelCard) -> str:
     return f"{file}, step {card.step}{other}"
 
 
-def load_classifier(file: str, args: argparse.Namespace) -> Any:
-    """The model of a file: pictures 0..255 in, a logit for each class out; refuses any other."""
+def load_for_serving(file: str, args: argparse.Namespace) -> Any:
+    """The model of a file: pictures 0..255 in, logits or values out; refuses any other."""
     model, card = model_file.load_model(file, args.model, args.trust)
     if not card.compiled:
         return model
-    from trainer.serving.compiled import classifier
+    from trainer.serving.compiled import as_ours
 
-    return classifier(model, card, file)
+    return as_ours(model, card, file)

@@ -1,4 +1,4 @@
-"""The classes of records, and which of them pass `--where`: from a data set's index alone."""
+"""The labels of records, and which of them pass `--where`: from a data set's index alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from imageshards import storage
 from imageshards.errors import IndexDamageError, UserError
 from imageshards.index import COLUMN_OF, extra_columns, index_schema, read_index, read_shard_index
-from imageshards.manifest import MANIFEST_NAME, load_manifest
+from imageshards.manifest import (
+    LABELS_FEATURE,
+    MANIFEST_NAME,
+    ONE,
+    SEVERAL,
+    label_of,
+    load_manifest,
+    roles_of,
+)
 from trainer.dataset.filters import Filter, parse_filters
 from trainer.dataset.spec import DataSet, Split
 
@@ -33,9 +41,15 @@ _CHECKED_SHARDS = 8
 _CHECKED_COLUMNS = ("class_name", "label", "shard", "record")
 
 
-def record_classes(dataset: DataSet, split: Split, filters: Sequence[str] = ()) -> np.ndarray:
-    """The class id of every record of `split`, in the order of its shards, int32; -1 for a record
-    that does not pass `filters`.
+def record_labels(
+    dataset: DataSet, split: Split, filters: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which records pass `filters`, and the labels of all, in the order of the shards of `split`.
+
+    Returns:
+        bool [records]; and for each label the number of its record within the split, int64, and
+        its class id, int32: one for each record where the target is a class, none where it is
+        values.
 
     Raises:
         UserError: There is no index, or it is damaged, or has labels that are no class; or a
@@ -43,61 +57,115 @@ def record_classes(dataset: DataSet, split: Split, filters: Sequence[str] = ()) 
     """
     import numpy as np  # a data set is opened without it
 
-    parts = dataset.by_part(split)
-    return np.concatenate([_classes_of(part, own, filters) for part, own in parts if own.shards])
+    found = [_labels_of(part, own, filters) for part, own in dataset.by_part(split) if own.shards]
+    first = np.cumsum([0, *(len(passes) for passes, _, _ in found)])
+    records = [own + begin for (_, own, _), begin in zip(found, first, strict=False)]
+    passes, _, ids = zip(*found, strict=True)
+    return np.concatenate(passes), np.concatenate(records), np.concatenate(ids)
 
 
-def _classes_of(dataset: DataSet, split: Split, filters: Sequence[str]) -> np.ndarray:
+def _labels_of(
+    dataset: DataSet, split: Split, filters: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     import numpy as np
 
     parsed = parse_filters(filters, dataset.features)
     manifest = load_manifest(dataset.data, "⟦--data⟧", adopted=True)
-    column_of = _columns(dataset, manifest)
+    column_of = columns_of(dataset, manifest)
     for one in parsed:
         if one.feature not in column_of:
             raise UserError(
                 f"⟦--where⟧ received a condition on {one.feature}, which the index of "
                 f"{dataset.data!r} has no column for; expected one of {', '.join(column_of)}."
             )
-    wanted = dict.fromkeys(["label", *(column_of[one.feature] for one in parsed)])
+    label = column_of[dataset.label_feature] if dataset.label_values else "label"
+    # The sizes tell how many records there are.
+    wanted = dict.fromkeys(["num_bytes", *(column_of[one.feature] for one in parsed)])
+    if dataset.target != "values":
+        wanted[label] = None
     table = read_index(dataset.data, manifest, split.name, wanted, "⟦--data⟧")
-    labels = table["label"].to_numpy() - dataset.label_offset
-    if labels.size and not 0 <= labels.min() <= labels.max() < len(dataset.classes):
+    keep = np.ones(table.num_rows, bool)
+    for one in parsed:
+        keep &= _passes(one, dataset, table, column_of[one.feature])
+    if dataset.target == "values":
+        return keep, np.zeros(0, np.int64), np.zeros(0, np.int32)
+    return keep, *_ids_of(dataset, table[label].combine_chunks())
+
+
+def _ids_of(dataset: DataSet, values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Labels as the index has them → record and class id of each, checked; equal ones once."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    records = np.arange(len(values))
+    if pa.types.is_list(values.type):
+        records, values = pc.list_parent_indices(values).to_numpy(), pc.list_flatten(values)
+    if dataset.label_values:
+        ids = pc.index_in(values, pa.array(dataset.label_values, values.type)).to_numpy()
+    else:
+        ids = values.to_numpy() - dataset.label_offset
+    if ids.size and not 0 <= ids.min() <= ids.max() < len(dataset.classes):
         raise UserError(
             f"⟦--data⟧ received {dataset.data!r}, whose index has labels from "
-            f"{labels.min() + dataset.label_offset} to {labels.max() + dataset.label_offset}; "
+            f"{ids.min() + dataset.label_offset} to {ids.max() + dataset.label_offset}; "
             f"expected {len(dataset.classes)} classes from {dataset.label_offset} on, as its "
             "manifest.json says: copy the data set again."
         )
-    keep = np.ones(table.num_rows, bool)
-    for one in parsed:
-        keep &= _passes(one, dataset, table, column_of[one.feature], labels)
-    return np.where(keep, labels, -1).astype(np.int32)
+    if dataset.target == "labels":
+        pairs = np.unique(records * len(dataset.classes) + ids)
+        records, ids = np.divmod(pairs, len(dataset.classes))
+    return records.astype(np.int64), ids.astype(np.int32)
 
 
-def _columns(dataset: DataSet, manifest: Mapping[str, Any]) -> dict[str, str]:
+def column_numbers(dataset: DataSet, split: Split, feature: str) -> np.ndarray | None:
+    """A column of numbers of every record of `split`, float64 [records, k]; NaN where there is
+    none. None where the index does not tell it.
+    """
+    import numpy as np
+    import pyarrow.compute as pc
+
+    found = []
+    for part, own in dataset.by_part(split):
+        if not own.shards:
+            continue
+        manifest = load_manifest(part.data, "⟦--data⟧", adopted=True)
+        column = columns_of(part, manifest).get(feature)
+        if column is None:
+            return None
+        values = read_index(part.data, manifest, split.name, [column], "⟦--data⟧")[column]
+        is_list = bool(dataset.features[feature].shape)
+        flat = (pc.list_flatten(values) if is_list else values).to_numpy().astype(np.float64)
+        found.append(flat.reshape(len(values), -1))
+    return np.concatenate(found)
+
+
+def columns_of(dataset: DataSet, manifest: Mapping[str, Any]) -> dict[str, str]:
     """Feature → the column of the index that says the same, of features that are there."""
-    found = {feature: column for column, feature in extra_columns(manifest["features"]).items()}
+    extra = extra_columns(manifest["features"], label_of(manifest))
+    found = {feature: column for column, feature in extra.items()}
     found |= COLUMN_OF
+    if label_of(manifest) == SEVERAL:
+        found[LABELS_FEATURE] = "label"  # a list
     if dataset.adopted:
         # Others give our names to other things; the index holds what the roles say.
         for name in COLUMN_OF:
             if COLUMN_OF[name] not in ("width", "height"):
                 del found[name]
-        has_ids = dataset.features[dataset.label_feature].dtype == "int64"
-        found[dataset.label_feature] = "label" if has_ids else "class_name"
+        label = roles_of(manifest)["label"] or ""
+        found[label] = "label" if dataset.features[label].dtype == "int64" else "class_name"
     return {name: column for name, column in found.items() if name in dataset.features}
 
 
-def _passes(
-    one: Filter, dataset: DataSet, table: pa.Table, column: str, labels: np.ndarray
-) -> np.ndarray:
+def _passes(one: Filter, dataset: DataSet, table: pa.Table, column: str) -> np.ndarray:
     import numpy as np
 
     dtype = _DTYPES[dataset.features[one.feature].dtype]
     # A condition on the label means the class id. Null, a text too long for the index, is equal to
     # no text.
-    values = labels if column == "label" else table[column].to_numpy().astype(dtype)
+    values = table[column].to_numpy().astype(dtype)
+    if column == "label":
+        values = values - dataset.label_offset
     return np.asarray(_COMPARE[one.operator](values, np.array(one.value, dtype)), bool)
 
 
@@ -105,14 +173,18 @@ def check_class_order(dataset: DataSet, split: Split) -> None:
     """Compares the class ids in the index of some shards with the names that stand beside them.
 
     A name that is no class of the data set says nothing: others write descriptions there. With a
-    damaged index nothing is compared.
+    damaged index, or with another number of labels than one, nothing is compared.
 
     Raises:
         UserError: A record names another class; or its store cannot be used.
     """
+    if dataset.column is not None or dataset.target != "class":
+        return  # a column's classes are its own values
     import pyarrow as pa
 
     manifest = load_manifest(dataset.data, "⟦--data⟧", adopted=True)
+    if label_of(manifest) != ONE:
+        return
     shards = manifest["splits"][split.name]["shards"]
     schema = index_schema(manifest["features"])
     schema = pa.schema([schema.field(name) for name in _CHECKED_COLUMNS])

@@ -14,6 +14,8 @@ from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
 from imageshards.text import counted
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
+# Ids of any number of labels, where a data set has no `image/class/label`.
+LABELS_FEATURE = "image/class/labels"
 _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 
@@ -104,14 +106,18 @@ def _size_bytes(shard: Shard) -> int | None:
 
 
 def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
-    if not raw["classes"]:
-        raise ValueError("it names no class; expected labelled pictures")
     features = {name: _feature(spec) for name, spec in raw["features"].items()}
     is_adopted = "adopted" in raw
     roles = manifest.roles_of(raw)
     image, label, filename = (roles[role] or "" for role in ("image", "label", "filename"))
+    if not is_adopted and label not in features:  # pictures with several labels, or with none
+        label = LABELS_FEATURE if LABELS_FEATURE in features else ""
+    if label and not raw["classes"]:
+        raise ValueError("it names no class; expected labelled pictures")
     labels = ("int64", "string") if is_adopted else ("int64",)
     for name, dtypes in ((image, ("string",)), (label, labels)):
+        if not name:
+            continue
         if name not in features:
             raise ValueError(f"the features lack {name!r}")
         if features[name].dtype not in dtypes:
@@ -127,6 +133,7 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         label_feature=label,
         filename_feature=filename if filename in features else None,
         label_offset=manifest.first_label_of(raw),
+        target="labels" if label == LABELS_FEATURE and not is_adopted else "class",
         fingerprint=_fingerprint(raw),
         adopted=is_adopted,
     )

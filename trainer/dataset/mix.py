@@ -98,12 +98,12 @@ def _check_same_form(config: ReadConfig, parts: Sequence[DataSet]) -> None:
 def _form(part: DataSet) -> dict[str, Any]:
     options = part.image.options
     return {
-        "classes": ", ".join(part.classes),
+        "classes": ", ".join(part.classes) or "none",
         "first class id": part.label_offset,
         "number of channels": part.image.channels,
         "feature of the picture": part.image_feature,
         "feature of the class": part.label_feature,
-        "form of the class": part.features[part.label_feature].dtype,
+        "form of the class": getattr(part.features.get(part.label_feature), "dtype", "none"),
         **{f"picture option {name}": options.get(name) for name in _IMAGE_OPTIONS},
     }
 

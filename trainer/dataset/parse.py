@@ -21,13 +21,16 @@ class Parsed:
     Attributes:
         encoded: string [b], the JPEG; a black one for a placeholder (an empty record in place
             of a broken one). None where records hold none.
-        label: int64 [b], class ids of the data set; 0 for a placeholder.
+        label: Class ids of the data set, int64 [b]; labels, float32 [b, classes], 1 where a record
+            has one; or values, float32 [b] or [b, k]. 0 for a placeholder.
+        weight: float32 [b], what each record weighs; 0 for a placeholder.
         present: bool [b], False for a placeholder.
         inputs: The model's further inputs by `input_name`; 0 or empty for a placeholder.
     """
 
     encoded: Any
     label: Any
+    weight: Any
     present: Any
     inputs: Mapping[str, Any]
 
@@ -45,7 +48,8 @@ def batch_parser(
     """
     import tensorflow as tf
 
-    roles = (dataset.image_feature,) * with_picture + (dataset.label_feature,)
+    roles = [dataset.image_feature] * with_picture + [dataset.label_feature]
+    roles += [dataset.weight_feature] if dataset.weight_feature else []
     features = {name: dataset.features[name] for name in roles} | dict(inputs.features)
     # A feature of variable length becomes a RaggedTensor, and is empty where it is missing; a fixed
     # one that is missing is an error.
@@ -71,9 +75,18 @@ def batch_parser(
             lambda: tf.where(present, serialized, empty),
         )
         values = tf.io.parse_example(filled, spec)
+        encoded, weight = None, tf.cast(present, "float32")
+        if with_picture:
+            raw = values[dataset.image_feature]
+            # One whose picture is empty must not pass for a placeholder.
+            encoded = _checked(raw, tf.strings.length(raw) > 0, ["A record has an empty picture."])
+        if dataset.weight_feature:
+            raw = tf.cast(values[dataset.weight_feature], "float32")
+            weight = _checked(raw, tf.math.is_finite(raw) & (raw >= 0), ["A weight is wrong."])
         return Parsed(
-            _not_empty(values[dataset.image_feature]) if with_picture else None,
-            _class_ids(dataset, values[dataset.label_feature], present),
+            encoded,
+            _labels(dataset, values[dataset.label_feature], present),
+            weight,
             present,
             {input_name(name): batched(values[name]) for name in inputs.features},
         )
@@ -81,15 +94,27 @@ def batch_parser(
     return parse
 
 
-def _not_empty(encoded: Any) -> Any:
-    """Pictures, checked: a record whose picture is empty must not pass for a placeholder."""
+def _checked(values: Any, good: Any, said: list[Any]) -> Any:
+    """`values`; in the graph raises `tf.errors.InvalidArgumentError` where not all is `good`."""
     import tensorflow as tf
 
-    check = tf.debugging.Assert(
-        tf.reduce_all(tf.strings.length(encoded) > 0), ["A record has an empty picture."]
-    )
+    check = tf.debugging.Assert(tf.reduce_all(good), said)
     with tf.control_dependencies([check] if check is not None else []):
-        return tf.identity(encoded)
+        return tf.identity(values)
+
+
+def _labels(dataset: DataSet, raw: Any, present: Any) -> Any:
+    """Labels as the records have them → as `Parsed` has them; 0 where not `present`."""
+    import tensorflow as tf
+
+    if dataset.target == "values":
+        return _checked(raw, tf.math.is_finite(raw), ["A value is no number."])
+    if dataset.target == "class":
+        return _class_ids(dataset, raw, present)
+    ids = _class_ids(dataset, raw.values, tf.ones_like(raw.values, tf.bool))
+    hot = tf.one_hot(ids, len(dataset.classes))
+    # Equal ones of a record count once.
+    return tf.minimum(tf.math.unsorted_segment_sum(hot, raw.value_rowids(), raw.nrows()), 1.0)
 
 
 def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:
@@ -99,23 +124,18 @@ def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:
     """
     import tensorflow as tf
 
-    if raw.dtype == tf.string:
-        same = tf.equal(raw[:, tf.newaxis], tf.constant(dataset.classes)[tf.newaxis, :])
+    known = dataset.label_values or (dataset.classes if raw.dtype == tf.string else ())
+    if known:
+        same = tf.equal(raw[:, tf.newaxis], tf.constant(known, raw.dtype)[tf.newaxis, :])
         ids = tf.where(tf.reduce_any(same, 1), tf.argmax(same, 1), -1)
     else:
         ids = raw - dataset.label_offset
     labels = tf.where(present, ids, tf.zeros_like(ids))
     in_range = (labels >= 0) & (labels < len(dataset.classes))
-    check = tf.debugging.Assert(
-        tf.reduce_all(in_range),
-        [
-            f"Label outside the {len(dataset.classes)} classes (label offset "
-            f"{dataset.label_offset}):",
-            tf.boolean_mask(labels, ~in_range),
-        ],
+    said = (
+        f"Label outside the {len(dataset.classes)} classes (label offset {dataset.label_offset}):"
     )
-    with tf.control_dependencies([check] if check is not None else []):
-        return tf.identity(labels)
+    return _checked(labels, in_range, [said, tf.boolean_mask(labels, ~in_range)])
 
 
 def _empty_example(dataset: DataSet, features: Mapping[str, FeatureSpec]) -> bytes:

@@ -63,9 +63,12 @@ class Pieces:
 
 def read_pieces(dataset: DataSet, split: Split) -> Pieces:
     """The pieces of a split, as the data set's index tells them, which must be there and whole."""
-    return Pieces.cut(
-        [sizes for part, own in dataset.by_part(split) for sizes in _sizes_in(part, own)]
-    )
+    return Pieces.cut(record_sizes(dataset, split))
+
+
+def record_sizes(dataset: DataSet, split: Split) -> list[np.ndarray[Any, Any]]:
+    """Of each shard of a split the sizes of its records, framing included, in bytes, int64."""
+    return [sizes for part, own in dataset.by_part(split) for sizes in _sizes_in(part, own)]
 
 
 def shard_sizes(dataset: DataSet, split: Split, shard: int) -> np.ndarray[Any, Any]:

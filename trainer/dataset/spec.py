@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE
+from imageshards.text import counted
 
 if TYPE_CHECKING:
     from trainer.dataset.pieces import Pieces
@@ -16,9 +18,13 @@ if TYPE_CHECKING:
 # The picture's name among a model's inputs.
 IMAGE_INPUT = "image"
 
+# What a model finds: one class of several, any number of labels, or numbers.
+TARGETS = ("class", "labels", "values")
+
 # What the reader makes and a model is trained on: `inputs` (`image` uint8 [B, height, width,
-# channels], and further features by their `input_name`), `label` int64 [B], or float32 [B,
-# classes] after MixUp, `weight` float32 [B], `position` int64 [B] (index in the endless training
+# channels], and further features by their `input_name`), `label` (of a class int64 [B], or float32
+# [B, classes] after MixUp; of labels float32 [B, classes], 1 where a record has one; of values
+# float32 [B] or [B, k]), `weight` float32 [B], `position` int64 [B] (index in the endless training
 # stream) and `record` int64 [B] (number within the split).
 Batch = dict[str, Any]
 
@@ -138,13 +144,20 @@ class DataSet:
     Attributes:
         data: As `--data` named it.
         splits: By name.
-        classes: Class names, in the order of the ids.
+        classes: Names of the classes or labels, in the order of the ids; none of values, nor where
+            records have no label.
         image: Its pictures.
         shard_by: `balanced`, or `class` where a shard holds one class only.
         features: Every feature of a record, by its name in the records.
-        image_feature, label_feature: Which of them hold the JPEG and the class.
+        image_feature, label_feature: Which of them hold the JPEG and the target; the latter is
+            empty where records have no label.
         filename_feature: Which one names the source file; None where none does.
         label_offset: Subtracted from the label in a record to get the class id.
+        target: What the label is, one of `TARGETS`.
+        label_values: What stands in the records for each of `classes`, in rising order, where that
+            is a column's own numbers or texts; empty where it is ids, or the names themselves.
+        column: The `--target`; None for the data set's own label.
+        weight_feature: The number that each record weighs; None where all weigh 1.
         fingerprint: Changes whenever the records, or what is known of them, change.
         adopted: Whether others wrote its records, and `imageshards adopt` its manifest.
         parts: The data sets of a mix, in the order of their shards in every split; empty where it
@@ -161,9 +174,25 @@ class DataSet:
     label_feature: str = LABEL_FEATURE
     filename_feature: str | None = FILENAME_FEATURE
     label_offset: int = 0
+    target: str = "class"
+    label_values: tuple[int, ...] | tuple[str, ...] = ()
+    column: str | None = None
+    weight_feature: str | None = None
     fingerprint: str = ""
     adopted: bool = False
     parts: tuple[DataSet, ...] = ()
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Of the values of a record: (k,), or () for one number; () for a class, and for labels."""
+        if self.target != "values":
+            return ()
+        return self.features[self.label_feature].shape or ()
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers a model gives: a logit for each class, or k values."""
+        return len(self.classes) or math.prod(self.target_shape)
 
     def by_part(self, split: Split) -> list[tuple[DataSet, Split]]:
         """Each data set of a mix with its own shards of `split`; else this one with all."""
@@ -220,6 +249,11 @@ class Subset:
         from trainer.dataset.pieces import read_pieces
 
         return read_pieces(self.dataset, self.split)
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers a model of it gives: a logit for each class, or k values."""
+        return len(self.classes) or self.dataset.num_outputs
 
     @property
     def balance(self) -> str:
@@ -289,13 +323,16 @@ class ModelCard:
     """What must be known to use a saved model: kept inside its `.keras` file.
 
     Attributes:
-        classes: In the order of the logits.
+        classes: In the order of the logits; none of values.
         inputs: What it is fed with.
         image_feature, label_feature: Names in the records it was trained on.
         fingerprint: Of the data set it was trained on.
         training: The training run's configuration, as JSON values.
         step: Training steps behind it.
         compiled: Whether it is a user's compiled model, which brings its own loss and metrics.
+        target: What it finds, one of `TARGETS`.
+        target_shape: As `DataSet.target_shape`.
+        column: The `--target` it was trained with; None for the data set's own label.
     """
 
     classes: tuple[str, ...]
@@ -306,8 +343,40 @@ class ModelCard:
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     step: int = 0
     compiled: bool = False
+    target: str = "class"
+    target_shape: tuple[int, ...] = ()
+    column: str | None = None
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers the model gives for a picture."""
+        return len(self.classes) or math.prod(self.target_shape)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the outputs."""
+        return self.classes or value_names(self.label_feature, self.target_shape)
 
 
 def input_name(feature: str) -> str:
     """The name of a feature as an input of a model: Keras allows no `/` there."""
     return feature.replace("/", "_")
+
+
+def describe(target: DataSet | ModelCard) -> str:
+    """The kind of a target for people, such as `3 numbers` or `a class`."""
+    if target.target == "values":
+        return counted(target.num_outputs, "number")
+    return {"class": "a class", "labels": "any number of labels"}[target.target]
+
+
+def label_form(target: DataSet | ModelCard, num_outputs: int) -> tuple[str, tuple[int, ...]]:
+    """The dtype of the labels in a batch, and the shape of each, for a model of `num_outputs`."""
+    if target.target == "class":
+        return "int64", ()
+    return "float32", target.target_shape if target.target == "values" else (num_outputs,)
+
+
+def value_names(column: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """What the values of a column are called: `price`, or `box[0]`, `box[1]`, … of a list."""
+    return tuple(f"{column}[{i}]" for i in range(math.prod(shape))) if shape else (column,)

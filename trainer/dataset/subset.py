@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from imageshards.errors import UserError
 from trainer.dataset.filters import parse_filters
-from trainer.dataset.index import record_classes
-from trainer.dataset.spec import DataSet, Split, Subset
+from trainer.dataset.index import column_numbers, record_labels
+from trainer.dataset.spec import DataSet, Split, Subset, describe
 
 
 def select(
@@ -32,6 +33,7 @@ def select(
             be balanced has no records; or there is no index.
     """
     parse_filters(filters, dataset.features)
+    _check_kind(dataset, classes, balance)
     names = tuple(classes) if classes else dataset.classes
     ids = tuple(_class_id(dataset, name) for name in names)
     subset = Subset(
@@ -43,6 +45,10 @@ def select(
         subset = _chosen(subset, ids)
     if (classes or filters or balance != "none") and not subset.num_records:
         raise _nothing_left(subset, classes)
+    if dataset.target == "values":
+        _check_numbers(subset, dataset.label_feature, "⟦--target⟧", -math.inf)
+    if dataset.weight_feature is not None:
+        _check_numbers(subset, dataset.weight_feature, "⟦--sample_weight⟧", 0)
     if balance == "none" or subset.class_counts is None:
         return subset
     return _balanced(subset, subset.class_counts, balance)
@@ -52,27 +58,39 @@ def _chosen(subset: Subset, ids: Sequence[int]) -> Subset:
     """`subset` with the classes of its records, those that are left out aside, and their counts."""
     import numpy as np  # a data set is opened without it
 
-    # The last place is that of -1, what does not pass the filters.
-    table = np.full(len(subset.dataset.classes) + 1, -1, np.int32)
+    table = np.full(len(subset.dataset.classes), -1, np.int32)
     table[list(ids)] = range(len(ids))
-    classes = table[record_classes(subset.dataset, subset.split, subset.filters)]
-    counts = np.bincount(classes[classes >= 0], minlength=len(ids))
+    passes, records, labels = record_labels(subset.dataset, subset.split, subset.filters)
+    wanted = passes[records] & (table[labels] >= 0)
+    records, labels = records[wanted], table[labels[wanted]]
+    classes = np.where(passes & (subset.class_ids is None), 0, -1).astype(np.int32)
+    # Of several labels any will do: their records are not balanced.
+    classes[records] = labels
+    counts = tuple(np.bincount(labels, minlength=len(ids)).tolist())
     return dataclasses.replace(
         subset,
-        num_records=int(counts.sum()),
-        class_counts=tuple(counts.tolist()),
+        num_records=int((classes >= 0).sum()),
+        class_counts=None if subset.dataset.target == "values" else counts,
         record_classes=classes,
     )
 
 
-def model_classes(subset: Subset, labels: Any) -> Any:
-    """Class ids of the data set, int64 [b] → of the model; -1 for classes it does not have."""
+def model_labels(subset: Subset, labels: Any) -> Any:
+    """What a record of the data set is to the model.
+
+    Ids of classes, int64 [b], by the model's numbers: 0 where it does not have them. Of labels,
+    float32 [b, classes], the model's own; values as they are.
+    """
     if subset.class_ids is None:
         return labels
     import tensorflow as tf
 
+    if subset.dataset.target == "labels":
+        return tf.gather(labels, subset.class_ids, axis=1)
     known = {number: place for place, number in enumerate(subset.class_ids)}
-    table = [known.get(number, -1) for number in range(len(subset.dataset.classes))]
+    # A placeholder has label 0 of the data set, which the model may not know. Its weight is 0, so
+    # any class of the model will do. Other unknown classes were filtered out.
+    table = [known.get(number, 0) for number in range(len(subset.dataset.classes))]
     return tf.gather(tf.constant(table, tf.int64), labels)
 
 
@@ -83,7 +101,7 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     if unknown:
         some = ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
         remedy = "leave them out by ⟦--classes⟧"
-        if all(name.isdecimal() for name in unknown):
+        if not subset.dataset.label_values and all(name.isdecimal() for name in unknown):
             remedy = "name them by --class_names of imageshards adopt"
         raise UserError(
             f"⟦--data⟧ received {subset.dataset.data!r}, whose classes "
@@ -95,6 +113,8 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
 
 def known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
     """Records per class id, added up over the shards; None where one has no counts."""
+    if dataset.target == "values":
+        return None
     totals = dict.fromkeys(dataset.classes, 0)
     for shard in split.shards:
         if shard.classes is None:
@@ -151,6 +171,46 @@ def _balanced(subset: Subset, counts: tuple[int, ...], balance: str) -> Subset:
             "out by ⟦--classes⟧, or use ⟦--balance weights|balance='weights'⟧."
         )
     return dataclasses.replace(subset, num_records=max(counts) * len(counts), sampling=True)
+
+
+def _check_kind(dataset: DataSet, classes: Sequence[str] | None, balance: str) -> None:
+    """Refuses what is asked of classes where the target has none."""
+    what = f"but the target {dataset.label_feature} is {describe(dataset)}"
+    if classes and dataset.target == "values":
+        raise UserError(
+            f"⟦--classes⟧ received {','.join(classes)}, {what}; expected none: choose records by "
+            "⟦--where⟧."
+        )
+    if balance != "none" and dataset.target != "class":
+        raise UserError(
+            f"⟦--balance⟧ received {balance!r}, {what}, which are not balanced; expected 'none': "
+            "weigh records by a column of your own with ⟦--sample_weight⟧."
+        )
+
+
+def _check_numbers(subset: Subset, column: str, flag: str, least: float) -> None:
+    """Refuses a column that is no number, or one below `least`, in a record that is read."""
+    import numpy as np
+
+    numbers = column_numbers(subset.dataset, subset.split, column)
+    if numbers is None:
+        return
+    wrong = ~(np.isfinite(numbers) & (numbers >= least)).all(1)
+    if subset.record_classes is not None:
+        wrong &= subset.record_classes >= 0
+    if not wrong.any():
+        return
+    first = int(np.flatnonzero(wrong)[0])
+    others = f", and as little in {int(wrong.sum()) - 1} more" * (int(wrong.sum()) > 1)
+    remedy = f", for example '{column}>={max(least, -1e30):g}'"
+    if numbers.shape[1] > 1 or numbers[first, 0] == math.inf:
+        remedy = " on another column"
+    value = ",".join(f"{one:g}" for one in numbers[first])
+    raise UserError(
+        f"{flag} received {column!r}, which is {value} in record {first} of the split "
+        f"{subset.split.name}{others}; expected {'a number' if least < 0 else 'at least 0'} in "
+        f"each record that is read: leave others out by ⟦--where⟧{remedy}."
+    )
 
 
 def _nothing_left(subset: Subset, classes: Sequence[str] | None) -> UserError:

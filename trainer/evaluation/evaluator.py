@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,9 +13,15 @@ from keras.callbacks import CallbackList
 
 from imageshards.progress import with_progress
 from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.dataset.spec import Batch, Subset, model_input
+from trainer.config import OptimizerConfig
+from trainer.dataset.spec import Batch, Subset, model_input, value_names
 from trainer.dataset.subset import class_ids
+from trainer.evaluation.classes import ClassEvaluation
+from trainer.evaluation.evaluation import Evaluation
+from trainer.evaluation.labels import LabelsEvaluation
+from trainer.evaluation.values import ValuesEvaluation
 from trainer.models.metrics import further_metrics
+from trainer.models.optimizer import make_loss
 from trainer.models.step import logs_of_hosts, make_test_step
 from trainer.models.strategy import memory_errors
 from trainer.reader.batches import EvaluationData
@@ -23,37 +29,12 @@ from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.stream import distributed, next_batch
 
-TOP = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """The figures of a model on one split. Arrays have one entry per example, in record order.
-
-    Attributes:
-        classes: The model's, in the order of its outputs.
-        num_examples: Each counted once; broken records are none, but `left_out`.
-        loss: Mean cross-entropy, without label smoothing; NaN where there is no example.
-        accuracy: Share of examples whose class got the highest probability.
-        top5_accuracy: Of those whose class is among the five highest; None for up to five classes.
-        record: int64, number within the split.
-        label, predicted: int64, class ids of the model.
-        probability_of_label, probability_of_prediction: float32.
-        losses: float32, cross-entropy.
-    """
-
-    classes: tuple[str, ...]
-    num_examples: int
-    left_out: int
-    loss: float
-    accuracy: float
-    top5_accuracy: float | None
-    record: np.ndarray
-    label: np.ndarray
-    predicted: np.ndarray
-    probability_of_label: np.ndarray
-    probability_of_prediction: np.ndarray
-    losses: np.ndarray
+# What is measured of each kind of target.
+KINDS: Mapping[str, type[Evaluation]] = {
+    "class": ClassEvaluation,
+    "labels": LabelsEvaluation,
+    "values": ValuesEvaluation,
+}
 
 
 class Evaluator:
@@ -61,10 +42,11 @@ class Evaluator:
 
     Args:
         strategy: Whose replicas, on all `hosts`, share each batch; the model was made in its scope.
-        classes: The model's, where the data may have fewer of them, or in another order;
-            None for those of `data`.
+        classes: The model's, where the data may have fewer of them, or in another order, none of
+            values; None for those of `data`.
+        loss: The `--loss` of the training.
         own_step: Whether the model is a compiled one of the user's, whose `test_step`, loss and
-            metrics say how good it is. Otherwise it gives logits.
+            metrics say how good it is. Otherwise it gives logits, or values.
 
     Attributes:
         evaluation: Every example of the last pass; None before it, and with `own_step`.
@@ -81,11 +63,15 @@ class Evaluator:
         broken_handler: BrokenRecordHandler,
         *,
         classes: Sequence[str] | None = None,
+        loss: str | None = None,
         own_step: bool = False,
         hosts: Hosts = ONE_HOST,
     ) -> None:
         self.evaluation: Evaluation | None = None
-        self._classes = tuple(classes) if classes is not None else data.classes
+        dataset = data.subset.dataset
+        classes = data.classes if classes is None else tuple(classes)
+        self._names = classes or value_names(dataset.label_feature, dataset.target_shape)
+        self._kind = KINDS[dataset.target]
         self._model, self._strategy, self._hosts = model, strategy, hosts
         subset = broken_handler.open(data.subset, data.read_options)
         self._data = dataclasses.replace(data, subset=subset)
@@ -95,8 +81,10 @@ class Evaluator:
         if own_step:
             self._step = make_test_step(model, strategy)
         else:
-            ids = class_ids(data.subset, self._classes)
-            self._step = _make_step(model, strategy, None if classes is None else ids)
+            ids = class_ids(data.subset, classes)
+            same = ids == tuple(range(len(classes)))
+            by = make_loss(OptimizerConfig(loss=loss), dataset.target, len(self._names))
+            self._step = _make_step(model, strategy, self._kind, by, None if same else ids)
 
     @property
     def subset(self) -> Subset:
@@ -106,7 +94,7 @@ class Evaluator:
     def run(
         self, callbacks: CallbackList | None = None, show_progress: bool = False
     ) -> dict[str, float]:
-        """One pass: `loss`, `accuracy` and further metrics of logits, or what the own step says.
+        """One pass: loss, of a class accuracy, and further metrics, or what the own step says.
 
         Hooks are called around each batch of such a step. Records may be broken as far as the
         handler allows it.
@@ -191,8 +179,9 @@ class Evaluator:
             further = {one.name: float(one.result()) for one in further_metrics(self._model)}
         whole = {name: np.concatenate([p[name] for p in measured]) for name in measured[0]}
         whole = self._hosts.concatenate("evaluation", whole)
-        self.evaluation = found = _summary(self._classes, whole)
-        return {"loss": found.loss, "accuracy": found.accuracy, **further}
+        self.evaluation = found = self._kind.of(self._names, whole)
+        figures = found.figures()
+        return {name: figures[name] for name in ("loss", "accuracy") if name in figures} | further
 
     def _own_figures(self, logs: Sequence[dict[str, Any]]) -> dict[str, float]:
         found = logs_of_hosts(self._model, logs[0] if logs else {}, self._hosts)
@@ -222,35 +211,27 @@ class _Broken(Exception):
 
 
 def _make_step(
-    model: keras.Model, strategy: tf.distribute.Strategy, ids: tuple[int, ...] | None
+    model: keras.Model,
+    strategy: tf.distribute.Strategy,
+    kind: type[Evaluation],
+    loss: keras.losses.Loss,
+    ids: tuple[int, ...] | None,
 ) -> Any:
-    """A function that measures every example of one distributed batch."""
+    """A function that measures every example of one distributed batch.
+
+    `ids`: of the data's classes, where the model has others or another order.
+    """
     metrics = further_metrics(model)
 
     def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
-        logits = tf.cast(model(model_input(batch["inputs"]), training=False), tf.float32)
-        label = tf.cast(batch["label"], tf.int64)
+        outputs = tf.cast(model(model_input(batch["inputs"]), training=False), tf.float32)
+        label = batch["label"]
         if ids is not None:
-            label = tf.gather(tf.constant(ids, tf.int64), label)
-        log_probability = tf.nn.log_softmax(logits)
+            label = kind.renumbered(label, ids, outputs.shape[-1])
         for metric in metrics:
-            metric.update_state(label, logits, sample_weight=batch["weight"])
-        of_label = tf.gather(log_probability, label, batch_dims=1)
-        # Of equal logits the first ranks highest, as in argmax. A NaN is never behind another.
-        others = tf.range(tf.shape(logits, tf.int64)[1])[tf.newaxis, :]
-        mine = tf.gather(logits, label, batch_dims=1)[:, tf.newaxis]
-        behind = (logits < mine) | (tf.equal(logits, mine) & (others > label[:, tf.newaxis]))
-        num_behind = tf.reduce_sum(tf.cast(behind, tf.int64), 1)
-        return {
-            "record": batch["record"],
-            "weight": batch["weight"],
-            "label": label,
-            "predicted": tf.argmax(logits, -1),
-            "rank": tf.shape(logits, tf.int64)[1] - 1 - num_behind,
-            "probability_of_label": tf.exp(of_label),
-            "probability_of_prediction": tf.exp(tf.reduce_max(log_probability, -1)),
-            "losses": -of_label,
-        }
+            metric.update_state(label, outputs, sample_weight=batch["weight"])
+        known = {"record": batch["record"], "weight": batch["weight"]}
+        return known | {"losses": loss.call(label, outputs)} | kind.measure(outputs, label)
 
     # Padded sequences change their length from batch to batch.
     @tf.function(autograph=False, reduce_retracing=True)
@@ -258,31 +239,3 @@ def _make_step(
         return strategy.run(on_replica, args=(batch,))
 
     return step
-
-
-def _summary(classes: tuple[str, ...], whole: dict[str, np.ndarray]) -> Evaluation:
-    counted = whole["weight"] > 0
-    left_out = int(np.sum((whole["record"] >= 0) & ~counted))
-    whole = {name: values[counted] for name, values in whole.items()}
-    order = np.argsort(whole["record"], kind="stable")
-    whole = {name: values[order] for name, values in whole.items()}
-    right = whole["predicted"] == whole["label"]
-    # Summed in float64: the mean of a million float32 losses would lose digits.
-    return Evaluation(
-        classes=classes,
-        num_examples=len(right),
-        left_out=left_out,
-        loss=_mean(whole["losses"]),
-        accuracy=_mean(right),
-        top5_accuracy=_mean(whole["rank"] < TOP) if len(classes) > TOP else None,
-        record=whole["record"],
-        label=whole["label"],
-        predicted=whole["predicted"],
-        probability_of_label=whole["probability_of_label"],
-        probability_of_prediction=whole["probability_of_prediction"],
-        losses=whole["losses"],
-    )
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(np.mean(values, dtype=np.float64)) if len(values) else float("nan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from typing import Any
 
 import keras
@@ -57,6 +58,18 @@ def undo_sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
     """Leaves an optimizer as Keras has it, for Keras's own `fit`."""
     for name in _HOOKS:
         vars(optimizer).pop(name, None)
+
+
+def weights_file(error: Exception) -> tuple[str, str | None, str | None] | None:
+    """The file of published weights that Keras failed with: only frames of its own know.
+
+    Its path; where it could not be fetched, also the URL, and the hash if Keras checks that.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        found = frame.f_locals
+        if path := found.get("download_target") or found.get("weights_path"):
+            return path, found.get("origin"), found.get("file_hash")
+    return None
 
 
 def check_weights(model: keras.Model, step: int, hosts: Hosts = ONE_HOST) -> None:

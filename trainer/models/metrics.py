@@ -1,4 +1,4 @@
-"""Metrics of logits: accuracy, and Keras's own by their names."""
+"""Metrics of a model's outputs: accuracy, and Keras's own by their names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,37 @@ from keras import ops
 
 from imageshards.errors import UserError
 
-# What the field calls them → what Keras does, with its arguments.
-_SHORT: dict[str, tuple[str, dict[str, Any]]] = {
-    "top5": ("SparseTopKCategoricalAccuracy", {"k": 5}),
-    "auc": ("AUC", {"multi_label": True}),
-    "f1": ("F1Score", {"average": "macro"}),
+# What the field calls them → what Keras does, with its arguments; by the kind of the target.
+_SHORT: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "class": {
+        "top5": ("SparseTopKCategoricalAccuracy", {"k": 5}),
+        "auc": ("AUC", {"multi_label": True}),
+        "f1": ("F1Score", {"average": "macro"}),
+    },
+    "labels": {
+        "binary_accuracy": ("BinaryAccuracy", {}),
+        # The area under precision against recall, of each label, and the mean of these.
+        "auc_pr": ("AUC", {"multi_label": True, "curve": "PR"}),
+        "auc": ("AUC", {"multi_label": True}),
+        "f1": ("F1Score", {"average": "macro", "threshold": 0.5}),
+    },
+    "values": {
+        "mae": ("MeanAbsoluteError", {}),
+        "rmse": ("RootMeanSquaredError", {}),
+        "r2": ("R2Score", {}),
+        "mape": ("MeanAbsolutePercentageError", {}),
+    },
 }
+# Those of every run.
+ALWAYS = {
+    "class": ("accuracy",),
+    "labels": ("binary_accuracy", "auc_pr"),
+    "values": ("mae", "rmse"),
+}
+_TAKEN = {
+    "class": "class probabilities", "labels": "probabilities of labels", "values": "numbers"
+}  # fmt: skip
+_OF_ONE_CLASS = ("Sparse", "Categorical", "TopK")
 
 
 class Accuracy(keras.metrics.Mean):
@@ -34,28 +59,36 @@ class Accuracy(keras.metrics.Mean):
         super().update_state(ops.cast(right, "float32"), sample_weight)
 
 
-class OfProbabilities(keras.metrics.Metric):
-    """One of Keras's metrics of [b, K] given probabilities where the model makes logits.
+class OfOutputs(keras.metrics.Metric):
+    """One of Keras's metrics given what a model's outputs mean: probabilities, or values.
 
-    Metrics with `Sparse` in their name get class ids, all others one-hot labels.
+    Of a class, metrics with `Sparse` in their name get class ids, all others one-hot labels.
     """
 
-    def __init__(self, metric: keras.metrics.Metric, num_classes: int) -> None:
+    def __init__(
+        self, metric: keras.metrics.Metric, num_outputs: int, target: str = "class"
+    ) -> None:
         super().__init__(name=metric.name)
-        self.metric = metric
-        self.num_classes = num_classes
+        self.metric, self.num_outputs, self.target = metric, num_outputs, target
         # Built now: a checkpoint is restored before the first step.
         if not metric.variables:
-            self.update_state(ops.zeros([1], "int64"), ops.zeros([1, num_classes]), ops.ones([1]))
+            labels = ops.zeros([1], "int64") if target == "class" else ops.zeros([1, num_outputs])
+            self.update_state(labels, ops.zeros([1, num_outputs]), ops.ones([1]))
             metric.reset_state()
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Class ids [b] or shares [b, K], logits [b, K], weights [b]."""
-        labels = class_ids(y_true)
-        if "Sparse" not in type(self.metric).__name__:
-            labels = ops.one_hot(labels, self.num_classes)
-        probabilities = ops.softmax(ops.cast(y_pred, "float32"))
-        self.metric.update_state(labels, probabilities, sample_weight=sample_weight)
+        """Labels as a `Batch` has them, outputs [b, K], weights [b]."""
+        y_pred = ops.cast(y_pred, "float32")
+        if self.target == "class":
+            y_pred, y_true = ops.softmax(y_pred), class_ids(y_true)
+            if "Sparse" not in type(self.metric).__name__:
+                y_true = ops.one_hot(y_true, self.num_outputs)
+        elif self.target == "labels":
+            # Of the two pictures that MixUp mixed, those of the larger share count.
+            y_pred, y_true = ops.sigmoid(y_pred), ops.cast(y_true >= 0.5, "float32")
+        else:
+            y_true = ops.reshape(y_true, [-1, self.num_outputs])
+        self.metric.update_state(y_true, y_pred, sample_weight=sample_weight)
 
     def result(self) -> Any:
         """The metric's own."""
@@ -66,21 +99,27 @@ class OfProbabilities(keras.metrics.Metric):
         self.metric.reset_state()
 
 
-def make_metrics(names: Sequence[str], num_classes: int) -> list[keras.metrics.Metric]:
-    """`Accuracy`, and the metrics of these names; create them inside the strategy's scope.
+def make_metrics(
+    names: Sequence[str], num_outputs: int, target: str = "class"
+) -> list[keras.metrics.Metric]:
+    """Those of every run with such a target, and the metrics of these names.
 
-    A name is `top5`, `auc`, `f1`, or a class in `keras.metrics` such as `AUC`.
+    Create them inside the strategy's scope. A name is one of `_SHORT`, or a class in
+    `keras.metrics` such as `AUC`.
     """
-    return [Accuracy(), *(_make(name, num_classes) for name in names)]
+    ours: list[keras.metrics.Metric] = [Accuracy()] if target == "class" else []
+    names = [*([] if ours else ALWAYS[target]), *names]
+    names = [name.lower() if name.lower() in _SHORT[target] else name for name in names]
+    return ours + [_make(name, num_outputs, target) for name in dict.fromkeys(names)]
 
 
-def further_metrics(model: keras.Model) -> list[OfProbabilities]:
+def further_metrics(model: keras.Model) -> list[OfOutputs]:
     """The metrics of a compiled model besides accuracy; none of one that is not compiled."""
     if not model.compiled:
         return []
     # Keras keeps those of `compile` inside one of its own.
     found = [one for metric in model.metrics for one in getattr(metric, "metrics", [metric])]
-    return [metric for metric in found if isinstance(metric, OfProbabilities)]
+    return [metric for metric in found if isinstance(metric, OfOutputs)]
 
 
 def class_ids(labels: Any) -> Any:
@@ -88,22 +127,33 @@ def class_ids(labels: Any) -> Any:
     return ops.cast(ops.argmax(labels, -1) if len(labels.shape) == 2 else labels, "int64")
 
 
-def _make(name: str, num_classes: int) -> keras.metrics.Metric:
-    known, options = _SHORT.get(name.lower(), (name, {}))
+def _make(name: str, num_outputs: int, target: str) -> keras.metrics.Metric:
+    short = _SHORT[target]
+    known, options = short.get(name.lower(), (name, {}))
     kind = getattr(keras.metrics, known, None)
-    if not (isinstance(kind, type) and issubclass(kind, keras.metrics.Metric)):
+    is_one = isinstance(kind, type) and issubclass(kind, keras.metrics.Metric)
+    if kind is None or not is_one or not _fits(kind, target):
         public = [n for n in dir(keras.metrics) if n[0].isupper()]
-        near = difflib.get_close_matches(name, [*_SHORT, *public], n=3)
+        near = difflib.get_close_matches(name, [*short, *public], n=3) if not is_one else []
         hint = f" (near: {', '.join(near)})" if near else ""
         raise UserError(
-            f"--metrics received {name!r}; expected {', '.join(_SHORT)}, or a class of "
-            f"keras.metrics that takes class probabilities{hint}."
+            f"--metrics received {name!r}; expected {', '.join(short)}, or a class of "
+            f"keras.metrics that takes {_TAKEN[target]}{hint}."
         )
     try:
-        return OfProbabilities(kind(**options, name=name.lower()), num_classes)
+        return OfOutputs(kind(**options, name=name.lower()), num_outputs, target)
     except (TypeError, ValueError) as e:
         raise UserError(
-            f"--metrics received {name!r}, which Keras cannot make of class probabilities ({e}); "
+            f"--metrics received {name!r}, which Keras cannot make of {_TAKEN[target]} ({e}); "
             "expected one that needs no arguments: compile it into the model of --model "
             "module:function."
         ) from e
+
+
+def _fits(kind: type, target: str) -> bool:
+    """Whether one of Keras's metrics can say anything of such a target."""
+    if kind is keras.metrics.Accuracy:
+        return False  # compares ids, not probabilities
+    if target == "values":
+        return kind.__module__.endswith("regression_metrics")
+    return target == "class" or not any(word in kind.__name__ for word in _OF_ONE_CLASS)

@@ -1,4 +1,4 @@
-"""The models: pixels 0..255 in, one logit per class out, normalisation inside."""
+"""The models: pixels 0..255 in, a logit per class or values out, normalisation inside."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from typing import Any
 import keras
 
 from imageshards.errors import UserError
+from imageshards.text import counted
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import IMAGE_INPUT, ImageSpec, ModelInputs, input_name, model_input
 from trainer.models import user_model
-from trainer.models.applications import application_logits, application_names, preprocess
+from trainer.models.applications import (
+    IMAGENET,
+    application_logits,
+    application_names,
+    preprocess,
+)
 from trainer.models.metrics import make_metrics
-from trainer.models.optimizer import CrossEntropy, exempt_from_decay, make_optimizer
+from trainer.models.optimizer import exempt_from_decay, make_loss, make_optimizer
 from trainer.models.pretrained import load_weights
 from trainer.models.strategy import separate_replicas
 
@@ -45,14 +51,15 @@ def resolve_name(name: str) -> str:
     hint = f" (near: {', '.join(names[match] for match in near)})" if near else ""
     raise UserError(
         f"--model received {name!r}; expected cnn or a name in keras.applications{hint}, "
-        "for example MobileNetV2, or module:function."
+        "for example MobileNetV2, or module:function, or keras_hub:NAME."
     )
 
 
 def build_model(
     name: str,
     inputs: ModelInputs,
-    num_classes: int,
+    num_outputs: int,
+    target: str = "class",
     weights: str | None = None,
     precision: str = "float32",
     sync_batchnorm: bool = False,
@@ -63,16 +70,17 @@ def build_model(
 
     Args:
         name: As `resolve_name` returns it.
-        weights: Local file to start from, see `trainer.models.pretrained`; None for random ones.
-            One line is printed that says what fitted.
+        num_outputs: Logits of classes or of labels, or values, as `target` says.
+        weights: File to start from, see `trainer.models.pretrained`, or `imagenet` for what Keras
+            publishes; None for random ones. One line is printed that says what fitted.
         precision: One of `trainer.config.PRECISIONS`, for the arithmetic. Weights, the
             normalisation of pixels, and logits are float32 in any case.
         sync_batchnorm: Takes batch statistics over all replicas together; not of a user's model.
 
     Returns:
         uint8 or float [batch, *size, channels] with values 0..255 → float32 [batch,
-        num_classes], not passed through softmax. With more inputs than the picture it takes
-        a dictionary, keyed by `input_name` of each feature and `image`; features have the
+        num_outputs], not passed through softmax or sigmoid. With more inputs than the picture it
+        takes a dictionary, keyed by `input_name` of each feature and `image`; features have the
         shape of the records: [batch, *shape], [batch, length] for a variable length.
         A compiled model of the user's is returned as it is: it takes the same inputs, and its
         outputs, loss and metrics are its own.
@@ -80,20 +88,31 @@ def build_model(
     Raises:
         UserError: The architecture refuses this size or these inputs, or weights do not fit.
     """
+    if weights == IMAGENET and (name not in application_names() or inputs.image.channels != 3):
+        raise UserError(
+            f"--weights received {weights} for --model {name} and pictures of "
+            f"{counted(inputs.image.channels, 'channel')}; expected a name in keras.applications, "
+            "for which such weights are published, and colours."
+        )
     with _dtype_policy(precision):
         tensors = input_tensors(inputs)
-        normalised = tensors | {IMAGE_INPUT: _normalise(name, tensors[IMAGE_INPUT], inputs.image)}
-        logits = _logits(name, normalised, num_classes)
+        normalised = tensors | {
+            IMAGE_INPUT: _normalise(name, tensors[IMAGE_INPUT], inputs.image, weights)
+        }
+        logits = _logits(name, normalised, num_outputs, target, weights)
         if isinstance(logits, keras.Model):
             model = logits
         else:
             # Under mixed precision the loss still wants full precision.
             logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
-            model = keras.Model(model_input(tensors), logits, name=name.rpartition(":")[2])
+            own_name = re.sub(r"\W+", "_", name.partition(":")[2] or name).strip("_")
+            model = keras.Model(model_input(tensors), logits, name=own_name)
             if sync_batchnorm:
                 _synchronise(model)
     separate_replicas(model)
-    if weights:
+    if weights == IMAGENET:
+        print(f"weights  {weights}, as Keras publishes them: all but the head, which is random")
+    elif weights:
         print(load_weights(model, weights), flush=True)
     return model
 
@@ -104,18 +123,19 @@ def compile_model(
     batch_size: int,
     total_steps: int,
     metrics: Sequence[str] = (),
+    target: str = "class",
 ) -> None:
-    """Gives `model` an optimizer, metrics, and a loss for both kinds of labels.
+    """Gives `model` an optimizer, and metrics and a loss that fit `target`.
 
     Everything that has variables is built, so that a checkpoint can be put back right
     away. Call it inside the strategy's scope.
 
     Raises:
         UserError: The warm-up is as long as the run, there is nothing to tell apart, or no such
-            metric.
+            metric or loss for it.
     """
-    num_classes = model.output_shape[-1]
-    if num_classes < 2:
+    num_outputs = model.output_shape[-1]
+    if num_outputs < 2 and target == "class":
         raise UserError(
             "--classes received one class, or --data has no other: every answer would be right, "
             "and nothing learnt; expected at least two classes to tell apart."
@@ -124,8 +144,8 @@ def compile_model(
     exempt_from_decay(optimizer, model)
     model.compile(
         optimizer=optimizer,
-        loss=CrossEntropy(num_classes, config.label_smoothing),
-        weighted_metrics=make_metrics(metrics, num_classes),
+        loss=make_loss(config, target, num_outputs),
+        weighted_metrics=make_metrics(metrics, num_outputs, target),
         jit_compile=config.jit_compile,
     )
     optimizer.build(model.trainable_variables)
@@ -183,10 +203,12 @@ def input_tensors(inputs: ModelInputs) -> dict[str, Any]:
     return tensors
 
 
-def _normalise(name: str, pixels: Any, image: ImageSpec) -> Any:
+def _normalise(name: str, pixels: Any, image: ImageSpec, weights: str | None) -> Any:
     # Weights of the architectures were published for RGB; grey has no such convention.
     if name in application_names() and image.channels == len("RGB"):
-        return preprocess(name, pixels)
+        return preprocess(name, pixels, weights)
+    if user_model.is_preset(name):
+        return pixels
     # In float32 even under mixed precision: a scaled pixel has more digits than bfloat16.
     x = keras.layers.Rescaling(1 / 255, name="to_unit", dtype="float32")(pixels)
     variance = [max(std, MIN_STD) ** 2 for std in image.std]
@@ -199,10 +221,12 @@ def _normalise(name: str, pixels: Any, image: ImageSpec) -> Any:
     return normalised
 
 
-def _logits(name: str, inputs: dict[str, Any], num_classes: int) -> Any:
-    if user_model.is_user_model(name):
+def _logits(
+    name: str, inputs: dict[str, Any], num_outputs: int, target: str, weights: str | None
+) -> Any:
+    if user_model.is_user_model(name) and not (user_model.is_preset(name) and len(inputs) > 1):
         function = user_model.load_function(name)
-        return user_model.call_function(name, function, inputs, num_classes)
+        return user_model.call_function(name, function, inputs, num_outputs, target)
     if len(inputs) > 1:
         others = sorted(set(inputs) - {IMAGE_INPUT})
         raise UserError(
@@ -210,10 +234,12 @@ def _logits(name: str, inputs: dict[str, Any], num_classes: int) -> Any:
             "makes no use; expected --model module:function that does, see recipes/multi_input.py."
         )
     x = inputs[IMAGE_INPUT]
-    return _cnn(x, num_classes) if name == CNN else application_logits(name, x, num_classes)
+    if name == CNN:
+        return _cnn(x, num_outputs)
+    return application_logits(name, x, num_outputs, weights)
 
 
-def _cnn(x: Any, num_classes: int) -> Any:
+def _cnn(x: Any, num_outputs: int) -> Any:
     """Four convolutions, each normalised and pooled, then two poolings and a dense layer."""
     # Larger pictures are halved at once: full resolution is most of the work, least of use.
     strides = 2 if min(x.shape[1:3]) >= LARGE_PX else 1
@@ -227,7 +253,7 @@ def _cnn(x: Any, num_classes: int) -> Any:
     # The mean tells how much of something there is; the maximum, that it is there at all.
     mean = keras.layers.GlobalAveragePooling2D()(x)
     peak = keras.layers.GlobalMaxPooling2D()(x)
-    return keras.layers.Dense(num_classes)(keras.layers.Concatenate()([mean, peak]))
+    return keras.layers.Dense(num_outputs)(keras.layers.Concatenate()([mean, peak]))
 
 
 def _synchronise(model: keras.Model) -> None:

@@ -13,7 +13,7 @@ from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
 from imageshards.errors import UserError
-from trainer.config import OptimizerConfig
+from trainer.config import LOSSES, OptimizerConfig
 from trainer.models.keras_internals import clips
 
 # The global batch that --learning_rate is meant for under --scale_learning_rate.
@@ -68,13 +68,42 @@ class CrossEntropy(keras.losses.Loss):
         return {name: getattr(self, name) for name in names}
 
 
+def make_loss(config: OptimizerConfig, target: str, num_outputs: int) -> keras.losses.Loss:
+    """The loss of a model's outputs, by the kind of its `target`.
+
+    Raises:
+        UserError: The loss is one of another kind, or of numbers, which are not smoothed.
+    """
+    names = LOSSES[target]
+    if config.loss is not None and config.loss not in names:
+        raise UserError(
+            f"--loss received {config.loss!r}, but the target is {target}; expected "
+            f"{' or '.join(names) or 'none: classes are told apart by cross-entropy'}."
+        )
+    if target == "class":
+        return CrossEntropy(num_outputs, config.label_smoothing)
+    if target == "values" and config.label_smoothing:
+        raise UserError(
+            f"--label_smoothing received {config.label_smoothing}, but the target is values, which "
+            "are not smoothed; leave it out."
+        )
+    name = config.loss or names[0]
+    options: dict[str, Any] = {"name": name}
+    if target == "labels":
+        options |= {"from_logits": True, "label_smoothing": config.label_smoothing}
+    return getattr(keras.losses, name.title().replace("_", ""))(**options)
+
+
 @keras.saving.register_keras_serializable("imageshards")
 class WarmUp(LearningRateSchedule):
     """A learning rate that rises to `peak` over so many steps, where another schedule begins.
 
     Step s of a warm-up over W steps has (s + 1) / (W + 1) of the peak: it rises from 0, but
-    no step is wasted on a rate of 0.
+    no step is wasted on a rate of 0. Where an optimizer begins anew within a run, its step 0 is
+    step `begin` here, and it gets that `share` of the rate.
     """
+
+    begin, share = 0, 1.0
 
     def __init__(self, peak: float, steps: int, then: LearningRateSchedule) -> None:
         super().__init__()
@@ -82,9 +111,10 @@ class WarmUp(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """int step, counted from 0 → float32 rate."""
-        step = ops.cast(step, "float32")
+        step = ops.cast(step, "float32") + self.begin
         rising = self.peak * (step + 1.0) / (self.steps + 1.0)
-        return ops.where(step < self.steps, rising, self.then(ops.maximum(step - self.steps, 0.0)))
+        then = self.then(ops.maximum(step - self.steps, 0.0))
+        return self.share * ops.where(step < self.steps, rising, then)
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs."""
@@ -189,7 +219,7 @@ def check_replicas(model: keras.Model, replicas: int) -> None:
     """
     if replicas == 1:
         return
-    optimizer = _without_loss_scale(model.optimizer)
+    optimizer = without_loss_scale(model.optimizer)
     problem = ""
     if model.jit_compile:
         problem = "jit_compile, as XLA cannot compile sums over replicas"
@@ -218,7 +248,7 @@ def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model)
     }
     exempt = [v for v in model.trainable_variables if len(v.shape) < 2 or id(v) in norms]
     if exempt:
-        _without_loss_scale(optimizer).exclude_from_weight_decay(var_list=exempt)
+        without_loss_scale(optimizer).exclude_from_weight_decay(var_list=exempt)
 
 
 @contextmanager
@@ -228,19 +258,25 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
     Enter it outside `strategy.run`, to validate or to save. Without `ema`, and before the
     first step, when there is no average yet, it does nothing.
     """
-    optimizer = _without_loss_scale(model.optimizer)
+    optimizer = without_loss_scale(model.optimizer)
     if optimizer is None or not optimizer.use_ema or not int(optimizer.iterations.numpy()):
         yield
         return
-    kept = [variable.numpy() for variable in model.trainable_variables]
+    variables = trained_variables(model)
+    kept = [variable.numpy() for variable in variables]
     try:
-        optimizer.finalize_variable_values(model.trainable_variables)
+        optimizer.finalize_variable_values(variables)
         yield
     finally:
-        for variable, value in zip(model.trainable_variables, kept, strict=True):
+        for variable, value in zip(variables, kept, strict=True):
             variable.assign(value)
 
 
-def _without_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+def trained_variables(model: keras.Model) -> list[Any]:
+    """What the optimizer of a compiled model changes, or will when it is no longer frozen."""
+    return getattr(without_loss_scale(model.optimizer), "_trainable_variables", [])
+
+
+def without_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """`optimizer` itself or, under loss scaling, the one inside."""
     return getattr(optimizer, "inner_optimizer", optimizer)

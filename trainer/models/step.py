@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -21,20 +21,75 @@ def make_train_step(
     model: keras.Model,
     strategy: tf.distribute.Strategy,
     prepare: Callable[[Batch], Batch] | None = None,
+    class_weight: Sequence[float] = (),
 ) -> Step:
     """A function that trains a compiled and built model on one distributed `Batch`.
 
-    Each replica does `prepare` to its share first, for example augmentation. What the model's
-    `train_step` returned is given back as the mean over this host's replicas: see `logs_of_hosts`.
+    Each replica does `prepare` to its share first, for example augmentation, and multiplies the
+    weight of an example by that of its class, if there are such. What the model's `train_step`
+    returned is given back as the mean over this host's replicas: see `logs_of_hosts`.
     """
 
     def as_keras(batch: Batch) -> tuple[Any, ...]:
-        return _as_keras(model, batch if prepare is None else prepare(batch))
+        batch = batch if prepare is None else prepare(batch)
+        if class_weight:
+            label = batch["label"]
+            # Of a mixed label the largest share says the class, as in Keras.
+            label = tf.argmax(label, -1) if label.shape.rank > 1 else label
+            weight = tf.gather(tf.constant(class_weight, tf.float32), label)
+            batch = {**batch, "weight": batch["weight"] * weight}
+        return _as_keras(model, batch)
 
     if strategy.num_replicas_in_sync > 1 and clips(model.optimizer):
         sum_before_clipping(model.optimizer)
     compute = _compiled(model, model.train_step)
     return _make_step(model, strategy, compute, as_keras)
+
+
+class Execution:
+    """Several training steps in one call of the graph; `step` is what `make_train_step` returned,
+    which is none where it runs `eagerly`.
+    """
+
+    def __init__(self, step: Step, eagerly: bool) -> None:
+        self._step = step
+        # 2 for each step that the last call has taken, and 1 where it failed within the next.
+        with tf.device("CPU:0"):
+            self._halves = tf.Variable(0, trainable=False, dtype=tf.int64)
+        graph = tf.function(self._take, autograph=False, reduce_retracing=True)
+        self._call = self._take if eagerly else graph
+
+    def run(self, batches: Any, steps: int) -> Iterator[dict[str, Any]]:
+        """Takes so many steps when it is asked for the logs of the last one."""
+        self._halves.assign(0)
+        yield self._call(batches, tf.constant(steps, tf.int64))
+
+    def taken_before(self, error: tf.errors.OpError) -> int:
+        """How many steps the call had taken as reading failed; raises what a step failed with."""
+        steps, within = divmod(int(self._halves.numpy()), 2)
+        if within:
+            raise error
+        return steps
+
+    def _take(self, batches: Any, steps: tf.Tensor) -> dict[str, Any]:
+        (done,) = tf.while_loop(
+            lambda done: done < steps - 1,
+            lambda done: (self._take_one(batches, done)[0],),
+            [tf.constant(0, tf.int64)],
+            parallel_iterations=1,
+        )
+        return self._take_one(batches, done)[1]
+
+    def _take_one(self, batches: Any, done: tf.Tensor) -> tuple[tf.Tensor, dict[str, Any]]:
+        # One thing after the other: an error would leave what runs beside it half done.
+        with tf.control_dependencies([done]):
+            batch = batches.get_next()
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            fetched = self._halves.assign_add(1)
+        with tf.control_dependencies([fetched]):
+            logs = self._step(batch)
+        with tf.control_dependencies(tf.nest.flatten(logs)):
+            return self._halves.assign_add(1) // 2, logs
 
 
 def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step:

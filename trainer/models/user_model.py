@@ -1,4 +1,4 @@
-"""Models of the user's own: `--model module:function`."""
+"""Models of the user's own, `--model module:function`, and those of KerasHub, `keras_hub:NAME`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from typing import Any
 import keras
 
 from imageshards.errors import UserError
+from trainer.config import KERAS_HUB
+
+_OUTPUTS = {
+    "class": "logit for every class", "labels": "logit for every label", "values": "number for each"
+}  # fmt: skip
 
 Builder = Callable[[Mapping[str, Any], int], Any]
 
@@ -24,8 +29,15 @@ def is_user_model(name: str) -> bool:
     return ":" in name
 
 
+def is_preset(name: str) -> bool:
+    """Whether `name` means a preset of KerasHub, which comes with its weights."""
+    return name.startswith(KERAS_HUB)
+
+
 def load_function(name: str) -> Builder:
     """Imports `module:function`, which takes (inputs, num_classes); also from where we are."""
+    if is_preset(name):
+        return _preset(name)
     return _load("--model", name, ({}, 2), "(inputs, num_classes)")
 
 
@@ -50,21 +62,21 @@ def load_callbacks(name: str) -> list[keras.callbacks.Callback]:
 
 
 def call_function(
-    name: str, function: Builder, inputs: Mapping[str, Any], num_classes: int
+    name: str, function: Builder, inputs: Mapping[str, Any], num_outputs: int, target: str
 ) -> keras.KerasTensor | keras.Model:
-    """The logits of the user's function, symbolic [batch, K], or the compiled model it returned.
+    """The outputs of the user's function, symbolic [batch, K], or the compiled model it returned.
 
     The function takes the inputs by name (`image` normalised, float [batch, height, width,
-    channels]) and the number of classes K. It returns logits, or a `keras.Model` that makes them
-    from the inputs (from the picture alone, if there is nothing else). A compiled model may make
-    and learn anything: it is fed with pictures as they are stored, uint8 0..255, and gets (inputs,
-    label, sample_weight) in its `train_step`.
+    channels]) and how many numbers K are wanted. It returns logits of classes or labels, or values,
+    as `target` says, or a `keras.Model` that makes them from the inputs (from the picture alone, if
+    there is nothing else). A compiled model may make and learn anything: it is fed with pictures as
+    they are stored, uint8 0..255, and gets (inputs, label, sample_weight) in its `train_step`.
 
     Raises:
         UserError: It failed, or returned something else, or probabilities.
     """
     try:
-        logits = function(dict(inputs), num_classes)
+        logits = function(dict(inputs), num_outputs)
         if isinstance(logits, keras.Model):
             if logits.compiled:
                 return logits
@@ -83,18 +95,45 @@ def call_function(
             f"--model received {name!r}, whose function returned {type(logits).__name__}; "
             "expected logits (a symbolic tensor made from the inputs) or a keras.Model."
         )
-    if tuple(logits.shape) != (None, num_classes):
+    if tuple(logits.shape) != (None, num_outputs):
         shown = ", ".join("batch" if side is None else str(side) for side in logits.shape)
         raise UserError(
             f"--model received {name!r}, whose function returned the shape [{shown}]; expected "
-            f"[batch, {num_classes}], a logit for every class."
+            f"[batch, {num_outputs}], a {_OUTPUTS[target]}."
         )
-    if is_softmax(logits._keras_history.operation):
+    applied = "sigmoid" if target == "labels" else "softmax"
+    if target != "values" and applies(applied, logits._keras_history.operation):
         raise UserError(
             f"--model received {name!r}, whose function returned probabilities (its last "
-            "layer applies softmax); expected logits: leave the activation of the last layer out."
+            f"layer applies {applied}); expected logits: leave the activation of the "
+            "last layer out."
         )
     return logits
+
+
+def _preset(name: str) -> Builder:
+    """A function that makes KerasHub's image classifier of a preset, with a new head.
+
+    It scales pixels as the preset's own preprocessing does; their size stays what it is.
+    """
+    try:
+        hub = importlib.import_module("keras_hub")
+    except ImportError as e:
+        raise UserError(
+            f"--model received {name!r}, for which KerasHub cannot be imported ({e}): "
+            "pip install keras-hub."
+        ) from e
+
+    def build(inputs: Mapping[str, Any], num_classes: int) -> Any:
+        task = hub.models.ImageClassifier.from_preset(
+            name.removeprefix(KERAS_HUB), num_classes=num_classes, activation=None
+        )
+        converter = getattr(task.preprocessor, "image_converter", None)
+        scale, offset = (getattr(converter, name, None) for name in ("scale", "offset"))
+        scaling = (scale or 1.0, offset or 0.0)
+        return task(keras.layers.Rescaling(*scaling, dtype="float32")(inputs["image"]))
+
+    return build
 
 
 def _place(function: Builder, error: Exception) -> str:
@@ -119,16 +158,13 @@ def _described(item: tuple[str, Any]) -> str:
     return f"{name} {tensor.dtype} [{', '.join(sides)}]"
 
 
-def is_softmax(operation: Any) -> bool:
-    """Whether what `operation` returns are probabilities."""
+def applies(name: str, operation: Any) -> bool:
+    """Whether `operation` ends with the activation of this name: `softmax` or `sigmoid`."""
     if isinstance(operation, keras.Model):
         outputs = getattr(operation, "outputs", None) or []
-        return any(is_softmax(output._keras_history.operation) for output in outputs)
-    softmax = keras.activations.softmax
-    return (
-        isinstance(operation, keras.layers.Softmax)
-        or getattr(operation, "activation", None) is softmax
-    )
+        return any(applies(name, output._keras_history.operation) for output in outputs)
+    is_layer = name == "softmax" and isinstance(operation, keras.layers.Softmax)
+    return is_layer or getattr(operation, "activation", None) is keras.activations.get(name)
 
 
 def _load(flag: str, name: str, arguments: tuple[Any, ...], expected: str) -> Callable[..., Any]:

@@ -37,9 +37,11 @@ from trainer.dataset.spec import (
     ReadOptions,
     ReplicaSlices,
     Subset,
+    label_form,
     model_input,
 )
 from trainer.dataset.subset import balancing_weights, pass_counts
+from trainer.dataset.target import with_sample_weight, with_target
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -91,15 +93,27 @@ class TrainingData:
         return self.subset.classes
 
     @property
+    def num_outputs(self) -> int:
+        """How many numbers a model gives for a picture: a logit for each class, or k values."""
+        return self.subset.num_outputs
+
+    @property
+    def mixes(self) -> bool:
+        """Whether `augment="strong"` mixes pairs: labels can be, captions and numbers cannot."""
+        return not self.model_inputs.features and self.subset.dataset.target != "values"
+
+    @property
     def class_weight(self) -> dict[int, float] | None:
         """Label → the weight by which every class would weigh the same; see `balancing_weights`.
 
-        For a loss or an estimator of your own; Keras's `fit` takes no `class_weight` besides
-        `sample_weight`: ask for `balance="weights"` there. None where nothing is left to weigh,
-        because of `balance`, or where the records of each class were not counted.
+        For `ims.fit`, or a loss or an estimator of your own; Keras's own `fit` takes no
+        `class_weight` besides `sample_weight`: ask for `balance="weights"` there. None where
+        nothing is left to weigh, because of `balance`, or where the records of each class were not
+        counted, or may have several labels.
         """
         counts = pass_counts(self.subset)
-        if counts is None or self.subset.balance != "none":
+        one = self.subset.dataset.target == "class"
+        if counts is None or self.subset.balance != "none" or not one:
             return None
         return dict(enumerate(balancing_weights(counts)))
 
@@ -127,6 +141,8 @@ class TrainingData:
         crops = augment in ("light", "strong") and self.augment_on == "host"
         return {
             "data": subset.dataset.fingerprint,
+            "target": subset.dataset.column,
+            "sample_weight": subset.dataset.weight_feature,
             "train_split": subset.split.name,
             "classes": list(subset.classes),
             "where": sorted(subset.filters),
@@ -159,7 +175,7 @@ class TrainingData:
             from trainer.augment.user_function import function_augmentation
 
             return function_augmentation(
-                self.augment, image=image, size=size, seed=self.seed, batch_size=self.batch_size
+                self.augment, image=image, size=size, seed=self.seed, labels=self._label_spec
             )
         return make_augmentation(
             self.augment,
@@ -167,9 +183,8 @@ class TrainingData:
             image=image,
             size=size,
             seed=self.seed,
-            num_classes=len(self.classes),
-            # Pictures can be mixed, captions and other columns cannot.
-            mix=not self.model_inputs.features,
+            num_classes=self.num_outputs,
+            mix=self.mixes,
         )
 
     @names_arguments(data="path")
@@ -189,7 +204,8 @@ class TrainingData:
 
             - inputs: pictures, uint8 [batch, height, width, channels], 0 to 255; where `inputs`
               named more, a dictionary of them by name, `/` replaced by `_`;
-            - label: int64 [batch]; float32 [batch, classes] after mixing;
+            - label: of a class int64 [batch]; float32 [batch, classes] after mixing, and of labels,
+              1 where a record has one; of values float32 [batch], or [batch, k];
             - sample_weight: float32 [batch].
         """
         if process_count < 1 or not 0 <= process_index < process_count:
@@ -200,8 +216,7 @@ class TrainingData:
         if self.batch_size % process_count:
             raise uneven_batch(self.batch_size, process_count, "process")
         if isinstance(self.augment, str):
-            mixes = not self.model_inputs.features
-            check_pairs(self.augment, self.batch_size, process_count, mixes, "process")
+            check_pairs(self.augment, self.batch_size, process_count, self.mixes, "process")
             slices = ReplicaSlices(1, process_count, process_index)
             return _for_keras(self.batches(start_step, slices), self.augmentation.device)
         whole = _for_keras(self.batches(start_step))  # what a function is given
@@ -219,9 +234,17 @@ class TrainingData:
             return plain.dataset().element_spec
         # Our levels give pictures of the same type, and take seconds to trace.
         inputs, label, weight = dataclasses.replace(plain, augment="none").dataset().element_spec
-        if self.augment == "strong" and not self.model_inputs.features:  # it mixes labels
+        if self.augment == "strong" and self.mixes:
             label = tf.TensorSpec([self.batch_size, len(self.classes)], tf.float32)
         return inputs, label, weight
+
+    @property
+    def _label_spec(self) -> Any:
+        """That of the labels before augmentation."""
+        import tensorflow as tf
+
+        dtype, shape = label_form(self.subset.dataset, self.num_outputs)
+        return tf.TensorSpec([self.batch_size, *shape], dtype)
 
     def as_numpy(self, start_step: int = 0, **process: int) -> Iterator[tuple[Any, Any, Any]]:
         """The batches of `dataset(start_step, …)` as NumPy arrays, for JAX or scikit-learn."""
@@ -320,7 +343,7 @@ def open_data(
     Raises:
         UserError: The data set is incomplete, or does not hold what is asked for.
     """
-    dataset = dataset or open_dataset(config)
+    dataset = with_target(dataset or open_dataset(config), config.target)
     training = train_split(dataset, config.train_split)
     validation = validation_split(dataset, config.validation_split)
     inputs = wanted_inputs(config, dataset)
@@ -328,7 +351,7 @@ def open_data(
         check_shards(dataset, [training] + ([validation] if validation else []))
     options = read_options(config, output)
     train = TrainingData(
-        select_training(config, dataset, training),
+        select_training(config, with_sample_weight(dataset, config.sample_weight), training),
         options,
         inputs,
         config.batch_size,

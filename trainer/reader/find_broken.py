@@ -6,13 +6,14 @@ A record is whole if it can be parsed and decoded by the reader's own functions.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from imageshards.example import Values, decode_example
 from imageshards.tfrecord import Record
-from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, ReadOptions, Subset
+from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, ReadOptions, Subset, describe
 from trainer.reader.pieces import PieceReader
 from trainer.reader.plan import Array
 
@@ -120,13 +121,17 @@ def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:
 
 def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
     """A reason for people: TensorFlow's own names its kernels, and may quote the picture."""
-    name, label = dataset.image_feature, dataset.label_feature
+    name, label, weight = dataset.image_feature, dataset.label_feature, dataset.weight_feature
     try:
-        features = decode_example(payload, {name, label})
+        features = decode_example(payload, {name, label, weight or label})
     except ValueError as e:
         return str(e)
     if problem := _label_problem(dataset, features.get(label, [])):
         return problem
+    own = features.get(weight or "", [])
+    if weight and not (len(own) == 1 and 0 <= float(own[0]) < math.inf):
+        said = ", ".join(map(str, own)) or "missing"
+        return f"its weight {weight} is {said}, expected a number of at least 0"
     encoded = features.get(name, [])
     if len(encoded) != 1 or not encoded[0]:
         return f"it has no picture in {name}"
@@ -141,13 +146,21 @@ def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
 def _label_problem(dataset: DataSet, values: Values) -> str:
     """Why the label of a record is none, without a full stop; "" where it is one."""
     name, least = dataset.label_feature, dataset.label_offset
-    value = values[0] if len(values) == 1 else None
-    if isinstance(value, bytes):
-        text = value.decode(errors="replace")
-        return "" if text in dataset.classes else f"its {name} is {text!r}, which is no class"
-    if not isinstance(value, int):
-        return f"it has no feature {name} with one value"
+    count = {"class": 1, "values": dataset.num_outputs}.get(dataset.target, len(values))
+    is_float = bool(values) and isinstance(values[0], float)
+    if len(values) != count or (values and is_float != (dataset.target == "values")):
+        what = "one value" if dataset.target == "class" else describe(dataset)
+        return f"it has no feature {name} with {what}"
     greatest = least + len(dataset.classes) - 1
-    if least <= value <= greatest:
-        return ""
-    return f"its {name} is {value}, expected {least} to {greatest} (see label_offset)"
+    for value in values:
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                return f"its {name} is {value}, expected a number"
+            continue
+        text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        if isinstance(value, bytes) or dataset.label_values:
+            if text not in dataset.classes:
+                return f"its {name} is {text!r}, which is no class"
+        elif not least <= value <= greatest:
+            return f"its {name} is {value}, expected {least} to {greatest} (see label_offset)"
+    return ""

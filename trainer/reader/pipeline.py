@@ -35,7 +35,7 @@ from trainer.dataset.spec import (
     ReplicaSlices,
     Subset,
 )
-from trainer.dataset.subset import model_classes
+from trainer.dataset.subset import model_labels
 from trainer.reader.order import Order, evaluation_order, training_order, without_copies
 from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import PixelCache, decode_once
@@ -82,7 +82,7 @@ def training_batches(
 
     Returns:
         `trainer.dataset.spec.Batch`es. A broken record has the weight 0, a black picture and
-        label 0; class weights multiply `weight`.
+        label 0; class weights multiply `weight`, which is 1 or what a column of the records says.
     """
     records = _records(
         training_order(subset, batch_size, seed), subset, read_options, batch_size, slices
@@ -106,7 +106,7 @@ def evaluation_batches(
     model_inputs: ModelInputs,
     slices: ReplicaSlices = WHOLE,
 ) -> tf.data.Dataset:
-    """One pass, each record once, none augmented, none weighted; the last batch may be a short one.
+    """One pass, each record once, none augmented; the last batch may be a short one.
 
     Copies of rare classes are left out, and the cardinality is known.
 
@@ -185,13 +185,11 @@ def _decoded(
         position = number * share + tf.range(count, dtype=tf.int64)
         stored = cache.rows(elements[-1], parsed.present) if cache else parsed.encoded
         image = pictures(stored, position, at_once)
-        # A placeholder has label 0 of the data set, which the model may not know (-1). Its weight
-        # is 0, so any class of the model will do. Other unknown classes were filtered out.
-        label = tf.maximum(model_classes(subset, parsed.label), 0)
+        label = model_labels(subset, parsed.label)
         batch = {
             "inputs": {IMAGE_INPUT: image, **parsed.inputs},
-            "label": tf.ensure_shape(label, elements[-1].shape),
-            "weight": tf.ensure_shape(tf.cast(parsed.present, tf.float32), elements[-1].shape),
+            "label": tf.ensure_shape(label, [*elements[-1].shape, *label.shape[1:]]),
+            "weight": tf.ensure_shape(parsed.weight, elements[-1].shape),
             "position": position,
             "record": elements[-1],
         }

@@ -232,6 +232,13 @@ def _piece_decoder(subset: Subset, reader: PieceReader, path: str) -> Callable[[
             pixels = decoded(tf.constant([encoded for encoded, _ in parts], tf.string))
         return pixels.numpy(), [rest for _, rest in parts]
 
+    def is_whole(payload: bytes) -> bool:
+        try:
+            split([payload])
+        except (ValueError, tf.errors.InvalidArgumentError):
+            return False
+        return True
+
     def decode(piece: int) -> _Piece:
         note_work()
         records, shard = reader.read(piece), subset.split.shards[int(pieces.shard[piece])]
@@ -247,7 +254,8 @@ def _piece_decoder(subset: Subset, reader: PieceReader, path: str) -> Callable[[
                 except (ValueError, tf.errors.InvalidArgumentError):
                     places = reader.places(piece)[at:]
                     for i, reason in enumerate(check(payloads)):
-                        if reason and payloads[i]:
+                        # What only a target lacks is nothing to those of other columns.
+                        if reason and not is_whole(payloads[i]):
                             place = places[i]
                             chunk[i] = RecordError(
                                 shard.path, place.number, place.offset_bytes, reason

@@ -1,21 +1,28 @@
-"""`report/index.html`: curves, confusions, classes and the most wrong pictures on one page."""
+"""`report/index.html`: curves, figures and the most wrong pictures on one page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import PAGE_NAME
 from imageshards.page import render
 from trainer.dataset.spec import Subset
-from trainer.evaluation.per_class import figures_of
+from trainer.evaluation.classes import ClassEvaluation
+from trainer.evaluation.evaluation import Evaluation
+from trainer.evaluation.values import ValuesEvaluation
 from trainer.report import sections
 from trainer.report.pictures import Source, look_up
 
-if TYPE_CHECKING:
-    from trainer.evaluation.evaluator import Evaluation
+WRONG_PICTURES = 24
+
+# What else is shown of a kind of target.
+_OF_KIND: Mapping[type[Evaluation], Callable[[Any], dict[str, Any]]] = {
+    ClassEvaluation: sections.confusion,
+    ValuesEvaluation: sections.plots,
+}
 
 
 def write_report(
@@ -35,13 +42,7 @@ def write_report(
     Raises:
         UserError: The folder cannot be written.
     """
-    sources: Mapping[int, Source] = {}
-    chosen: list[int] = []
-    if evaluation is not None:
-        chosen = sections.most_wrong(evaluation)
-        if subset is not None:
-            sources = look_up(subset, [int(evaluation.record[i]) for i in chosen])
-    text = page_of(title, facts, history, evaluation, chosen, sources)
+    text = page_of(title, facts, history, evaluation, subset)
     path = storage.join(folder, PAGE_NAME)
     try:
         storage.write(path, text)
@@ -58,13 +59,18 @@ def page_of(
     facts: Mapping[str, str],
     history: Sequence[Mapping[str, Any]],
     evaluation: Evaluation | None,
-    chosen: Sequence[int],
-    sources: Mapping[int, Source],
+    subset: Subset | None,
 ) -> str:
-    """The page as one HTML document without outside resources.
-
-    `chosen` are the indices of the most wrong examples, `sources` their records by number.
-    """
+    """The page as one HTML document without outside resources."""
+    chosen: list[int] = []
+    sources: Mapping[int, Source] = {}
+    figures: dict[str, Any] = {"matrix": None, "confusions": None, "plots": ()}
+    if evaluation is not None:
+        chosen = evaluation.most_wrong()[:WRONG_PICTURES].tolist()
+        if subset is not None:
+            sources = look_up(subset, [int(evaluation.record[i]) for i in chosen])
+        if evaluation.num_examples and (own := _OF_KIND.get(type(evaluation))):
+            figures |= own(evaluation)
     return render(
         "trainer.report",
         "page.jinja",
@@ -73,10 +79,9 @@ def page_of(
         curves=sections.curves(history),
         epochs=sections.epochs(history),
         evaluation=evaluation,
-        matrix=sections.matrix(evaluation) if evaluation else None,
-        confusions=sections.confusions(evaluation) if evaluation else None,
-        classes=sections.classes(figures_of(evaluation)) if evaluation else (),
+        outputs=sections.outputs(evaluation) if evaluation else None,
         most_wrong=chosen,
         sources=sources,
         facts=list(facts.items()),
+        **figures,
     )

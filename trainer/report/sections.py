@@ -1,4 +1,4 @@
-"""What the sections of the report show: curves, epochs, confusions, classes, wrong pictures."""
+"""What the sections of the report show: curves, epochs, confusions, figures of single outputs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from imageshards.page import Chart, Meter, Rows, line_chart, number, percent
-from trainer.evaluation.per_class import ClassFigures, confusions_of, figures_of, mean_recall, worst
+from imageshards.page import Chart, Meter, Rows, line_chart, number, percent, scatter_chart
+from trainer.evaluation.evaluation import Evaluation, Share, finite
 
 if TYPE_CHECKING:
-    from trainer.evaluation.evaluator import Evaluation
+    from trainer.evaluation.classes import ClassEvaluation
+    from trainer.evaluation.values import ValuesEvaluation
 
-# Of more classes a list of confusions is shown.
+# Of more classes a list of confusions is shown, of more values the plots of the first.
 MAX_MATRIX = 20
 MAX_CONFUSIONS = 30
-WRONG_PICTURES = 24
+MAX_PLOTS = 6
 
 
 class _Curves(NamedTuple):
@@ -47,6 +48,19 @@ _LARGE = (
         is_share=True,
         magnified=True,
     ),
+    _Curves(
+        "Area under precision against recall",
+        "every label counts alike",
+        {"auc_pr": "training", "val_auc_pr": "validation"},
+        least=0.1,
+        is_share=True,
+        magnified=True,
+    ),
+    _Curves(
+        "Mean absolute error",
+        "over the examples",
+        {"mae": "training", "val_mae": "validation"},
+    ),
 )
 _SMALL = (
     _Curves("Speed", "images per second", {"images_per_second": "speed"}, least=0),
@@ -59,6 +73,27 @@ _SMALL = (
     ),
     _Curves("Learning rate", "at the end of an epoch", {"learning_rate": "rate"}, least=0),
 )
+
+# Figure of an evaluation → its tile: heading, whether it is a share, a remark.
+_TILES = {
+    "accuracy": ("Accuracy", True, ""),
+    "top5_accuracy": ("Top-5 accuracy", True, ""),
+    "mean_average_precision": ("Mean average precision", True, "every label counts alike"),
+    "mae": ("Mean absolute error", False, ""),
+    "rmse": ("RMSE", False, "root of the mean squared error"),
+    "r2": ("R²", False, "1 explains all, 0 no more than the mean"),
+    "loss": ("Loss", False, "mean over the examples"),
+    "mean_class_accuracy": ("Mean class accuracy", True, "every class counts alike"),
+}
+# What a column of the table of outputs is called on the page, where its name alone says little.
+_COLUMNS = {
+    "recall": "Found (recall)",
+    "precision": "Right (precision)",
+    "mse": "Mean squared error",
+    "mae": "Mean absolute error",
+    "rmse": "RMSE",
+    "r2": "R²",
+}
 
 
 def curves(history: Sequence[Mapping[str, Any]]) -> tuple[list[Chart], list[Chart]]:
@@ -108,13 +143,12 @@ def tiles(
     shown: list[tuple[str, str, str]] = []
     if evaluation is not None:
         examples = f"of {evaluation.num_examples:,} examples"
-        shown.append(("Accuracy", _percent(evaluation.accuracy), examples))
-        if evaluation.top5_accuracy is not None:
-            shown.append(("Top-5 accuracy", _percent(evaluation.top5_accuracy), examples))
-        shown.append(("Loss", f"{evaluation.loss:.4f}", "mean cross-entropy"))
-        recall = mean_recall(figures_of(evaluation))
-        if recall is not None:
-            shown.append(("Mean class accuracy", percent(recall), "every class counts alike"))
+        figures = evaluation.figures()
+        for name, (title, is_share, remark) in _TILES.items():
+            value = finite(figures.get(name))
+            if value is not None:
+                text = percent(value) if is_share else number(value)
+                shown.append((title, text, remark or examples))
         if evaluation.left_out:
             shown.append(("Left out", f"{evaluation.left_out:,}", "broken records"))
     best = best_epoch(history)
@@ -126,11 +160,6 @@ def tiles(
         remark = f"waited {percent(waited)} for data" if waited is not None else ""
         shown.append(("Images per second", f"{history[-1]['images_per_second']:,.0f}", remark))
     return shown
-
-
-def _percent(value: float) -> str:
-    # NaN: there is no example.
-    return percent(value if value == value else None)
 
 
 def epochs(history: Sequence[Mapping[str, Any]]) -> Rows:
@@ -147,56 +176,55 @@ def _figure(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def matrix(evaluation: Evaluation) -> list[list[int]] | None:
-    """Class → its examples by the class predicted; None of more classes than fit on a screen."""
-    size = len(evaluation.classes)
-    if size > MAX_MATRIX:
-        return None
-    counts = np.zeros((size, size), np.int64)
-    np.add.at(counts, (evaluation.label, evaluation.predicted), 1)
-    return counts.tolist()
+def confusion(evaluation: ClassEvaluation) -> dict[str, Any]:
+    """`matrix`: class → its examples by the class predicted; None of more than fit on a screen.
 
-
-def confusions(evaluation: Evaluation) -> tuple[int, Rows]:
-    """How many pairs of classes were confused; the most frequent ones.
-
-    A row: class, what it was taken for, how often, share of the class.
+    `confusions`: how many pairs of classes were confused, and the most frequent ones. A row:
+    class, what it was taken for, how often, share of the class.
     """
-    found = confusions_of(evaluation)
-    totals = np.bincount(evaluation.label, minlength=len(evaluation.classes))
+    names, size = evaluation.names, len(evaluation.names)
+    found = evaluation.confusions()
+    totals = np.bincount(evaluation.label, minlength=size)
     rows = [
-        (
-            evaluation.classes[c.label],
-            evaluation.classes[c.predicted],
-            f"{c.times:,}",
-            _meter(c.times / int(totals[c.label])),
-        )
-        for c in found[:MAX_CONFUSIONS]
+        (names[label], names[predicted], times, Share(times / totals[label]))
+        for label, predicted, times in found[:MAX_CONFUSIONS]
     ]
-    return len(found), rows
+    matrix = None
+    if size <= MAX_MATRIX:
+        matrix = np.zeros((size, size), np.int64)
+        np.add.at(matrix, (evaluation.label, evaluation.predicted), 1)
+    return {
+        "matrix": None if matrix is None else matrix.tolist(),
+        "confusions": (len(found), [[_cell(cell) for cell in row] for row in rows]),
+    }
 
 
-def classes(figures: Sequence[ClassFigures]) -> Rows:
-    """Classes that have examples, the worst first: how many, recall, precision, taken for what."""
-    return [
-        (
-            figure.name,
-            f"{figure.num_examples:,}",
-            _meter(figure.recall),
-            _meter(figure.precision),
-            # Isolated: of a name written from right to left the number would be a part.
-            f"\u2068{figure.taken_for}\u2069 ({figure.num_taken:,})" if figure.taken_for else "–",
-        )
-        for figure in worst(list(figures), len(figures))
+def plots(evaluation: ValuesEvaluation) -> dict[str, Any]:
+    """`plots`: values that were predicted against true ones, a chart for each of the first."""
+    values = zip(evaluation.names, evaluation.label.T, evaluation.predicted.T, strict=True)
+    charts = [
+        scatter_chart(name, "predicted (up) against true", true.tolist(), predicted.tolist())
+        for name, true, predicted in list(values)[:MAX_PLOTS]
     ]
+    return {"plots": [chart for chart in charts if chart]}
 
 
-def _meter(share: float | None) -> Meter:
-    return Meter(share or 0.0, percent(share))
+def outputs(evaluation: Evaluation) -> dict[str, Any]:
+    """The figures of single outputs, as a table: its `head` and `rows`, of which some columns are
+    `numeric`, and which rows come first, the `order`.
+    """
+    order, head, rows = evaluation.table()
+    return {
+        "order": order,
+        "head": [_COLUMNS.get(name, name[0].upper() + name[1:]) for name in head],
+        "rows": [[_cell(cell) for cell in row] for row in rows],
+        "numeric": [i for i, cell in enumerate((*rows, ())[0]) if type(cell) in (int, float)],
+    }
 
 
-def most_wrong(evaluation: Evaluation, limit: int = WRONG_PICTURES) -> list[int]:
-    """Indices of wrongly classified examples, the highest loss first."""
-    wrong = np.flatnonzero(evaluation.predicted != evaluation.label)
-    order = np.lexsort((evaluation.record[wrong], -evaluation.losses[wrong]))
-    return [int(i) for i in wrong[order][:limit]]
+def _cell(value: str | float | None) -> str | Meter:
+    if isinstance(value, Share):
+        return Meter(value, percent(value))
+    if isinstance(value, str):
+        return value
+    return "–" if value is None or finite(value) is None else number(value)

@@ -9,12 +9,27 @@ import keras
 import tensorflow as tf
 
 from imageshards.errors import UserError
-from trainer.dataset.spec import ModelCard, ModelInputs, model_input
+from imageshards.text import counted
+from trainer.dataset.spec import ModelCard, describe, label_form, model_input
 from trainer.models.model import build_model, input_tensors
 from trainer.models.step import build_variables, preprocessed
-from trainer.models.user_model import is_softmax
+from trainer.models.user_model import applies
 
-_EXCLUSIVE = (keras.losses.SparseCategoricalCrossentropy, keras.losses.CategoricalCrossentropy)
+# Of each kind of target: losses that say that a model finds it, by their names and types, and the
+# activation after which outputs have to be made logits again, and how.
+_LOSSES: dict[str, Any] = {
+    "class": (
+        ("sparse_categorical_crossentropy", "categorical_crossentropy"),
+        (keras.losses.SparseCategoricalCrossentropy, keras.losses.CategoricalCrossentropy),
+        ("softmax", keras.ops.log),
+    ),
+    "labels": (
+        ("binary_crossentropy", "binary_focal_crossentropy"),
+        (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy),
+        ("sigmoid", lambda shares: keras.ops.log(shares) - keras.ops.log1p(-shares)),
+    ),
+    "values": ((), object, ("linear", lambda values: values)),
+}
 
 
 def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> Any:
@@ -24,13 +39,13 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> Any:
     `path` is the file in messages, `local_path` where it is on this machine.
     """
     strategy = tf.distribute.get_strategy()
-    model = build_model(name, card.inputs, len(card.classes))
+    model = build_model(name, card.inputs, card.num_outputs, card.target)
     if not model.compiled:
         raise UserError(
             f"--model received {name!r}, which returns no compiled model; expected the function "
             f"that {path!r} was trained with, {card.training.get('model')!r}."
         )
-    build_variables(model, strategy, _batch(card.inputs))
+    build_variables(model, strategy, _batch(card))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the optimizer's state, which is not needed
@@ -44,39 +59,42 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> Any:
     return model
 
 
-def classifier(model: Any, card: ModelCard, path: str) -> Any:
-    """A compiled model as one that takes pictures 0..255 and gives a logit for each class.
+def as_ours(model: Any, card: ModelCard, path: str) -> Any:
+    """A compiled model as one that takes pictures 0..255 and gives logits, or values.
 
-    Refuses one whose loss does not say that classes exclude each other, or of another shape.
+    Refuses one whose loss does not say that it finds what the card says, or of another shape.
     """
     loss = keras.losses.get(model.loss) if isinstance(model.loss, str) else model.loss
-    named = getattr(loss, "__name__", "")
-    if named in ("sparse_categorical_crossentropy", "categorical_crossentropy"):
-        is_logits: bool | None = False
-    else:
-        is_logits = loss.from_logits if isinstance(loss, _EXCLUSIVE) else None
+    names, types, (activation, logits_of) = _LOSSES[card.target]
+    is_logits: bool | None = None
+    if getattr(loss, "__name__", "") in names:
+        is_logits = False
+    elif isinstance(loss, types):
+        is_logits = getattr(loss, "from_logits", True)
     tensors = input_tensors(card.inputs)
     taken = model_input(tensors)
     found = model(preprocessed(model, taken, None, None)[0])
-    if is_logits is None or getattr(found, "shape", ())[1:] != (len(card.classes),):
+    if is_logits is None or getattr(found, "shape", ())[1:] != (card.num_outputs,):
         raise UserError(
-            f"--model_path received {path!r}, a compiled model that does not choose one of "
-            f"{len(card.classes)} classes; expected a loss of categorical crossentropy and an "
-            "output for each class: use imageshards evaluate, or load it with Keras in your own "
-            "program."
+            f"--model_path received {path!r}, a compiled model that does not find "
+            f"{describe(card)}; expected {counted(card.num_outputs, 'output')}"
+            f"{' and a loss of ' * bool(names)}{' or '.join(names)}: use imageshards evaluate, or "
+            "load it with Keras in your own program."
         )
-    if not is_logits or is_softmax(found._keras_history.operation):
-        found = keras.ops.log(found)
+    if not is_logits or applies(activation, found._keras_history.operation):
+        found = logits_of(found)
     return keras.Model(taken, found, name=model.name)
 
 
-def _batch(inputs: ModelInputs) -> tuple[Any, Any, Any]:
+def _batch(card: ModelCard) -> tuple[Any, Any, Any]:
     """Specifications of (inputs, label, sample_weight), as training has them."""
-    tensors = input_tensors(inputs)
+    tensors = input_tensors(card.inputs)
     specs = {
         name: tf.RaggedTensorSpec((1, *t.shape[1:]), t.dtype, ragged_rank=1)
         if t.ragged
         else tf.TensorSpec((1, *t.shape[1:]), t.dtype)
         for name, t in tensors.items()
     }
-    return model_input(specs), tf.TensorSpec((1,), tf.int64), tf.TensorSpec((1,), tf.float32)
+    dtype, shape = label_form(card, card.num_outputs)
+    label = tf.TensorSpec((1, *shape), dtype)
+    return model_input(specs), label, tf.TensorSpec((1,), tf.float32)

@@ -246,7 +246,9 @@ def _card_from_json(raw: Mapping[str, Any]) -> ModelCard:
     }
     changed = {"size": _tuple(inputs["size"]), "features": features}
     card["inputs"] = ModelInputs(**{**inputs, **changed, "image": ImageSpec(**image | tuples)})
-    return ModelCard(**card | {"classes": tuple(card["classes"])})
+    # Cards of before --target do not have its keys: the defaults say what these models find.
+    shape = _tuple(card.get("target_shape", []))
+    return ModelCard(**card | {"classes": tuple(card["classes"]), "target_shape": shape})
 
 
 def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:

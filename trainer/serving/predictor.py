@@ -1,4 +1,4 @@
-"""Image files → classes, prepared as a build prepares photos."""
+"""Image files → what a model says of them, prepared as a build prepares photos."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from imageshards.storage.concurrency import available_cores
 from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard
 from trainer.serving.columns import Columns
-from trainer.serving.servable import probabilities
+from trainer.serving.servable import answer
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """The predicted classes of one file.
+    """What is predicted of one file.
 
     Attributes:
         file: Its path, as given.
-        top: (class, class id, probability), most probable first; empty for a broken file.
+        found: Probabilities or values, in the order of the outputs; empty for a broken file.
         error: Why it could not be read; empty where it could.
     """
 
     file: str
-    top: Sequence[tuple[str, int, float]] = ()
+    found: Sequence[float] = ()
     error: str = ""
 
 
 class Predictor:
-    """Predicts files in batches by a model that gives logits; a broken file affects no other.
+    """Predicts files in batches by a model that `load_for_serving` gave; a broken file affects no
+    other.
 
     Raises:
         UserError: The model needs more than pictures.
     """
 
     def __init__(self, model: Any, card: ModelCard):
-        self._classes, inputs = card.classes, card.inputs
+        inputs = card.inputs
         columns = Columns(inputs, None)
         if columns.signature:
             raise UserError(
@@ -57,13 +58,13 @@ class Predictor:
         def predict(records: Any) -> Any:
             images = pictures(records, tf.zeros_like(records, tf.int64))
             if not columns.reads_picture:
-                return probabilities(model, images)
-            return probabilities(model, {"image": images, **columns({}, records)})
+                return answer(model, images, card)
+            return answer(model, {"image": images, **columns({}, records)}, card)
 
         self._predict = tf.function(predict, [tf.TensorSpec((None,), tf.string)], autograph=False)
 
-    def predict(self, files: Sequence[str], batch_size: int, count: int) -> Iterator[Prediction]:
-        """Predicts `files`, local or remote, in their order: `count` classes of each."""
+    def predict(self, files: Sequence[str], batch_size: int) -> Iterator[Prediction]:
+        """Predicts `files`, local or remote, in their order."""
         with concurrent.futures.ThreadPoolExecutor(available_cores()) as pool:
             for start in range(0, len(files), batch_size):
                 batch = files[start : start + batch_size]
@@ -74,7 +75,7 @@ class Predictor:
                     if isinstance(found, str):
                         yield Prediction(file, error=found)
                     else:
-                        yield Prediction(file, top(next(rows), self._classes, count))
+                        yield Prediction(file, next(rows).tolist())
 
     def _record(self, file: str) -> bytes | str:
         """The picture as a record would hold it, or why it is none."""
@@ -84,11 +85,3 @@ class Predictor:
             return e.strerror or str(e)
         except ImageError as e:
             return e.message
-
-
-def top(
-    shares: Sequence[float], classes: Sequence[str], count: int
-) -> list[tuple[str, int, float]]:
-    """The `count` most probable classes of one picture: (name, id, probability), best first."""
-    order = sorted(range(len(classes)), key=lambda i: (-shares[i], i))[:count]
-    return [(classes[i], i, float(shares[i])) for i in order]

@@ -4,8 +4,9 @@ A file is prepared as the pictures of the data set were: by the builder (turned 
 EXIF orientation, resized, compressed to JPEG), then by the trainer's reader. So the skew between
 training and serving comes from libjpeg and rounding alone, except that:
 
-* TIFF, and JPEGs that TensorFlow refuses, are not decoded; JPEG, PNG, WebP, GIF and BMP are, of
-  several pictures the first.
+* TIFF, AVIF, HEIC, JPEGs that TensorFlow refuses, PNGs of less than 8 bits and BMPs of less than
+  24 are not decoded; other JPEGs, PNGs and BMPs, WebP and GIF are, of several pictures the first.
+* ICC profiles are not read: colours of other spaces than sRGB stay unconverted.
 * EXIF is read in JPEGs only, transparency in PNG and WebP only.
 * 4:2:2 chroma subsampling becomes 4:2:0, and the Hamming filter bicubic, the nearest that
   TensorFlow has.
@@ -88,8 +89,14 @@ def _draft(shrink: Any, options: ImageOptions) -> Any:
 
 def _decode_other(encoded: Any, options: ImageOptions) -> _Decoded:
     """A picture of any other format, transparent parts on the background."""
-    head = tf.strings.join([tf.strings.substr(encoded, 0, 12), bytes(12)])
+    head = tf.strings.join([tf.strings.substr(encoded, 0, 29), bytes(29)])
     is_png = tf.equal(tf.strings.substr(head, 0, 4), b"\x89PNG")
+    is_bmp = tf.equal(tf.strings.substr(head, 0, 2), b"BM")
+    # TensorFlow takes numbers of colours, and levels of less than a byte, for levels of 0 to 255.
+    bits = tf.io.decode_raw(tf.strings.substr(head, tf.where(is_png, 24, 28), 1), tf.uint8)[0]
+    least = tf.where(is_png, 8, tf.where(is_bmp, 24, 0))
+    few = "The picture has fewer bits of colour than TensorFlow decodes."
+    tf.debugging.assert_greater_equal(tf.cast(bits, tf.int32), least, few)
     is_webp = tf.equal(tf.strings.substr(head, 8, 4), b"WEBP")
 
     def webp() -> Any:

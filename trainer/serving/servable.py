@@ -25,7 +25,7 @@ LABELS_FILE = "labels.txt"
 def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: str) -> list[str]:
     """Writes a SavedModel whose signature takes image files; returns lines that describe it.
 
-    Besides the signature it has `classes`, their names as a variable in the order of the ids, and
+    Besides the signature it has `classes`, names of outputs as a variable in their order, and
     an asset with the same names, one per line. `transform` is the folder of the data set's graph;
     `path` is not there yet.
 
@@ -34,7 +34,7 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
     """
     saved = _variables_of(model)
     saved.columns = columns = Columns(card.inputs, transform)
-    saved.classes = tf.Variable(card.classes, trainable=False, name="classes")
+    saved.classes = tf.Variable(card.names, trainable=False, name="classes")
     function = _serve(model, card, columns, saved.classes)
     with tempfile.TemporaryDirectory() as folder:
         labels = os.path.join(folder, LABELS_FILE)
@@ -50,7 +50,7 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
 
 
 def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
-    """Writes a TFLite model, pixels in, probabilities out; returns lines that describe its inputs.
+    """Writes a TFLite model, pixels in, probabilities or values out; returns lines of it.
 
     Refuses one that takes sequences of any length.
     """
@@ -62,10 +62,11 @@ def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
             "where TFLite wants a fixed one; train with --sequence_length, or use --format "
             "saved_model."
         )
+    name = "values" if card.target == "values" else "probabilities"
     specs = {t.name: tf.TensorSpec((1, *t.shape[1:]), t.dtype, t.name) for t in model.inputs}
 
     def predict(**tensors: Any) -> dict[str, Any]:
-        return {"probabilities": probabilities(model, model_input(tensors))}
+        return {name: answer(model, model_input(tensors), card)}
 
     function = tf.function(predict, autograph=False).get_concrete_function(**specs)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function], _variables_of(model))
@@ -78,18 +79,22 @@ def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
     part = "" if inputs.eval_crop == 1 else f"the central {inputs.eval_crop:g} of their sides "
     return [
         *(f"input    {n}: {s.dtype.name} {s.shape.as_list()}" for n, s in sorted(specs.items())),
-        f"classes  {len(card.classes)}, in the file as {LABELS_FILE}: unzip it",
+        f"{_noun(card)} {len(card.names)}, in the file as {LABELS_FILE}: unzip it",
         f"pictures are decoded and {part}fitted to {height_px}x{width_px} px by the caller, 0..255",
     ]
 
 
 def _labels(card: ModelCard) -> str:
-    return "".join(f"{name}\n" for name in card.classes)
+    return "".join(f"{name}\n" for name in card.names)
 
 
-def probabilities(model: Any, inputs: Any) -> Any:
-    """The probabilities of a batch by `model`, which gives logits: float32 [b, classes]."""
-    return tf.nn.softmax(tf.cast(model(inputs, training=False), tf.float32))
+def _noun(card: ModelCard) -> str:
+    return f"{'classes' if card.target == 'class' else card.target:<8}"
+
+
+def answer(model: Any, inputs: Any, card: ModelCard) -> Any:
+    """Probabilities of classes or of labels, or values, by `model` for a batch: float32 [b, k]."""
+    return _ACTIVATIONS[card.target](tf.cast(model(inputs, training=False), tf.float32))
 
 
 def _variables_of(model: Any) -> Any:
@@ -103,21 +108,34 @@ def _variables_of(model: Any) -> Any:
     return module
 
 
+def _of_class(found: Any, classes: Any) -> dict[str, Any]:
+    best = tf.argmax(found, -1)
+    return {
+        "class": tf.gather(classes, best),
+        "class_id": best,
+        "probability": tf.reduce_max(found, -1),
+        "probabilities": found,
+    }
+
+
+def _of_labels(found: Any, classes: Any) -> dict[str, Any]:
+    # For every picture, as TensorFlow Serving wants it.
+    return {"classes": tf.broadcast_to(classes, tf.shape(found)), "probabilities": found}
+
+
+# Of each kind of target: what makes an answer of logits; a signature's outputs of it and names.
+_ACTIVATIONS = {"class": tf.nn.softmax, "labels": tf.sigmoid, "values": tf.identity}
+_OUTPUTS = {"class": _of_class, "labels": _of_labels, "values": lambda found, _: {"values": found}}
+
+
 def _serve(model: Any, card: ModelCard, columns: Columns, classes: Any) -> Any:
-    """Files and raw columns → classes: a concrete function."""
+    """Files and raw columns → what the kind of target gives: a concrete function."""
 
     def serve(image_bytes: Any, **given: Any) -> dict[str, Any]:
         records, inputs = _read_files(image_bytes, card.inputs)
         if columns.signature or columns.reads_picture:
             inputs = {"image": inputs, **columns(given, records)}
-        found = probabilities(model, inputs)
-        best = tf.argmax(found, -1)
-        return {
-            "class": tf.gather(classes, best),
-            "class_id": best,
-            "probability": tf.reduce_max(found, -1),
-            "probabilities": found,
-        }
+        return _OUTPUTS[card.target](answer(model, inputs, card), classes)
 
     files = tf.TensorSpec((None,), tf.string, IMAGE_BYTES)
     return tf.function(serve, autograph=False).get_concrete_function(files, **columns.signature)
@@ -162,7 +180,7 @@ def _described(card: ModelCard, columns: Columns, function: Any) -> list[str]:
     outputs = sorted(function.structured_outputs.items())
     lines = [f"input    {name}: {_shape_text(spec)}" for name, spec in sorted(taken.items())]
     lines += [f"output   {name}: {spec.dtype.name}" for name, spec in outputs]
-    lines.append(f"classes  {len(card.classes)}, also in assets/{LABELS_FILE}")
+    lines.append(f"{_noun(card)} {len(card.names)}, also in assets/{LABELS_FILE}")
     if columns.given:
         lines.append(
             f"note: no transform makes {', '.join(columns.given)}; give the values "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from tqdm import tqdm
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.text import wrapped
-from trainer.evaluation.per_class import finite
+from trainer.evaluation.evaluation import finite
 from trainer.output_errors import output_errors
 
 Logs = Mapping[str, Any] | None
@@ -25,7 +26,8 @@ class WaitingTime(Callback):
     """Measures the seconds of training, and those of them in which the model waited for data.
 
     Adds `images_per_second` and `wait_fraction` (0 to 1) to the logs of every epoch, so give it
-    before the callbacks that write these.
+    before the callbacks that write these. Where the model was compiled with `steps_per_execution`,
+    waiting is part of a call, and only the first is added.
 
     A step is handed to the devices and may still run while the next batch is fetched, so the
     time spent fetching is waiting only as far as it lasts longer than that step. Every
@@ -50,7 +52,8 @@ class WaitingTime(Callback):
         self.train_sec = self.wait_sec = 0.0
         self.images = 0
         self.step_sec = self.dispatch_sec = 0.0
-        self._steps = 0
+        self._steps = self._trained = 0
+        self._call_steps = 1
         self._before: dict[str, Any] | None = None
         self._train_function: Callable[[Any], Any] | None = None
 
@@ -69,16 +72,7 @@ class WaitingTime(Callback):
         self.wait_sec += max(0.0, seconds - running)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Begins to measure what trains the model.
-
-        Raises:
-            UserError: Several steps are one call, which cannot be told apart.
-        """
-        if self.model.steps_per_execution != 1:
-            raise UserError(
-                f"steps_per_execution received {self.model.steps_per_execution} in model.compile, "
-                "where WaitingTime cannot tell one step from the next; expected 1."
-            )
+        """Begins to measure what trains the model."""
         # Left behind by a `fit` that was interrupted.
         if self.model.train_function != self._measured:
             self._train_function = self.model.train_function
@@ -87,14 +81,21 @@ class WaitingTime(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Begins to count anew."""
+        if (trained := len(self.model.trainable_variables)) != self._trained:
+            self._steps, self._trained = 0, trained  # the graph of the next step is a new one
         self.train_sec = self.wait_sec = 0.0
         self.images = 0
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Notes how many steps the next call takes."""
+        self._call_steps = _steps_of_call(self, batch)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Adds what was measured to the epoch's logs."""
         if isinstance(logs, dict) and self.train_sec > 0:
             logs["images_per_second"] = round(self.images / self.train_sec, 1)
-            logs["wait_fraction"] = round(min(1.0, self.wait_sec / self.train_sec), 4)
+            if self.model.steps_per_execution == 1:
+                logs["wait_fraction"] = round(min(1.0, self.wait_sec / self.train_sec), 4)
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Leaves the model as it was."""
@@ -105,14 +106,15 @@ class WaitingTime(Callback):
         if self._train_function is None:
             raise RuntimeError("training has not begun")
         begun_sec = time.perf_counter()
-        batch = next(iterator)
+        if self.model.steps_per_execution == 1:
+            iterator = iter([next(iterator)])
         fetched_sec = time.perf_counter()
         # Not the first step, which also traces and compiles the graph.
         probe = self._steps % self.PROBE_STEPS == 1
         if probe:
             self._wait_for_step_before()
         started_sec = time.perf_counter()
-        logs = self._train_function(iter([batch]))
+        logs = self._train_function(iterator)
         self.dispatch_sec = time.perf_counter() - started_sec
         # One step behind, so that the devices have work while Python waits.
         self._wait_for_step_before()
@@ -124,7 +126,7 @@ class WaitingTime(Callback):
         if self._steps > 1:
             self.fetched(fetched_sec - begun_sec)
             self.train_sec += time.perf_counter() - begun_sec
-            self.images += self.batch_size
+            self.images += self._call_steps * self.batch_size
         return logs
 
     def _wait_for_step_before(self) -> None:
@@ -149,10 +151,10 @@ class MetricsFile(Callback):
 
     async_safe = True  # It has no hook after a batch.
 
-    def __init__(self, path: str, names: Sequence[str] = ()) -> None:
+    def __init__(self, path: str | os.PathLike[str], names: Sequence[str] = ()) -> None:
         super().__init__()
         self.history: list[dict[str, Any]] = []
-        self._path = path
+        self._path = os.fspath(path)
         self._names = tuple(names)
         self._step = 0
 
@@ -167,7 +169,7 @@ class MetricsFile(Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Counts steps."""
-        self._step += 1
+        self._step += _steps_of_call(self, batch)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Adds an object."""
@@ -228,8 +230,9 @@ class Progress(Callback):
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Moves the bar to the end of the batch before."""
         done = batch * self._batch_size
-        waited = self._waiting.wait_sec / max(1e-9, self._waiting.train_sec)
-        self._bar.set_postfix_str(f"waited {waited:.0%}", refresh=False)
+        if self.model.steps_per_execution == 1:
+            waited = self._waiting.wait_sec / max(1e-9, self._waiting.train_sec)
+            self._bar.set_postfix_str(f"waited {waited:.0%}", refresh=False)
         if not self._bar.n:
             self._bar.initial = self._bar.n = done  # resumed inside the epoch
         self._bar.update(done - self._bar.n)
@@ -248,6 +251,13 @@ class Progress(Callback):
         """Takes the bar off the terminal."""
         if self._bar is not None:
             self._bar.close()
+
+
+def _steps_of_call(callback: Callback, batch: int) -> int:
+    """How many steps follow the hook before `batch`: the call is over where an epoch is."""
+    size, of_epoch = callback.model.steps_per_execution, callback.params.get("steps")
+    steps = size - batch % size
+    return min(steps, of_epoch - batch) if of_epoch else steps
 
 
 def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | None:
@@ -283,5 +293,6 @@ def epoch_line(record: Mapping[str, Any], epochs: int) -> str:
     rate = record.get("images_per_second")
     if rate is not None:
         parts.append(f"{rate:,.{0 if rate >= 10 else 1}f} img/s")
+    if record.get("wait_fraction") is not None:
         parts.append(f"wait {record['wait_fraction']:.0%}")
     return wrapped("  ".join(parts))

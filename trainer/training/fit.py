@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,32 +13,40 @@ import keras
 from keras.callbacks import Callback
 
 from imageshards.errors import UserError, names_arguments
+from imageshards.text import counted
 from trainer.augment.augmentation import check_pairs
 from trainer.config import ReadConfig, RunConfig, path_text, uneven_batch
+from trainer.dataset.spec import describe
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
 from trainer.models.optimizer import check_replicas
 from trainer.models.strategy import host_count, separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.training.loop import Loop, make_ready
-from trainer.training.open_run import open_run
+from trainer.training.open_run import Run, open_run
 from trainer.training.output_folder import begin_run
 from trainer.training.signals import Stopped
 
 
-@names_arguments(data="path", output="resume")
+@names_arguments(data="path", output="checkpoint_dir")
 def fit(
     model: keras.Model,
     train: TrainingData,
     *,
-    validation: EvaluationData | None = None,
+    validation_data: EvaluationData | None = None,
+    validation_freq: int | Sequence[int] = 1,
     epochs: int = 1,
-    resume: str | os.PathLike[str] | None = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    class_weight: Mapping[int, float] | None = None,
+    callbacks: Sequence[Callback] | None = None,
+    verbose: Any = "auto",
+    checkpoint_dir: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
-    callbacks: Sequence[Callback] = (),
     checkpoint_steps: int = 1000,
     keep_checkpoints: int = 2,
-    verbose: Any = "auto",
+    validation: EvaluationData | None = None,
+    resume: str | os.PathLike[str] | None = None,
 ) -> keras.callbacks.History:
     """Trains a compiled model as Keras's `fit` does, and resumes inside an epoch.
 
@@ -48,30 +58,44 @@ def fit(
     Epochs are passes over the stream: E of them are floor(E * records / batch size) steps, so
     the records left over by one open the next.
 
+    A model compiled with `steps_per_execution=N` takes N steps in one call of its graph, fewer at
+    the end of an epoch. Hooks of batches are called around it, with its first and its last step;
+    checkpoints and signals wait for its end. Validation goes batch by batch.
+
     Args:
         model: Compiled, made in the scope of the strategy whose replicas share each batch.
         train: What `Data.train` returned.
-        validation: What `Data.evaluation` returned: measured after every epoch, each record
-            once. On several replicas, whose last batch is filled up with `sample_weight` 0, that
-            holds for a loss that is a mean over examples and for `weighted_metrics`.
-        epochs: Passes in all, those before a restart included.
-        resume: Folder for checkpoints, local, `gs://` or `s3://`; an unfinished run there is
-            continued, a finished one is loaded. None to save nothing.
-        overwrite: Starts over where `resume` holds a run.
+        validation_data: What `Data.evaluation` returned, each record measured once. On several
+            replicas, whose last batch is filled up with `sample_weight` 0, that holds for a loss
+            that is a mean over examples and for `weighted_metrics`.
+        validation_freq: After every so many epochs, or after those listed, of which 1 is the first.
+        epochs: In all, those before a restart included.
+        initial_epoch: How many were trained elsewhere: the stream begins where they end. A run that
+            `checkpoint_dir` holds goes on from its checkpoint.
+        steps_per_epoch: Batches in an epoch; None for passes.
+        class_weight: By label, all of them: the weight of each example is multiplied by that of its
+            class; by the one with the largest share, as in Keras, where pictures are mixed.
         callbacks: Keras's or your own. What they remember is saved, too: see
             `trainer.training.saved_run.SavedRun`.
+        verbose: As in Keras's `fit`.
+        checkpoint_dir: Folder for checkpoints, local, `gs://` or `s3://`; an unfinished run there
+            is continued, a finished one is loaded. None to save nothing.
+        overwrite: Starts over where `checkpoint_dir` holds a run.
         checkpoint_steps: Steps between two checkpoints, besides those at the ends of epochs.
         keep_checkpoints: How many of the last ones stay, besides the one of the lowest val_loss.
-        verbose: As in Keras's `fit`.
+        validation: Old name of `validation_data`, for one release.
+        resume: Old name of `checkpoint_dir`, for one release.
 
     Returns:
         Keras's `History`, with the epochs before a restart.
 
     Raises:
-        UserError: The model is not compiled, the data is broken, or `resume` holds another run or
-            what is none.
-        KeyboardInterrupt: SIGTERM or Ctrl-C came; everything is saved.
+        UserError: The model is not compiled, the data is broken, or `checkpoint_dir` holds another
+            run or what is none.
+        KeyboardInterrupt: SIGTERM or Ctrl-C came; with `checkpoint_dir` everything is saved.
     """
+    validation_data = _renamed("validation", validation, "validation_data", validation_data)
+    checkpoint_dir = _renamed("resume", resume, "checkpoint_dir", checkpoint_dir)
     if keras.backend.backend() != "tensorflow":
         raise UserError(
             f"KERAS_BACKEND received {keras.backend.backend()!r}; expected tensorflow, the only "
@@ -86,8 +110,15 @@ def fit(
         )
     replicas = strategy.num_replicas_in_sync
     check_keras()
-    _check(model, train, validation, replicas)
-    folder = None if resume is None else path_text("resume", resume)
+    _check(model, train, validation_data, replicas)
+    _check_lengths(initial_epoch, steps_per_epoch, validation_freq)
+    weights = _class_weights(train, class_weight)
+    if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in keras.tree.flatten(callbacks)):
+        raise UserError(
+            "callbacks received BackupAndRestore; expected checkpoint_dir in its place, which "
+            "resumes inside an epoch."
+        )
+    folder = None if checkpoint_dir is None else path_text("checkpoint_dir", checkpoint_dir)
     config = RunConfig(
         ReadConfig(train.subset.dataset.data, skip_broken=train.skip_broken),
         folder or "",
@@ -97,21 +128,27 @@ def fit(
     )
     if folder is None and train.skip_broken:
         raise UserError(
-            f"skip_broken received {train.skip_broken} without resume; expected a folder as resume "
-            "for copies of the shards without their broken records."
+            f"skip_broken received {train.skip_broken} without checkpoint_dir; expected a folder "
+            "there for copies of the shards without their broken records."
         )
     with nullcontext() if folder is None else begin_run(folder, overwrite):
         settings = train.identity if folder is not None else {}
-        run = open_run(config, train, validation, strategy, settings)
+        chosen = {"steps_per_epoch": steps_per_epoch, "class_weight": weights}
+        settings |= {name: value for name, value in chosen.items() if value}
+        run = open_run(
+            config, train, validation_data, strategy, settings, steps_per_epoch=steps_per_epoch
+        )
+        _begin_at(run, initial_epoch)
         if replicas > 1:
             separate_replicas(model)
         make_ready(run, model)
         validate = None
-        if validation is not None:
-            evaluator = Evaluator(model, strategy, validation, run.broken_handler, own_step=True)
-            validate = evaluator.run
+        if validation_data is not None:
+            broken = run.broken_handler
+            validate = Evaluator(model, strategy, validation_data, broken, own_step=True).run
+        loop = Loop(run, model, callbacks, validate, verbose, True, validation_freq, weights)
         try:
-            return Loop(run, model, callbacks, validate, verbose, finalize=True).run()
+            return loop.run()
         except Stopped as e:
             raise KeyboardInterrupt(str(e)) from e
 
@@ -124,9 +161,9 @@ def _check(
         raise UserError("model received one that is not compiled; call model.compile(…) first.")
     for name, received, kind, method in (
         ("train", train, TrainingData, "train"),
-        ("validation", validation, EvaluationData, "evaluation"),
+        ("validation_data", validation, EvaluationData, "evaluation"),
     ):
-        if not isinstance(received, kind | None if name == "validation" else kind):
+        if not isinstance(received, kind | None if name == "validation_data" else kind):
             raise UserError(
                 f"{name} received {type(received).__name__}; expected what "
                 f"ims.open(…).{method}(…) returns, not its dataset()."
@@ -134,12 +171,75 @@ def _check(
     for data in (train, validation) if validation is not None else (train,):
         if data.batch_size % replicas:
             raise uneven_batch(data.batch_size, replicas)
+    if validation is not None:
+        theirs, ours = (describe(data.subset.dataset) for data in (validation, train))
+        if theirs != ours:
+            raise UserError(
+                f"validation_data received a target that is {theirs}, but that of train is {ours}; "
+                "expected the same: give both the same target."
+            )
     if validation is not None and validation.classes != train.classes:
         raise UserError(
-            f"validation received the classes {', '.join(validation.classes)}, but train has "
+            f"validation_data received the classes {', '.join(validation.classes)}, but train has "
             f"{', '.join(train.classes)}; expected the same ones in the same order: give both the "
             "same classes."
         )
     if isinstance(train.augment, str):
-        check_pairs(train.augment, train.batch_size, replicas, not train.model_inputs.features)
+        check_pairs(train.augment, train.batch_size, replicas, train.mixes)
     check_replicas(model, replicas)
+
+
+def _renamed(old: str, old_value: Any, new: str, value: Any) -> Any:
+    """What was given by the new name, or with a warning by the old one."""
+    if old_value is None:
+        return value
+    if value is not None:
+        raise UserError(f"{old} received a value besides {new}, its new name; expected {new} only.")
+    # Of the line that calls `fit`.
+    warnings.warn(f"{old} is called {new} now", DeprecationWarning, stacklevel=4)
+    return old_value
+
+
+def _check_lengths(initial_epoch: Any, steps_per_epoch: Any, validation_freq: Any) -> None:
+    for name, received, least in (
+        ("initial_epoch", initial_epoch, 0),
+        ("steps_per_epoch", 1 if steps_per_epoch is None else steps_per_epoch, 1),
+        *(("validation_freq", one, 1) for one in keras.tree.flatten(validation_freq)),
+    ):
+        if not isinstance(received, int) or received < least:
+            raise UserError(f"{name} received {received!r}; expected an int, at least {least}.")
+
+
+def _class_weights(train: TrainingData, received: Mapping[int, float] | None) -> list[float]:
+    """The weights in the order of the labels; none where none were given."""
+    if received is None:
+        return []
+    if train.subset.dataset.target != "class":
+        raise UserError(
+            f"class_weight received weights, but the target is {describe(train.subset.dataset)}; "
+            "expected none: weigh records by a column, sample_weight."
+        )
+    if train.subset.balance == "weights":
+        raise UserError(
+            "class_weight received weights together with balance='weights', which weighs "
+            "classes, too; expected one of them."
+        )
+    weights = [received.get(label, math.nan) for label in range(len(train.classes))]
+    if len(received) != len(weights) or not all(0 <= weight < math.inf for weight in weights):
+        raise UserError(
+            f"class_weight received {dict(received)!r}; expected a number, at least 0, for each of "
+            f"the labels 0 to {len(weights) - 1}."
+        )
+    return [float(weight) for weight in weights]
+
+
+def _begin_at(run: Run, epoch: int) -> None:
+    """Lets a run that has not begun go on after so many epochs."""
+    state = run.saved.state
+    if not state.step and epoch:
+        state.step, state.epochs = run.epochs.end(epoch - 1), epoch
+    if epoch > state.epochs:
+        raise UserError(
+            f"initial_epoch received {epoch}, but the run in checkpoint_dir has trained "
+            f"{counted(state.epochs, 'epoch')}; leave it out to go on from there."
+        )

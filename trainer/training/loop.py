@@ -4,6 +4,7 @@ entered again inside an epoch, and takes any number of replicas."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -11,9 +12,10 @@ import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
 from trainer.dataset.spec import Batch
+from trainer.models.freezing import Frozen
 from trainer.models.keras_internals import undo_sum_before_clipping
 from trainer.models.model import check_optimizers
-from trainer.models.step import build_variables, logs_of_hosts, make_train_step
+from trainer.models.step import Execution, build_variables, logs_of_hosts, make_train_step
 from trainer.models.strategy import average_statistics, memory_errors
 from trainer.reader.stream import next_batch
 from trainer.training.open_run import Run
@@ -33,29 +35,40 @@ def make_ready(run: Run, model: keras.Model) -> None:
 class Loop:
     """Trains a compiled model, which has all of its variables, to the last epoch of a run.
 
-    Callbacks are called in their order, and the run's checkpoint after them. With `finalize`,
-    averaged weights take the place of the model's own at the end. `verbose` is that of `fit`.
+    Callbacks are called in their order, and the run's checkpoint after them; where the model was
+    compiled with `steps_per_execution`, after so many steps, the last ones of an epoch apart. With
+    `finalize`, averaged weights take the place of the model's own at the end. `verbose` and
+    `validation_freq` are those of `fit`; of `class_weight` there is one for each label, or none.
+    Layers of `frozen` train from an epoch on that it knows.
     """
 
     def __init__(
         self,
         run: Run,
         model: keras.Model,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback] | None = None,
         validate: Validate | None = None,
         verbose: Any = 0,
         finalize: bool = False,
+        validation_freq: int | Sequence[int] = 1,
+        class_weight: Sequence[float] = (),
+        frozen: Frozen | None = None,
     ) -> None:
         self._model, self._stream, self._epochs = model, run.stream, run.epochs
         self._saved, self._hosts = run.saved, run.hosts
         self._validate, self._finalize = validate, finalize
-        # Where nothing is saved, a signal ends a run as it ends any program.
-        self._stop = StopRequest(enabled=run.saved.checkpoints is not None)
+        # Keras knows numbers and lists.
+        freq = validation_freq
+        self._validation_freq = freq if isinstance(freq, int) else list(freq)
+        self._stop = StopRequest(saves=run.saved.checkpoints is not None)
         self._agreed_stop: int | None = None
         self._iterator: Iterator[Batch] | None = None
-        self._train_step = make_train_step(model, run.devices, run.train.augmentation.device)
+        device = run.train.augmentation.device
+        self._make_step = partial(make_train_step, model, run.devices, device, class_weight)
+        self._trace()
+        self._frozen, self._steps_per_call = frozen, int(model.steps_per_execution)
         self._callbacks = CallbackList(
-            list(callbacks),
+            callbacks,
             add_history=True,
             add_progbar=verbose != 0,
             model=model,
@@ -63,6 +76,11 @@ class Loop:
             epochs=run.epochs.count,
             steps=run.epochs.end(0),
         )
+
+    def _trace(self) -> None:
+        """Makes the step for the layers that train now."""
+        self._train_step = self._make_step()
+        self._execution = Execution(self._train_step, self._model.run_eagerly)
 
     def run(self) -> keras.callbacks.History:
         """Trains to the end, or until a callback sets `model.stop_training`.
@@ -76,7 +94,8 @@ class Loop:
         model = self._model
         model.stop_training = False
         # Where Keras keeps it, so that a callback can measure it in either loop.
-        model.train_function = lambda iterator: self._train_step(next(iterator))
+        several = self._steps_per_call > 1
+        model.train_function = next if several else lambda one: self._train_step(next(one))
         try:
             self._callbacks.on_train_begin()
             logs: dict[str, Any] = {}
@@ -111,20 +130,24 @@ class Loop:
             saved.restore()
         return has_begun
 
-    def next_batch(self) -> Batch:
-        """The batch after the last one, broken records replaced, or refused."""
+    def _next(self, until: int | None) -> Any:
+        """The batch after the last one, or the logs of the steps up to `until` in one call.
+
+        Broken records are replaced, or refused.
+        """
+        step, execution = self.step, self._execution
         while True:
-            batch: Any = None
+            found: Any = None
             error = None
             try:
-                self._iterator = self._iterator or self._stream.iterator(self.step)
-                batch = next_batch(self._iterator)
+                self._iterator = batches = self._iterator or self._stream.iterator(step)
+                found = next_batch(execution.run(batches, until - step) if until else batches)
             except tf.errors.OpError as e:
-                error = e
+                step, error = step + execution.taken_before(e), e
             if not self._any_failed(error is not None):
-                return batch
+                return found
             self._iterator = None
-            self._stream.handle_broken(error, self.step)
+            self._stream.handle_broken(error, step)
 
     def _any_failed(self, failed: bool) -> bool:
         """Whether the batch failed on any host; notes whether any has been told to stop."""
@@ -140,6 +163,8 @@ class Loop:
         model, callbacks, saved = self._model, self._callbacks, self._saved
         begin, end = self._epochs.end(epoch - 1) if epoch else 0, self._epochs.end(epoch)
         callbacks.set_params({**callbacks.params, "steps": end - begin})
+        if self._frozen is not None and self._frozen.begin_epoch(epoch):
+            self._trace()
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
         if resumes_inside:
@@ -147,9 +172,11 @@ class Loop:
         logs: dict[str, Any] = {}
         while self.step < end and not model.stop_training:
             callbacks.on_train_batch_begin(self.step - begin)
-            logs = self._train()
-            callbacks.on_train_batch_end(self.step - begin, logs)
-            saved.count_step()
+            size = self._steps_per_call
+            until = min(end, self.step + size - (self.step - begin) % size)
+            logs = self._train(until)
+            callbacks.on_train_batch_end(until - 1 - begin, logs)
+            saved.count_steps(until - self.step)
             if signum := self._stopped_by():
                 saved.save()
                 saved.wait()
@@ -158,19 +185,20 @@ class Loop:
         saved.save()  # before validation, so that a kill there costs no training
         # Where the epoch was over before a restart, no step has said anything.
         logs = logs_of_hosts(model, logs, self._hosts)
-        if self._validate is not None:
+        if self._validate is not None and model._should_eval(epoch, self._validation_freq):
             with self._stop.interruptible():
                 logs |= self._validated()
         callbacks.on_epoch_end(epoch, logs)
         saved.end_epoch(logs)  # after all others, whose memory it saves
         return logs
 
-    def _train(self) -> dict[str, Any]:
+    def _train(self, until: int) -> dict[str, Any]:
         with (
             memory_errors(self._epochs.batch_size),
             self._hosts.limited(f"Step {self.step + 1}"),
         ):
-            return self._model.train_function(iter(self.next_batch, None))
+            last = until if self._steps_per_call > 1 else None
+            return self._model.train_function(iter(lambda: self._next(last), None))
 
     def _validated(self) -> dict[str, float]:
         """The figures of the validation split; those of the epoch so far stay what they are."""

@@ -74,6 +74,7 @@ def open_run(
     devices: tf.distribute.Strategy,
     settings: Mapping[str, Any],
     hosts: Hosts = ONE_HOST,
+    steps_per_epoch: int | None = None,
 ) -> Run:
     """Begins in the output folder, or goes on with the run there, which must share the settings.
 
@@ -97,16 +98,17 @@ def open_run(
         settings,
         hosts,
     )
-    epochs = epochs_of(config, train)
+    epochs = epochs_of(config, train, steps_per_epoch)
     if hosts.is_chief and saved.checkpoints is not None:  # for all hosts
         _check_resumed(config, saved, settings, epochs.total_steps)
     stream = TrainingStream(train, devices, broken, hosts)
     return Run(train, validation, epochs, devices, stream, broken, saved, hosts)
 
 
-def epochs_of(config: RunConfig, train: TrainingData) -> Epochs:
-    """How long a run is."""
-    num_records, batch_size = train.num_records, train.batch_size
+def epochs_of(config: RunConfig, train: TrainingData, steps_per_epoch: int | None = None) -> Epochs:
+    """How long a run is; its epochs are passes, or so many batches each."""
+    batch_size = train.batch_size
+    num_records = steps_per_epoch * batch_size if steps_per_epoch else train.num_records
     total = config.steps or config.epochs * num_records // batch_size
     return Epochs(num_records, batch_size, total)
 
@@ -139,6 +141,8 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
         **train.identity,
         "model": config.model,
         "weights": config.weights,
+        "freeze": config.freeze,
+        "unfreeze_after": config.unfreeze_after,
         "sync_batchnorm": config.sync_batchnorm,
         "deterministic": config.deterministic,
         "metrics": list(config.metrics),
@@ -152,7 +156,7 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
 
 def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Refuses to resume a run with other settings than it began with; names the first flag."""
-    for name in sorted({*started, *settings}, key=lambda name: (name != "data", name)):
+    for name in sorted({*started, *settings}, key=_rank):
         if started.get(name) == settings.get(name):
             continue
         if name == "order_version":
@@ -171,6 +175,11 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
             f"{output!r} was started with {_shown(started.get(name))}; use that to resume it, "
             "another ⟦--output⟧, or ⟦--overwrite⟧ to start over."
         )
+
+
+def _rank(name: str) -> tuple[bool, bool, str]:
+    """What decides other settings comes before them."""
+    return name != "data", name != "target", name
 
 
 def _shown(value: Any) -> str:

@@ -20,7 +20,9 @@ from trainer.config import OptimizerConfig, RunConfig
 from trainer.dataset.spec import ModelCard
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models import model, optimizer, strategy, user_model
+from trainer.models.freezing import Frozen
 from trainer.models.keras_internals import check_keras
+from trainer.models.metrics import ALWAYS
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.report.page import write_report
@@ -34,19 +36,17 @@ from trainer.training.saved_run import state_values
 from trainer.training.several_hosts import digest
 from trainer.training.summary import plan_lines, result_lines, show_batch, waiting_line
 
-# Keys of every object in metrics.jsonl; null where a value is unknown.
-_COLUMNS = ("loss", "accuracy", "val_loss", "val_accuracy", "images_per_second", "wait_fraction")
-
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A model that is ready for its first step, compiled here if it `is_classifier`; a compiled one
-    of the user's says by itself how good it is.
+    """A model that is ready for its first step, compiled here if it `is_ours`; a compiled one of
+    the user's says by itself how good it is.
     """
 
     model: keras.Model
-    is_classifier: bool
+    is_ours: bool
     evaluator: Evaluator | None
+    frozen: Frozen | None = None
 
     def validate(self, callbacks: CallbackList) -> dict[str, float]:
         """Figures of the validation split, with averaged weights where there are any."""
@@ -100,34 +100,45 @@ def check_devices(
     """Refuses what these devices cannot train with; says where they augment."""
     check_keras()
     replicas = devices.num_replicas_in_sync
-    mixes = not training.model_inputs.features
-    check_pairs(config.read.augment, training.batch_size, replicas, mixes)
+    check_pairs(config.read.augment, training.batch_size, replicas, training.mixes)
     augment_on = resolve_augment_on(training.augment_on, strategy.gpu_count())
     return dataclasses.replace(training, augment_on=augment_on)
 
 
 def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
     """The model of this name, all of its variables made, the same on all hosts."""
-    inputs, classes = run.train.model_inputs, run.train.classes
+    inputs, target = run.train.model_inputs, run.train.subset.dataset.target
     keras.utils.set_random_seed(config.read.seed)
     with run.devices.scope():
         built = model.build_model(
             name,
             inputs,
-            len(classes),
+            run.train.num_outputs,
+            target,
             weights=config.weights,
             precision=config.optimizer.precision,
             sync_batchnorm=config.sync_batchnorm,
         )
-        is_classifier = not built.compiled
-        if is_classifier:
+        is_ours = not built.compiled
+        if is_ours:
             total = run.epochs.total_steps
             model.compile_model(
-                built, config.optimizer, run.train.batch_size, total, config.metrics
+                built, config.optimizer, run.train.batch_size, total, config.metrics, target
             )
         else:
             _refuse_optimizer_flags(config)
+        frozen = None
+        if config.freeze is not None:
+            after = config.unfreeze_after
+            begin = (after or 0) * run.epochs.num_records // run.epochs.batch_size
+            frozen = Frozen(built, config.freeze, after, begin)
         optimizer.check_replicas(built, run.devices.num_replicas_in_sync)
+    built.steps_per_execution = config.steps_per_execution or built.steps_per_execution
+    if built.steps_per_execution > 1 and run.hosts.count > 1:
+        raise UserError(
+            f"--steps_per_execution received {built.steps_per_execution} with --cluster, where "
+            "hosts agree before every step; expected 1, also in model.compile."
+        )
     make_ready(run, built)
     run.hosts.compare({"The model (SHA-256 of its variables' names and shapes)": digest(built)})
     evaluator = None
@@ -137,21 +148,22 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
             run.devices,
             run.validation,
             run.broken_handler,
-            own_step=not is_classifier,
+            loss=config.optimizer.loss,
+            own_step=not is_ours,
             hosts=run.hosts,
         )
-    return Built(built, is_classifier, evaluator)
+    return Built(built, is_ours, evaluator, frozen)
 
 
 def _refuse_optimizer_flags(config: RunConfig) -> None:
     """A compiled model has an optimizer, a loss and metrics already."""
-    given = dataclasses.asdict(config.optimizer)
+    others = {"metrics": ",".join(config.metrics), "freeze": config.freeze or ""}
+    given = dataclasses.asdict(config.optimizer) | others
     default = dataclasses.asdict(OptimizerConfig())
-    flags = [name for name in given if given[name] != default[name]]
-    flags += ["metrics"] if config.metrics else []
+    flags = [name for name in given if given[name] != default.get(name, "")]
     if flags:
         raise UserError(
-            f"--{flags[0]} received {given.get(flags[0], ','.join(config.metrics))}, but "
+            f"--{flags[0]} received {given[flags[0]]}, but "
             f"--model {config.model} returns a compiled model, which brings its own; "
             f"leave --{flags[0]} out, or compile the model with it."
         )
@@ -175,13 +187,17 @@ def show_first_batch(config: RunConfig, run: Run) -> None:
         memory = pipeline.memory_bytes(
             training.subset, training.read_options, training.batch_size, training.model_inputs
         )
-        show_batch(batch, training.classes, memory, config.output)
+        target = training.subset.dataset.target
+        show_batch(batch, training.classes, memory, config.output, target)
 
 
 def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
     """Trains from the last checkpoint to the end; returns what has written metrics.jsonl."""
     batch_size = run.train.batch_size
-    metrics = MetricsFile(storage.join(config.output, METRICS_FILE), _COLUMNS)
+    # Keys of every object in metrics.jsonl; null where a value is unknown.
+    names = ("loss", *ALWAYS[run.train.subset.dataset.target])
+    columns = [*names, *(f"val_{name}" for name in names), "images_per_second", "wait_fraction"]
+    metrics = MetricsFile(storage.join(config.output, METRICS_FILE), columns)
     waiting = WaitingTime(batch_size)
     with contextlib.closing(Progress(batch_size, waiting, metrics)) as progress:
         # Before the user's, which may change the rate for the steps to come.
@@ -191,7 +207,8 @@ def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
         if config.callbacks is not None:
             callbacks += user_model.load_callbacks(config.callbacks)
         callbacks.append(NaNGuard(run.saved.diverged))
-        Loop(run, built.model, callbacks, built.validate if built.evaluator else None).run()
+        validate = built.validate if built.evaluator else None
+        Loop(run, built.model, callbacks, validate, frozen=built.frozen).run()
     if config.callbacks is not None and built.evaluator is not None:
         built.evaluator.evaluation = None  # they may have changed the weights
     return metrics
@@ -217,7 +234,10 @@ def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> No
         dataset.fingerprint,
         dataclasses.asdict(config),
         step,
-        compiled=not built.is_classifier,
+        compiled=not built.is_ours,
+        target=dataset.target,
+        target_shape=dataset.target_shape,
+        column=dataset.column,
     )
     save_model(built.model, storage.join(config.output, name), card)
 
@@ -240,7 +260,7 @@ def _save_best_model(config: RunConfig, run: Run, built: Built) -> None:
 def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> None:
     """Writes report/, and prints where everything is and what limited the speed."""
     output, network = config.output, built.model
-    evaluator = built.evaluator if built.is_classifier else None
+    evaluator = built.evaluator if built.is_ours else None
     if evaluator is not None and evaluator.evaluation is None:
         built.validate(CallbackList())
     if not run.hosts.is_chief:

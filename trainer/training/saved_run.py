@@ -17,6 +17,7 @@ from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.models.keras_internals import check_weights
 from trainer.models.model import state_variables
+from trainer.models.optimizer import trained_variables
 from trainer.training.checkpoint import (
     OF_REPLICAS,
     Array,
@@ -191,11 +192,11 @@ class SavedRun:
         bad = (path for path, one in values if path in trained and not np.isfinite(one).all())
         return next(bad, None)
 
-    def count_step(self) -> None:
-        """Counts a step that was taken, and saves after some of them."""
-        self.state.step += 1
+    def count_steps(self, count: int = 1) -> None:
+        """Counts steps that were taken, and saves after some of them."""
+        self.state.step += count
         self._base = None
-        if self.state.step % self._every_steps == 0:
+        if self.state.step % self._every_steps < count:
             self.save()
 
     def end_epoch(self, logs: Mapping[str, Any]) -> None:
@@ -216,6 +217,7 @@ def state_values(model: keras.Model, hosts: Hosts = ONE_HOST) -> Iterator[tuple[
     """
     # Replicas count metrics, and average statistics that are not synchronised, by themselves.
     own = {id(one) for one in [*model.non_trainable_variables, *model.metrics_variables]}
+    own -= {id(one) for one in trained_variables(model)}  # frozen ones are the same on all
     variables = state_variables(model)
     parts = {f"{i}": parts_of(one) for i, one in enumerate(variables) if id(one) in own}
     mine = {i: np.stack([part.numpy() for part in of_one]) for i, of_one in parts.items() if of_one}

@@ -41,18 +41,18 @@ class StopRequest:
     """Records SIGTERM and SIGINT while it is entered, for the loop to act on between steps.
 
     In the middle of a step the weights may be changed and the step not yet counted. A second
-    Ctrl-C does not wait for the step. Signals are left alone where it is not enabled.
+    Ctrl-C does not wait for the step. Where nothing is saved, both are KeyboardInterrupts at once.
     """
 
-    def __init__(self, enabled: bool = True) -> None:
-        self._enabled = enabled
+    def __init__(self, saves: bool = True) -> None:
+        self._saves = saves
         # The signal that came.
         self.requested: int | None = None
         self._interruptible = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        if self._enabled and threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGTERM, signal.SIGINT):
                 self._before[signum] = signal.signal(signum, self._note)
         return self
@@ -73,6 +73,8 @@ class StopRequest:
             self._interruptible = False
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
+        if not self._saves:
+            raise KeyboardInterrupt(signal.Signals(signum).name)
         again = self.requested is not None
         self.requested = signum
         if self._interruptible:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,10 @@ from imageshards import storage
 from imageshards.page import contact_sheet, size
 from imageshards.text import counted
 from trainer.config import RunConfig
-from trainer.dataset.spec import Batch
+from trainer.dataset.spec import Batch, Subset, describe
 from trainer.models import strategy
+from trainer.models.optimizer import trained_variables
+from trainer.models.user_model import is_user_model
 from trainer.output_errors import output_errors
 from trainer.reader.find_broken import BrokenRecord
 from trainer.reader.order import bytes_share, stream_shares
@@ -23,6 +26,13 @@ from trainer.training.open_run import Run
 
 # Up to this share of the time, waiting for data does not limit the speed.
 _MIN_WAIT_FRACTION = 0.05
+
+# Of a class.
+_FEW_RECORDS = 1000
+_ADVICE = (
+    "fewer than 1,000 records a class, and random weights: published ones will mostly do better, "
+    "by --model EfficientNetV2B0 --weights imagenet --freeze all --unfreeze_after 3"
+)
 
 SHEET_NAME = "dry_run.png"
 THUMB_PX = 144
@@ -40,7 +50,7 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
         f"{config.read.data}: {counted(training.num_records, 'record')} to train on in "
         f"{counted(len(training.split.shards), 'shard')}, "
         f"{validation.num_records if validation else 0:,} to validate, "
-        f"{counted(len(training.classes), 'class')}",
+        f"{_target_text(training, model)}",
         f"{model.name}: {model.count_params():,} parameters, pictures of "
         f"{height_px}x{width_px}x{training.dataset.image.channels} px, "
         f"{strategy.describe(run.devices)}, "
@@ -48,6 +58,16 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
         f"{counted(epochs.total_steps, 'step')}, {counted(epochs.count, 'epoch')}; a pass "
         f"is {training.num_records / batch_size:.1f} batches, its last records open the next one",
     ]
+    frozen = sum(math.prod(v.shape) for v in trained_variables(model) if not v.trainable)
+    if frozen:
+        lines.append(f"{frozen:,} parameters are frozen")
+    if frozen and config.unfreeze_after:
+        then = "then all train with a tenth of the rate"
+        lines[-1] += f" for {counted(config.unfreeze_after, 'epoch')}, {then}"
+    is_small = training.num_records < _FEW_RECORDS * max(1, len(run.train.classes))
+    is_rgb = training.dataset.image.channels == 3
+    if is_small and is_rgb and not (config.weights or is_user_model(config.model) or run.step):
+        lines.append(_ADVICE)
     shares = [
         f"{share:.1%} from {part.subset.dataset.data} (its "
         f"{counted(part.subset.num_records, 'record')})"
@@ -62,9 +82,22 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
         )
     if validation is None:
         lines.append(
-            "no validation split (validation, val, valid): val_loss and val_accuracy will be null"
+            "no validation split (validation, val, valid): val_loss and its metrics will be null"
         )
     return lines
+
+
+def _target_text(subset: Subset, model: keras.Model) -> str:
+    """What the model finds, and by which loss where that is not cross-entropy."""
+    dataset, classes = subset.dataset, counted(len(subset.classes), "class")
+    loss = getattr(model.loss, "name", None) or "a loss of the model's own"
+    by = "" if loss == "cross_entropy" else f", {loss.replace('_', ' ')}"
+    if dataset.target == "values":
+        return f"target {dataset.label_feature}: {describe(dataset)}{by}"
+    if dataset.target == "labels":
+        number = counted(len(subset.classes), "label")
+        return f"target {dataset.label_feature}: any of {number}{by}"
+    return classes if dataset.column is None else f"target {dataset.column}: {classes}"
 
 
 def result_lines(
@@ -101,7 +134,13 @@ def waiting_line(history: Sequence[Mapping[str, Any]]) -> str | None:
     return f"{kind}-bound: the model waited {share:.1%} of the time for data"
 
 
-def show_batch(batch: Batch, classes: Sequence[str], memory: Mapping[str, int], output: str) -> str:
+def show_batch(
+    batch: Batch,
+    classes: Sequence[str],
+    memory: Mapping[str, int],
+    output: str,
+    target: str = "class",
+) -> str:
     """Writes a contact sheet of a global batch, and prints the memory of the reader, by purpose.
 
     Returns the sheet's path, `report/dry_run.png` in `output`; a `UserError` says that it cannot be
@@ -111,7 +150,7 @@ def show_batch(batch: Batch, classes: Sequence[str], memory: Mapping[str, int], 
     pictures = np.asarray(batch["inputs"]["image"])[:MAX_PICTURES]
     labels, weights = np.asarray(batch["label"]), np.asarray(batch["weight"])
     captions = [
-        caption(label, weight, classes)
+        caption(label, weight, classes, target)
         for label, weight in zip(labels[: len(pictures)], weights, strict=False)
     ]
     with output_errors(output, SHEET_NAME), storage.open_write(path) as file:
@@ -122,14 +161,22 @@ def show_batch(batch: Batch, classes: Sequence[str], memory: Mapping[str, int], 
     return path
 
 
-def caption(label: Any, weight: float, classes: Sequence[str]) -> str:
-    """The class of a picture, or the two it is mixed of."""
-    if np.ndim(label) == 0:
+def caption(label: Any, weight: float, classes: Sequence[str], target: str = "class") -> str:
+    """The class of a picture, or the two it is mixed of; its labels, or its values."""
+    values = np.atleast_1d(label)
+    if target == "values":
+        text = ", ".join(f"{value:.4g}" for value in values)
+    elif target == "class" and np.ndim(label) == 0:
         text = classes[int(label)]
     else:
-        order = np.argsort(-np.asarray(label), kind="stable")[:2]
-        shares = [f"{classes[i]} {label[i]:.0%}" for i in order if label[i] > 0]
-        text = " + ".join(shares) if len(shares) > 1 else classes[order[0]]
+        order = np.argsort(-values, kind="stable")[: 2 if target == "class" else None]
+        shares = [
+            classes[i] if target == "labels" and values[i] == 1 else f"{classes[i]} {values[i]:.0%}"
+            for i in order
+            if values[i] > 0
+        ]
+        is_one = target == "class" and len(shares) == 1
+        text = classes[order[0]] if is_one else " + ".join(shares) or "no label"
     return text if weight else "left out: broken"
 
 

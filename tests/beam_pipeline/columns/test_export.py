@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from beam_pipeline.columns.export import (
-    LABEL_GRAPH,
+    LABEL_GRAPHS,
     export_labels,
     exported_classes,
     exported_features,
@@ -100,12 +100,13 @@ def ids_by(transform: Any) -> list[int]:
 
 
 @pytest.mark.slow
-def test_the_packages_graph_is_what_tensorflow_transform_traces_today(tmp_path):
+@pytest.mark.parametrize("label", LABEL_GRAPHS)
+def test_the_packages_graphs_are_what_tensorflow_transform_traces_today(tmp_path, label):
     """If not: `python -m scripts.trace_label_graph`."""
     from scripts.trace_label_graph import trace
 
-    trace(tmp_path / "traced")
-    traced, packaged = files_in(tmp_path / "traced"), files_in(LABEL_GRAPH)
+    trace(tmp_path / "traced", label)
+    traced, packaged = files_in(tmp_path / "traced"), files_in(LABEL_GRAPHS[label])
     assert traced.keys() == packaged.keys()
     schemas = {name for name in traced if name.endswith(".pbtxt")}
     assert {n: traced[n] for n in schemas} == {n: packaged[n] for n in schemas}

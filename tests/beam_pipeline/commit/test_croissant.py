@@ -38,9 +38,10 @@ def test_lists_shards_with_checksums_the_index_splits_classes_and_columns(insect
     assert sets["splits"]["data"] == [{"splits/name": s} for s in ("train", "validation")]
     assert sets["classes"]["data"][1] == {"classes/label": 2, "classes/name": "bee's nest"}
     fields = {field["name"]: field for field in sets["records"]["field"]}
-    assert set(fields) == {*COLUMNS, "age", "weight", "place", "note"}
+    assert set(fields) == {*COLUMNS, "age", "weight", "place", "note", "tokens", "words"}
     assert fields["split"]["references"] == {"field": {"@id": "splits/name"}}
     assert (fields["place"]["isArray"], fields["place"]["arrayShape"]) == (True, "2")
+    assert (fields["words"]["isArray"], fields["words"]["arrayShape"]) == (True, "-1")
     assert "isArray" not in fields["age"]
 
 
@@ -66,4 +67,11 @@ def test_mlcroissant_finds_it_valid_and_reads_the_index(insects):
         record = found[row["key"]]
         for name, value in row.items():
             said = record[f"records/{name}"]
-            assert (said.decode() if isinstance(said, bytes) else said) == pytest.approx(value)
+            assert decoded(said) == pytest.approx(value)
+
+
+def decoded(value: Any) -> Any:
+    """Texts in place of bytes."""
+    if isinstance(value, list):
+        return [decoded(one) for one in value]
+    return value.decode() if isinstance(value, bytes) else value

@@ -68,11 +68,11 @@ def test_shards_and_folder_are_on_the_disk_before_the_manifest_is(flags, tmp_pat
 
 
 def test_a_report_that_cannot_be_drawn_costs_no_data_set(flags, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("imageshards.report.page.page_of", lambda *args: 1 / 0)
+    monkeypatch.setattr("imageshards.reporting.page.page_of", lambda *args: 1 / 0)
     assert build(*flags) == 0
     output = tmp_path / "set"
     assert manifest(output)["listed"] == 28
-    (warning,) = [r for r in caplog.records if r.name == "imageshards.report.page"]
+    (warning,) = [r for r in caplog.records if r.name == "imageshards.reporting.page"]
     assert f"imageshards report {output}" in warning.getMessage()
 
 

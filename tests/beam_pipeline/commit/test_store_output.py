@@ -14,10 +14,10 @@ import pytest
 
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
-from beam_pipeline.options import ImageOptions
+from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.finished import read_result
-from beam_pipeline.shards.places import ShardPlaces, WriteOptions
+from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
@@ -81,7 +81,7 @@ def places_of(output: str, in_place: bool) -> ShardPlaces:
     )
 
 
-OPTIONS = WriteOptions(image=ImageOptions(height_px=32, width_px=32))
+OPTIONS = ShardOptions(image=ImageOptions(height_px=32, width_px=32))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ DEFAULT = ("train", "validation")
 
 
 def told(counts, splits=DEFAULT, **names) -> list[str]:
-    return warnings_of(counts, splits, names)
+    images = {split: sum(found.values()) for split, found in counts.items()}
+    return warnings_of(counts, images, splits, names)
 
 
 def even(*splits: str) -> dict[str, dict[str, int]]:
@@ -82,7 +83,7 @@ def test_what_the_listing_found_is_told():
     )
     assert said[0].startswith("--input holds 1 finished data set, left out as a whole: '/photos/")
     assert said[1].startswith("7 class folders without an image: 'c0'") and "2 more" in said[1]
-    assert "that are not read, passed over by their names: '.heic'; convert" in said[2]
+    assert "that are not read, passed over by their names: '.heic'; HEIC needs" in said[2]
     assert said[3].startswith("1 split folder without a class folder: 'test'")
     assert said[4].startswith("--splits was not applied to images of 'train', 'val'")
 

@@ -40,7 +40,7 @@ def test_a_folder_with_a_manifest_is_a_data_set_whose_options_the_build_takes(ma
     found = opened(tmp_path / "photos", made.directory)
     assert [source.layout for source in found.sources] == ["auto", "data_set"]
     assert found.more_sources[0].fingerprint == made.manifest["fingerprint"]
-    assert found.image == ImageOptions(height_px=16, width_px=16)
+    assert found.image == ImageOptions(height_px=16, width_px=16, icc="drop")
     assert found.plan.splits == {"train": 0.5, "test": 0.5} and found.plan.salt == "s"
     assert found.plan.pinned_classes == ("cat", "dog")
     assert found.more_sources[0].keeps_splits
@@ -78,6 +78,17 @@ def test_another_image_option_is_refused_with_both_values(made, tmp_path):
     said = error_of(made.directory, other.directory)
     assert "--image_size 16x16" in said and "--image_size 16x32" in said
     assert str(made.directory) in said and str(other.directory) in said and "again" in said
+
+
+def test_a_data_set_from_before_profiles_were_converted_goes_on_without(made, tmp_path):
+    assert "icc" not in made.manifest["image"]
+    said = error_of(made.directory, given={"icc"}, image=ImageOptions())
+    assert "--icc received convert" in said and "built with --icc drop" in said
+    other = Dataset(tmp_path / "b")
+    other.manifest["image"]["icc"] = "convert"
+    other.save()
+    assert opened(other.directory).image.icc == "convert"
+    assert "--icc drop" in error_of(made.directory, other.directory)
 
 
 def test_a_manifest_that_does_not_say_how_pictures_were_made(made):
@@ -135,9 +146,13 @@ def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
 def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belong(made, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("image,label,who\na.jpg,cat,x\n")
-    regex = dataclasses.replace(options_of(made.directory).source, label_regex="^(a)")
-    with pytest.raises(UserError, match="--label_regex.*labels of its own; leave it out"):
-        open_inputs(BuildOptions(regex, "/out"))
+    source = options_of(made.directory).source
+    for given in (
+        dataclasses.replace(source, label_regex="^(a)"),
+        dataclasses.replace(source, label_separator="|"),
+    ):
+        with pytest.raises(UserError, match="--label_.* given.*labels of its own; leave it out"):
+            open_inputs(BuildOptions(given, "/out"))
     named = InputOptions(str(rows), image_column="image")
     found = open_inputs(
         BuildOptions(named, "/out", (dataclasses.replace(named, input=str(made.directory)),))

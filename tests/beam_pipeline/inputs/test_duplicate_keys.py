@@ -58,8 +58,7 @@ def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, num_buckets):
         for batch in batches:
             for bucket, hashes in duplicate_keys.bucketed_hashes(batch):
                 buckets.setdefault(bucket, []).append(hashes)
-        equal = [duplicate_keys.equal_hashes(hashes) for hashes in buckets.values()]
-        suspects = duplicate_keys.smallest_hashes(equal)
+        suspects = [each for of in buckets.values() for each in duplicate_keys.equal_hashes(of)]
         found = {
             key
             for batch in batches

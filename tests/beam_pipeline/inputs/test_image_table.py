@@ -195,6 +195,9 @@ B = f"image,label,{','.join(SIDES)}\n"
 COLUMNS = {"columns": (ColumnSpec("age", "int"),)}
 
 
+SEVERAL = {"label": "several"}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "options", "words"),
     [
@@ -222,9 +225,15 @@ COLUMNS = {"columns": (ColumnSpec("age", "int"),)}
         ("m.csv", f"image,label,{SIDES[0]}\nx,a,0\n", {}, [SIDES[0], "without", SIDES[1]]),
         (
             "m.csv", 'image,label\na,"[""cat""]"\n', {},
-            ["lists such as", "'[\"cat\"]'", "--label_column", "--columns label:string[]"],
+            ["line 2", "'[\"cat\"]'", "expected one class", "--label several", "--label_column"],
         ),
-        ("m.jsonl", '{"image": "a", "label": ["cat"]}', {}, ["lists such as ['cat']"]),
+        ("m.jsonl", '{"image": "a", "label": ["cat"]}', {}, ["['cat']", "--label several"]),
+        ("m.csv", "image,label\na,b\n", SEVERAL, ["line 2", "'b'", "list", "--label_separator"]),
+        ("m.jsonl", '{"image": "a", "label": ["b", 1.5]}', SEVERAL, ["line 1", "1.5", "list"]),
+        (
+            "m.csv", 'image,label\na,"[""cat""]"\n', {"label_separator": ","},
+            ["line 2", "expected labels with ',' between", "leave --label_separator out"],
+        ),
         # Types are inferred from the first rows, which later ones must fit.
         ("m.csv", H + "x,a,1\n" * 1500 + "y,a,n/a\n", {}, ["line 1502 has 'n/a' in column 'age'"]),
         (

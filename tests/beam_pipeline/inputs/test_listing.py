@@ -21,7 +21,7 @@ from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.refs import ImageRef, Label, names_of
 from imageshards.errors import UserError
 from tests.support.stores import store_uri
 
@@ -59,12 +59,13 @@ def names_told(path: object, **options) -> dict[str, list[str]]:
     return dict(told)
 
 
-def labels(path: object, **options) -> dict[str, tuple[str, str | None]]:
+def labels(path: object, **options) -> dict[str, tuple[Label, str | None]]:
     """Key → (label, split)."""
     return {ref.key: (ref.label, ref.split) for ref in listed(path, **options)[0]}
 
 
 REGEX = {"label_regex": r"^([a-z]+)\."}
+NONE, PLUS = {"label": "none"}, {"label_separator": "+"}
 WITH_GROUPS = {"label_regex": "^(?:(?P<split>train|val)_)?(?P<group>p[0-9]+)_([a-z]+)"}
 
 
@@ -101,6 +102,20 @@ IN_BOTH = pytest.mark.parametrize("where", [str, store_uri], ids=["here", "store
         pytest.param(
             "", WITH_GROUPS, "train_p7_cat.jpg:cat:train:p7 p8_dog.jpg:dog::p8", id="regex's groups"
         ),
+        pytest.param(
+            "", NONE, "a.jpg: bus/b.jpg: train/cat/c.jpg::train", id="without labels, some splits"
+        ),
+        pytest.param(
+            "", NONE | {"layout": "split_folders"}, "fold1/a.jpg::fold1", id="splits without labels"
+        ),
+        pytest.param(
+            "", NONE | {"layout": "class_folders"}, "train/a.jpg:", id="no splits, no labels"
+        ),
+        pytest.param("/**", NONE, "a/a.jpg: b/b.jpg:", id="a glob without labels"),
+        pytest.param(
+            "", PLUS | {"label_regex": "^([a-z+]+)"}, "dog+cat.jpg:cat,dog", id="several in a name"
+        ),
+        pytest.param("", PLUS, "dog+cat/a.jpg:cat,dog dog/a.jpg:dog", id="several of a folder"),
         pytest.param("/my [old] set.csv", {}, "cat/a.jpg:cat dog/a.jpg:dog", id="brackets"),
     ],
 )  # fmt: skip
@@ -113,7 +128,9 @@ def test_labels_splits_and_groups_are_those_of_the_layout(tmp_path, where, path,
     put(root, *(key for key, *_ in wanted))
     put((root / wanted[0][0]).parent, "notes.txt", ".hidden.jpg")
     refs, skipped = listed(f"{where(tmp_path)}{path}", **options)
-    found = [(ref.key, ref.label, ref.split or "", ref.group or "") for ref in refs]
+    found = [
+        (ref.key, ",".join(names_of(ref.label)), ref.split or "", ref.group or "") for ref in refs
+    ]
     assert found == sorted(wanted)
     assert {ref.size_bytes for ref in refs} == {1}
     assert skipped["hidden"] == skipped["not_an_image_name"] == 1
@@ -262,11 +279,15 @@ PHONES = "cat/a.jpg cat/b.HEIC cat/c.heic dog/d.NEF dog/notes.txt"
             SPLITS, {"tells_given_splits": True}, {"given_split": ["Train", "val"]}, id="splits"
         ),
         pytest.param(
-            PHONES, {},
+            PHONES, {"extensions": (".jpg",)},
             {"empty_class_folder": ["dog"], "unread_format": [".heic", ".heic", ".nef"]},
             id="formats that are not read, once a picture",
         ),
         pytest.param(PHONES, {"extensions": (".heic", ".nef")}, {}, id="formats asked for"),
+        pytest.param(
+            PHONES, {}, {"empty_class_folder": ["dog"], "unread_format": [".nef"]},
+            id="HEIC where its extra is installed",
+        ),
         pytest.param(
             "cat/a.jpg dog/notes.txt emu/.hidden.jpg", {}, {"empty_class_folder": ["dog", "emu"]},
             id="class folders without an image",

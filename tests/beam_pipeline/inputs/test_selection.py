@@ -15,6 +15,7 @@ from beam_pipeline.inputs.selection import (
     SelectImages,
     check_class_map,
     read_keys,
+    rename_classes,
     share_keys,
 )
 from beam_pipeline.planning.refs import ImageRef, RefBatch
@@ -61,7 +62,10 @@ def test_keys_that_no_input_has_end_the_build(keys):
 
 
 def test_classes_are_renamed_and_joined():
-    select("a1 b1 c1", expected="pet:a1 pet:b1 c:c1", class_map={"a": "pet", "b": "pet"})
+    class_map = {"a": "pet", "b": "pet"}
+    select("a1 b1 c1", expected="pet:a1 pet:b1 c:c1", class_map=class_map)
+    (several,) = rename_classes(RefBatch([ImageRef("k", "k", ("a", "b", "c"))]), class_map).refs
+    assert several.label == ("c", "pet")
 
 
 def test_an_unknown_class_is_told_with_those_of_similar_names():

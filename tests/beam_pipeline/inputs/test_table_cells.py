@@ -17,6 +17,7 @@ from beam_pipeline.inputs.table_cells import (
     column_of_arrow,
     convert,
     infer,
+    labels_in,
 )
 from beam_pipeline.options import ColumnSpec
 from imageshards.errors import UserError
@@ -183,3 +184,27 @@ def test_a_decimal_comma_is_noticed_where_it_alone_makes_text(cells, expected):
     warnings = list(about_commas(infer("c", cells), [("row", cell) for cell in cells]))
     assert len(warnings) == (expected is not None)
     assert all(f"values such as '{expected}' have" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("cell", "separator", "expected"),
+    [
+        (["b", "a", " b "], None, ("a", "b")), ([], None, ()), (None, None, ()), ("", None, ()),
+        ('["b", "a b"]', None, ("a b", "b")), (" [] ", None, ()), ([10, "2"], None, ("10", "2")),
+        ("b|a b| b ", "|", ("a b", "b")), ("|a||", "|", ("a",)), (" ", "|", ()), ("a", "|", ("a",)),
+        ("a, b", ", ", ("a", "b")), (["a|b"], "|", ("a|b",)), (7, "|", ("7",)), (None, "|", ()),
+        ("[a", "|", ("[a",)),
+    ],
+)  # fmt: skip
+def test_labels_are_those_of_a_list_or_between_separators_each_once(cell, separator, expected):
+    assert labels_in(cell, separator) == expected
+
+
+@pytest.mark.parametrize(
+    ("cell", "separator"),
+    [("a", None), ("a|b", None), (7, None), (True, None), (["a", None], None), ([1.5], None),
+     ([["a"]], None), ({"a": 1}, None), ("[1", None), ('["a"]', "|"), ("[]", "|"), (1.5, "|")],
+)  # fmt: skip
+def test_other_cells_are_no_labels(cell, separator):
+    with pytest.raises(ValueError):
+        labels_in(cell, separator)

@@ -205,3 +205,27 @@ def test_what_cannot_be_planned_is_one_sentence(counts, options, words):
     with pytest.raises(UserError) as error:
         make_plan(counts, **options)
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "options", "words"),
+    [
+        ({("train", "several"): 3}, {}, ["--label several", "no image", "--label none"]),
+        ({("train", "none"): 3}, {"shard_by": "class"}, ["--shard_by class", "--label none"]),
+        ({("train", "none"): 3, ("test", "one"): 3}, {}, ["none and one", "ImageRef"]),
+        ({}, {}, ["no image"]),
+    ],
+)
+def test_labels_that_cannot_be_planned_are_one_sentence(kinds, options, words):
+    with pytest.raises(UserError) as error:
+        planning.make_plan({}, PlanOptions(**options), 1000.0, kinds)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_images_with_one_of_several_labels_or_none_need_no_other_class():
+    plan = planning.make_plan({("train", "a"): 2}, PlanOptions(), 1000.0, {("train", "several"): 3})
+    assert plan.classes == ("a",) and plan.num_images == 3
+    plan = planning.make_plan(
+        {}, PlanOptions(pinned_classes=("a",)), 1000.0, {("train", "none"): 3}
+    )
+    assert plan.classes == () and plan.num_images == 3

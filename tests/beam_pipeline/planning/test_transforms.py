@@ -13,9 +13,10 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
+from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning import plan as plan_module
 from beam_pipeline.planning import transforms as planning
+from beam_pipeline.planning.classes import label_kind
 from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES, bucket_ranks, make_plan
 from beam_pipeline.planning.refs import ORDER, ImageRef, KeyHasher, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import AssignSplits, BatchByKeyFn, BatchRefs, PlanShards
@@ -40,9 +41,11 @@ def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[Sh
     shuffle = random.Random(seed).shuffle
     batches = [planning.assign_splits(batch, options) for batch in batches]
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    kinds: collections.Counter[tuple[str, str]] = collections.Counter()
     for batch in batches:
         counts.update(planning.count_labels(batch, None))
-    plan = make_plan(counts, options, 1000.0)
+        kinds.update((str(ref.split), label_kind(ref.label)) for ref in batch.refs)
+    plan = make_plan(counts, options, 1000.0, kinds)
     buckets = collections.defaultdict(list)
     for batch in batches:
         for key, ref in planning.key_by_bucket(batch, plan, options.salt):
@@ -157,10 +160,10 @@ def test_mean_record_bytes_passes_over_what_cannot_be_read_or_decoded(tmp_path):
     (tmp_path / "bad.jpg").write_bytes(b"no picture")
     refs = [ImageRef(n, str(tmp_path / n), "a") for n in ("good.jpg", "bad.jpg", "none.jpg")]
     options = ImageOptions(height_px=16, width_px=16)
-    counts = collections.Counter({("train", "a"): 3})
+    kinds = collections.Counter({("train", "one"): 3})
 
     def mean_of(found, plan_options=PlanOptions()):  # noqa: B008
-        survey = planning.Survey(counts, RefBatch(found))
+        survey = planning.Survey(collections.Counter(), kinds, RefBatch(found))
         return planning.mean_record_bytes(survey, plan_options, options, UrlOptions())
 
     assert mean_of(refs) == mean_of(refs[:1]) > 500
@@ -177,13 +180,14 @@ def test_an_image_without_a_split_is_one_sentence():
 def test_the_transforms_compose_in_a_pipeline_of_ones_own():
     refs = refs_of({"a": 40, "b": 23})
     options = PlanOptions(num_shards={"train": 3, "validation": 2})
+    given = ShardOptions(plan=options)
 
     def check(units: list[ShardUnit]) -> None:
         assert sorted(units, key=lambda unit: unit.name) == run([RefBatch(refs)], options)
 
     with beam.Pipeline(FnApiRunner()) as pipeline:
         own = pipeline | beam.Create(refs[::-1])
-        planned = own | BatchRefs() | AssignSplits(options) | PlanShards(options)
+        planned = own | BatchRefs() | AssignSplits(given) | PlanShards(given)
         assert_that(planned.units, check)
 
 
@@ -214,3 +218,18 @@ def test_references_of_one_key_are_sent_together_all_once_and_few_wait(labels, l
     assert len(sent) == len(set(labels)) or len(labels) >= limit
     found = sorted(int(ref.key) for _, batch in sent for ref in batch.refs)
     assert found == list(range(len(labels)))
+
+
+@pytest.mark.parametrize("labels", [[None], [(), ("a",), ("a", "b", "a")]], ids=["none", "several"])
+def test_images_without_one_label_are_even_by_their_number(labels, monkeypatch):
+    monkeypatch.setattr("beam_pipeline.planning.plan.MIN_BUCKET_SIZE", 5)
+    refs = [ImageRef(f"{i}.jpg", f"{i}.jpg", labels[i % len(labels)]) for i in range(101)]
+    units = run(batched(refs, 7), PlanOptions(num_shards={"*": 4}))
+    for split in ("train", "validation"):
+        sizes = [len(unit.refs) for unit in units if unit.split == split]
+        assert len(sizes) == 4 and max(sizes) - min(sizes) <= 1
+    assert {ref.key for unit in units for ref in unit.refs} == {ref.key for ref in refs}
+    names = {n for label in labels for n in label or ()}
+    assert all(unit.class_ids.keys() <= names and unit.group == "" for unit in units)
+    again = run(batched(refs[::-1], 11), PlanOptions(num_shards={"*": 4}), seed=1)
+    assert {u.name: u.refs for u in again} == {u.name: u.refs for u in units}

@@ -111,3 +111,20 @@ def test_another_record_in_its_place_is_refused(made):
     ):
         with pytest.raises(ImageError, match=said):
             copy_record(ref, found, {"cat": 0, "dog": 1})
+
+
+def test_a_record_gets_as_many_labels_as_it_is_to_have(made):
+    ref, payload = refs_of(made)[0]
+    without = {k: v for k, v in decode_example(payload).items() if "class" not in k}
+    none = ref._replace(label=None)
+    copied, features = copy_record(none, payload, {})
+    assert decode_example(copied) == features == without
+    assert copy_record(none, copied, {})[0] is copied
+    several = ref._replace(label=("b", "a", "b"))
+    listed, features = copy_record(several, copied, {"a": 5, "b": 2})
+    labels = {"image/class/labels": [2, 5], "image/class/text": [b"b", b"a"]}
+    assert decode_example(listed) == features == without | labels
+    assert copy_record(several, listed, {"a": 5, "b": 2})[0] is listed
+    empty, _ = copy_record(ref._replace(label=()), listed, {})
+    labels = {"image/class/labels": [], "image/class/text": []}
+    assert decode_example(empty) == without | labels

@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from beam_pipeline.options import ImageOptions
+from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.finished import finished_result, read_result, unit_digest
-from beam_pipeline.shards.places import ShardPlaces, WriteOptions
+from beam_pipeline.shards.places import ShardPlaces
 from imageshards.errors import OutputError
 from tests.beam_pipeline.shards.test_result import result
 
 UNIT = ShardUnit("train", 0, 1, "", {"cat": 0}, [ImageRef("a.jpg", "/in/a.jpg", "cat", "train")])
-OPTIONS = WriteOptions(image=ImageOptions(), versions=(("pillow", "12.3.0"), ("libjpeg", "3")))
+OPTIONS = ShardOptions(image=ImageOptions(), versions=(("pillow", "12.3.0"), ("libjpeg", "3")))
 
 
 def test_the_digest_does_not_depend_on_the_order_in_which_options_are_declared():

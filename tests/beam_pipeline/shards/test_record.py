@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.options import ImageOptions
+from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.places import WriteOptions
 from beam_pipeline.shards.record import damage_of, make_record
 from beam_pipeline.shards.result import ShardStats
 from imageshards.example import Values, decode_example
@@ -25,7 +24,7 @@ SMALL = ImageOptions(height_px=20, width_px=20)
 
 def make(ref: ImageRef = REF, data: bytes = jpeg(1, 60, 40)) -> dict[str, Values]:
     unit = ShardUnit("train", 0, 1, "", {"cat": 4}, [ref])
-    record = make_record(ref, data, unit, WriteOptions(image=SMALL), ShardStats(), 0)
+    record = make_record(ref, data, unit, ShardOptions(image=SMALL), ShardStats(), 0)
     assert decode_example(record.payload).keys() == record.features.keys()
     return record.features
 

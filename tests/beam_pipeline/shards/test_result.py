@@ -19,7 +19,7 @@ from beam_pipeline.shards.result import (
 )
 from imageshards.images.encode import encode_image
 from imageshards.index import IndexRows, index_table
-from imageshards.manifest import RECORD_FEATURES
+from imageshards.manifest import NONE, ONE, RECORD_FEATURES, SEVERAL
 from tests.support.builds import jpeg
 from tests.support.dataset_factory import features_of
 from tests.support.strangers import changed
@@ -72,22 +72,31 @@ def test_mean_and_deviation_of_known_sums(pixels, mean, deviation):
     assert stats.mean_and_std() == (mean, deviation)
 
 
-def result() -> ShardResult:
+def result(label: str = ONE) -> ShardResult:
     """That of a shard of two records, one of which an image became, and a reject."""
     rows = IndexRows()
     for number in range(2):
-        rows.add(features_of(number, 0), 100, 1000)
+        features = features_of(number, 0)
+        if label != ONE:
+            features["image/class/labels"] = features.pop("image/class/label")
+        if label == NONE:
+            features = {k: v for k, v in features.items() if "class" not in k}
+        rows.add(features, 100, 1000)
     stats = ShardStats()
     stats.add(0, 5, [(1, 2, 3)] * 3, None)
     reject = Reject("a.jpg", "/a.jpg", "cat", "train", "empty", "decode", "it is empty")
     return ShardResult(
         name="train-00000-of-00001", split="train", group="", num_records=2, num_bytes=200,
         sha256="0" * 64, classes={"cat": 2}, num_rejects=1, digest="d", rows=rows, read_bytes=9,
-        rejects=[reject], stats=stats,
+        rejects=[reject], stats=stats, label=label,
     )  # fmt: skip
 
 
-@given(changed(json.loads(result().to_json())))
+@given(
+    st.sampled_from([ONE, NONE, SEVERAL]).flatmap(
+        lambda n: changed(json.loads(result(n).to_json()))
+    )
+)
 @settings(max_examples=200, derandomize=True, deadline=None)
 def test_any_file_beside_a_shard_is_a_result_that_a_commit_can_use_or_none(raw):
     try:
@@ -95,6 +104,7 @@ def test_any_file_beside_a_shard_is_a_result_that_a_commit_can_use_or_none(raw):
     except ValueError:
         return
     merge_stats([found.stats, result().stats]).mean_and_std()
-    table = index_table(found.rows, found.split, f"{found.name}.tfrecord", RECORD_FEATURES)
+    file = f"{found.name}.tfrecord"
+    table = index_table(found.rows, found.split, file, RECORD_FEATURES, found.label)
     assert table.num_rows == found.num_records == found.num_images - found.num_rejects
     assert ShardResult.from_json(found.to_json()) == found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import pathlib
 from typing import Any
@@ -12,11 +13,11 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
-from beam_pipeline.options import ImageOptions, PlanOptions
+from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import PlanShards
 from beam_pipeline.shards import transforms
-from beam_pipeline.shards.transforms import BalancedSink, WriteBalancedTFRecord
+from beam_pipeline.shards.transforms import BalancedSink, WriteBalancedTFRecord, rejects_of
 from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
@@ -24,7 +25,7 @@ from tests.support.builds import class_folders, run_example
 
 pytestmark = pytest.mark.process
 
-SMALL = ImageOptions(height_px=16, width_px=16)
+SMALL = ShardOptions(image=ImageOptions(height_px=16, width_px=16))
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +41,14 @@ def batches(tmp_path_factory) -> list[RefBatch]:
 
 def run(batches, write: WriteBalancedTFRecord, shards: int = 4) -> list[str]:
     """Runs a pipeline of the transforms alone; returns the paths that came out."""
-    options = PlanOptions(num_shards={"train": shards})
+    options = dataclasses.replace(SMALL, plan=PlanOptions(num_shards={"train": shards}))
     units = [ShardUnit("train", index, shards, "", {}, []) for index in range(shards)]
     paths = [write.places.final_path(write.places.shard_name(unit)) for unit in units]
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
-        planned = pipeline | beam.Create(batches) | PlanShards(options, SMALL)
-        assert_that(planned.units | write, equal_to(paths))
+        planned = pipeline | beam.Create(batches) | PlanShards(options)
+        written = planned.units | write
+        assert_that(written.files, equal_to(paths))
+        assert_that(written.rejects, equal_to([]), "no rejects")
     return paths
 
 
@@ -67,7 +70,7 @@ def test_prefix_template_and_suffix_name_the_files(
 ):
     (tmp_path / "deep").mkdir()
     write = WriteBalancedTFRecord(
-        f"{tmp_path}/{prefix}", file_name_suffix=suffix, shard_name_template=template, image=SMALL
+        f"{tmp_path}/{prefix}", SMALL, file_name_suffix=suffix, shard_name_template=template
     )
     paths = run(batches, write, shards)
     assert paths[-1] == f"{tmp_path}/{last}"
@@ -77,19 +80,25 @@ def test_prefix_template_and_suffix_name_the_files(
 
 
 def test_a_template_without_a_number_is_for_one_shard():
-    write = WriteBalancedTFRecord("two-", shard_name_template="", image=SMALL)
+    write = WriteBalancedTFRecord("two-", SMALL, shard_name_template="")
     with pytest.raises(ValueError, match=r"shard_name_template received '' for the 2 shards"):
         write.places.shard_name(ShardUnit("train", 0, 2, "", {}, []))
 
 
+def test_two_runs_with_the_same_options_are_two_runs():
+    options = ShardOptions()
+    runs = {WriteBalancedTFRecord("out/set-", options).options.run_id for _ in range(2)}
+    assert len(runs) == 2 and "" not in runs and options == ShardOptions()
+
+
 def test_a_suffix_that_promises_compression_is_refused():
     with pytest.raises(ValueError, match="file_name_suffix received '.tfrecord.gz', of compressed"):
-        WriteBalancedTFRecord("x/", file_name_suffix=".tfrecord.gz", image=SMALL)
+        WriteBalancedTFRecord("x/", SMALL, file_name_suffix=".tfrecord.gz")
 
 
 def write_two(batches: list[RefBatch], folder: pathlib.Path) -> tuple[BalancedSink, str, list[Any]]:
     """A sink, its temporary folder, and what its writers gave for two shards, one with a reject."""
-    sink = WriteBalancedTFRecord(f"{folder}/out-", image=SMALL)._sink
+    sink = WriteBalancedTFRecord(f"{folder}/out-", SMALL)._sink
     temporary = sink.initialize_write()
     bad = ImageRef("bad.jpg", f"{folder}/none.jpg", "cat", "train")
     results = []
@@ -134,6 +143,8 @@ def test_finalize_write_may_be_done_again_in_any_state(
         finalize(sink, temporary, results)
     for _ in range(2):
         assert finalize(sink, temporary, results) == files
+        rejects = [found for file in files for found in rejects_of(file, sink.places)]
+        assert [(found.key, found.reason) for found in rejects] == [("bad.jpg", "not_found")] * 2
     assert {str(path) for path in tmp_path.rglob("*") if path.is_file()} == {
         *files, *quarantined, f"{tmp_path}/out-train-00000-of-00007"
     }  # fmt: skip
@@ -149,6 +160,8 @@ def test_the_example_runs(tmp_path, monkeypatch, capfd, caplog):
     run_example(WriteBalancedTFRecord, tmp_path, monkeypatch)
     said = capfd.readouterr().out.splitlines()
     assert "out/set-train-00000-of-00001" in said
+    (rejected,) = [line for line in said if line.startswith("Reject(")]
+    assert "key='cat/bad.jpg'" in rejected and "reason='not_an_image'" in rejected
     assert "1 shard of out/set-* rejected images, which are in out/quarantine" in caplog.text
     (file,) = (tmp_path / "out" / "quarantine").iterdir()
     (reject,) = map(decode_example, payloads(str(file)))

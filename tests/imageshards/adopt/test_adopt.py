@@ -13,7 +13,7 @@ from imageshards.duplicates import command as duplicates
 from imageshards.errors import UserError
 from imageshards.index import read_index
 from imageshards.manifest import load_manifest, shard_path, shards_of
-from imageshards.report import command as report
+from imageshards.reporting import command as report
 from imageshards.tfrecord import write_records
 from imageshards.verification.command import verify
 from tests.support.dataset_factory import Dataset

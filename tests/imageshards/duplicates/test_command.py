@@ -12,7 +12,7 @@ from PIL import ImageOps
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.progress import final_table
 from imageshards.duplicates.command import key_lines, main
-from imageshards.report.page import write_report
+from imageshards.reporting.page import write_report
 from tests.support.builds import build, jpeg, manifest
 from tests.support.html_page import Page
 from tests.support.pictures import opened_bytes, saved

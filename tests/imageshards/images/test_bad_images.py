@@ -14,6 +14,7 @@ from PIL import Image
 from imageshards.errors import ImageError
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
+from tests.support.icc_profiles import ADOBE_RGB, rgb_profile
 from tests.support.pictures import (
     JPEG,
     SMALL,
@@ -42,7 +43,10 @@ _FRAME = JPEG.index(b"\xff\xc0")
         (b"RIFF\x10\0\0\0WAVEfmt ", "not_an_image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n", "not_an_image"),
         (b"8BPS\0\1" + bytes(60), "unsupported_format"),
-        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "unsupported_format"),
+        (b"\0\0\0\x18ftypisom\0\0\0\0isommp42", "unsupported_format"),
+        (saved(scene(), "AVIF")[:-100], "truncated"),
+        (saved(scene(), "HEIF")[:-100], "truncated"),
+        (saved(scene(), "HEIF")[:300], "truncated"),
         (b"\xff\xd8\xff\xe0", "truncated"),
         (JPEG[:-400], "truncated"),
         (JPEG[: len(JPEG) // 2], "truncated"),
@@ -84,6 +88,9 @@ _BY_FORMAT = {
     "WEBP": saved(scene(), "WEBP"),
     "BMP": saved(scene(), "BMP"),
     "TIFF": saved(scene(), "TIFF", compression="tiff_lzw"),
+    "AVIF": saved(scene(), "AVIF"),
+    "HEIF": saved(scene(), "HEIF"),
+    "Adobe RGB": saved(scene(), icc_profile=rgb_profile(ADOBE_RGB)),
 }
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import runpy
 import struct
+import sys
 
 import pytest
-from PIL import Image, ImageChops, ImageStat, JpegImagePlugin
+from PIL import AvifImagePlugin, Image, ImageChops, ImageStat, JpegImagePlugin
 
+from imageshards.errors import ImageError
+from imageshards.images import options
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
 from tests.support.pictures import (
@@ -93,7 +97,19 @@ _ODD = {
     "webp": (animation("WEBP"), _RED, {"not_jpeg", "animated"}),
     "apng": (animation("PNG"), _RED, {"not_jpeg", "animated"}),
     "bmp": (saved(flat("RGB", _RED), "BMP"), _RED, {"not_jpeg"}),
-    "icc": (saved(flat("RGB", _RED), icc_profile=b"x" * 200), _RED, {"icc_profile_dropped"}),
+    "avif": (saved(flat("RGB", _RED), "AVIF"), _RED, {"not_jpeg"}),
+    "avif, clear": (
+        saved(flat("RGBA", (0, 0, 255, 0)), "AVIF"),
+        _WHITE,
+        {"not_jpeg", "alpha"},
+    ),
+    "heic": (saved(flat("RGB", _RED), "HEIF"), _RED, {"not_jpeg"}),
+    "heic, clear": (
+        saved(flat("RGBA", (0, 0, 255, 0)), "HEIF"),
+        _WHITE,
+        {"not_jpeg", "alpha"},
+    ),
+    "icc": (saved(flat("RGB", _RED), icc_profile=b"x" * 200), _RED, {"icc_broken"}),
 }
 
 
@@ -135,18 +151,37 @@ def _turned(orientation: int, kind: str) -> bytes:
         "PNG": {"exif": exif},
         "JPEG": {"exif": exif, "quality": 100, "subsampling": "4:4:4"},
         "WEBP": {"exif": exif, "lossless": True},
+        "AVIF": {"exif": exif, "quality": 100, "subsampling": "4:4:4"},
+        "HEIF": {"exif": exif.tobytes(), "quality": 100, "chroma": 444},
     }
     return saved(picture, kind, **more[kind])
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF", "HEIF"])
 @pytest.mark.parametrize("orientation", range(1, 10))
 def test_exif_orientation_is_applied_once(kind, orientation):
     encoded = encode_image(_turned(orientation, kind), EXACT)
     assert (encoded.source_width_px, encoded.source_height_px) == (80, 60)
-    assert ("exif_rotated" in encoded.notes) == (2 <= orientation <= 8)
+    assert ("exif_rotated" in encoded.notes) == (2 <= orientation <= 8 and kind != "HEIF")
     assert b"Exif" not in encoded.data
     assert mean_difference(opened(encoded), scene(80, 60)) < 6
+
+
+_AVIF = saved(scene(), "AVIF")
+
+
+def test_heic_without_its_extra_is_told_to_install_it(monkeypatch):
+    assert {".avif", ".heic", ".heif"} <= set(options.EXTENSIONS)
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(ImageError, match="every machine.*imageshards\\[heif\\]") as error:
+        encode_image(saved(scene(), "HEIF"), SMALL)
+    assert error.value.code == "unsupported_format"
+    monkeypatch.setattr(AvifImagePlugin, "SUPPORTED", False)
+    with pytest.raises(ImageError, match="AVIF support not installed") as error:
+        encode_image(_AVIF, SMALL)
+    assert error.value.code == "unsupported_format"
+    without = runpy.run_path(options.__file__)["EXTENSIONS"]
+    assert ".avif" in without and not {".heic", ".heif"} & set(without)
 
 
 @pytest.mark.parametrize(("order", "head"), [("<", b"II*\0"), (">", b"MM\0*")], ids=["II", "MM"])

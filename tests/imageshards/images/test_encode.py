@@ -79,7 +79,7 @@ def test_background_surrounds_a_padded_picture(colorspace):
     assert picture.getpixel((40, 20)) == pytest.approx((0, 0, 0), abs=3)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF"])
 def test_limits_are_of_bytes_and_pixels(kind):
     data = saved(scene(), kind)
     just = dataclasses.replace(SMALL, max_pixels=160 * 120, max_bytes=len(data))

@@ -12,7 +12,7 @@ from imageshards.images.options import ImageOptions
 OTHER = ImageOptions(
     height_px=20, width_px=30, resize_mode="pad", filter="box", quality=80, subsampling="4:4:4",
     colorspace="grey", background=(1, 2, 3), only_shrink=True, max_pixels=5, max_bytes=6,
-    bbox_frame="upright",
+    bbox_frame="upright", icc="drop",
 )  # fmt: skip
 
 
@@ -37,3 +37,4 @@ def test_of_records_of_others_the_size_is_known(
     options = ImageOptions.from_manifest(image)
     assert (options.resize_mode, options.height_px, options.width_px) == (mode, *sides)
     assert options.channels == 1
+    assert options.icc == "drop"

@@ -8,7 +8,7 @@ import pytest
 
 from imageshards.example import decode_example, encode_example
 from imageshards.index import IndexRows, index_file, index_table, write_index
-from imageshards.verification.command import CHECKS, main, text_of, verify
+from imageshards.verification.command import CHECKS, main, verify
 from imageshards.verification.data_set import balance_problems
 from tests.support.dataset_factory import Dataset, features_of, framed
 from tests.support.external_sets import flip_byte
@@ -44,7 +44,7 @@ def problems_of(dataset):
 
 
 def test_a_good_data_set_has_no_problem(dataset):
-    verdict = verify(str(dataset.directory), workers=1)
+    verdict = verify(dataset.directory, workers=1)
     assert (verdict.ok, verdict.problems, verdict.notes) == (True, [], [])
     assert (verdict.num_shards, verdict.num_records) == (5, 30)
 
@@ -177,7 +177,7 @@ def test_what_was_not_looked_at_is_not_said_to_be_ok(dataset):
     missing(dataset)
     truncated(dataset)
     verdict = verify(str(dataset.directory), workers=1)
-    rows = (line.split("  ") for line in text_of(verdict).splitlines())
+    rows = (line.split("  ") for line in str(verdict).splitlines())
     by_check = {check: next(filter(None, rest)).strip() for check, *rest in rows if check in CHECKS}
     assert by_check == dict.fromkeys(CHECKS, "ok where read") | {
         "files": "2 wrong",

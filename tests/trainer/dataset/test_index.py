@@ -14,7 +14,7 @@ from imageshards.errors import UserError
 from imageshards.example import decode_example
 from tests.support.dataset_factory import Dataset
 from tests.support.trainer_data import edit_manifest
-from trainer.dataset.index import record_classes
+from trainer.dataset.index import record_labels
 from trainer.dataset.manifest import load_manifest
 
 CLASSES = ("cat", "dog", "elk")
@@ -69,7 +69,9 @@ def made(tmp_path_factory) -> pathlib.Path:
 
 def found(folder: pathlib.Path, *filters: str) -> list[int]:
     dataset = load_manifest(str(folder))
-    return record_classes(dataset, dataset.splits["train"], filters).tolist()
+    passes, records, ids = record_labels(dataset, dataset.splits["train"], filters)
+    assert records.tolist() == list(range(len(passes)))
+    return np.where(passes, ids, -1).tolist()
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=" ".join)

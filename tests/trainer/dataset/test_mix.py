@@ -59,6 +59,7 @@ def test_splits_come_one_after_the_other_and_know_their_data_sets() -> None:
             "the form of the class is int64 in a and string in b; .* build --input a --input b",
         ),
         ({"classes": CLASSES[::-1]}, "the classes is ant, bee, cat in a and cat, bee, ant in b"),
+        ({"classes": ()}, "the classes is ant, bee, cat in a and none in b"),
         ({"label_offset": 1}, "the first class id is 0 in a and 1 in b"),
         ({"label_feature": "number"}, "the feature of the class is image/class/label in a and num"),
         ({"image_feature": "text"}, "the feature of the picture is image/encoded in a and text"),

@@ -13,7 +13,7 @@ from imageshards.errors import UserError
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
 from trainer.dataset.filters import OPERATORS, Filter, parse_filters
 from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split
-from trainer.dataset.subset import model_classes
+from trainer.dataset.subset import model_labels
 
 _FILTERED = {
     "image/width": FeatureSpec("int64", ()),
@@ -85,8 +85,8 @@ def test_ids_of_the_data_set_become_ids_of_the_model() -> None:
     whole = choose(_counted((1, 1, 1)))
     subset = dataclasses.replace(whole, classes=("cat", "ant"), class_ids=(2, 0))
     labels = tf.constant([0, 1, 2], tf.int64)
-    assert model_classes(subset, labels).numpy().tolist() == [1, -1, 0]
-    assert model_classes(whole, labels) is labels
+    assert model_labels(subset, labels).numpy().tolist() == [1, 0, 0]
+    assert model_labels(whole, labels) is labels
 
 
 @pytest.mark.parametrize(

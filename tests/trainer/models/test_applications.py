@@ -8,13 +8,15 @@ import pathlib
 import numpy as np
 import pytest
 
+from imageshards.errors import UserError
 from trainer.dataset.spec import ImageSpec, ModelInputs
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
+from tests.support.published_weights import publish  # noqa: E402
 from trainer.models import model  # noqa: E402
-from trainer.models.applications import application_names, preprocess  # noqa: E402
+from trainer.models.applications import IMAGENET, application_names, preprocess  # noqa: E402
 from trainer.models.pretrained import load_weights  # noqa: E402
 
 RGB = ImageSpec((32, 32), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
@@ -35,9 +37,9 @@ OTHERS = sorted(
 )
 
 
-def _ours(name: str) -> np.ndarray:
+def _ours(name: str, weights: str | None = None) -> np.ndarray:
     pixels = keras.Input((32, 32, 3), dtype="uint8")
-    return np.asarray(keras.Model(pixels, preprocess(name, pixels))(PIXELS))
+    return np.asarray(keras.Model(pixels, preprocess(name, pixels, weights))(PIXELS))
 
 
 def _torch(pixels: np.ndarray) -> np.ndarray:
@@ -57,6 +59,113 @@ def test_pixels_are_those_of_the_published_function(name: str) -> None:
     expected = _torch(PIXELS) if name in EFFICIENT_NETS else published(PIXELS.astype(np.float32))
     assert np.abs(expected - PIXELS).max() > 1  # else it does nothing, and says nothing
     np.testing.assert_allclose(_ours(name), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", application_names())
+def test_published_weights_get_what_the_published_function_makes(name: str) -> None:
+    module = getattr(keras.applications, name).__module__
+    expected = importlib.import_module(module).preprocess_input(PIXELS.astype(np.float32))
+    np.testing.assert_allclose(_ours(name, IMAGENET), expected, atol=1e-4)
+
+
+# Where Keras looks for the weights below the head; of the last it checks no hash.
+PUBLISHED = {
+    "ConvNeXtTiny": "convnext_tiny_notop.h5",
+    "EfficientNetV2B0": "efficientnetv2-b0_notop.h5",
+    "ResNet50": "resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5",
+    "EfficientNetB0": "efficientnetb0_notop.h5",
+    "MobileNetV3Small": "weights_mobilenet_v3_small_224_1.0_float_no_top_v2.h5",
+    "MobileNet": "mobilenet_1_0_224_tf_no_top.h5",
+}
+
+
+@pytest.fixture
+def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Keras's own, and no network."""
+    monkeypatch.setattr("keras.src.backend.config._KERAS_DIR", str(tmp_path))
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    # An opener that was made before does not ask again which proxies there are.
+    monkeypatch.setattr("urllib.request._opener", None)
+    (tmp_path / "models").mkdir()
+    return tmp_path / "models"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(n, marks=pytest.mark.long) for n in list(PUBLISHED)[:4]),
+        *list(PUBLISHED)[4:],
+    ],
+)
+def test_published_weights_see_what_they_see_in_the_published_model(
+    name: str, cache: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(name, cache / PUBLISHED[name])
+    if name != "MobileNet":  # nobody can draw numbers of the published hash
+        monkeypatch.setattr("keras.src.utils.file_utils.validate_file", lambda *a, **k: True)
+    precision = "bfloat16" if name == "MobileNetV3Small" else "float32"
+    network = model.build_model(
+        name, ModelInputs((32, 32), RGB), 2, weights=IMAGENET, precision=precision
+    )
+    features = keras.Model(network.input, network.get_layer("predictions").input)
+    shape = {"input_shape": (32, 32, 3)}
+    build = getattr(keras.applications, name)
+    published = build(weights=IMAGENET, include_top=False, pooling="avg", **shape)
+    preprocess_input = importlib.import_module(build.__module__).preprocess_input
+
+    def away(pixels: np.ndarray) -> float:
+        """By how much, of the largest feature."""
+        expected = np.asarray(published(preprocess_input(pixels.astype(np.float32))))
+        found = np.asarray(features(PIXELS)).astype(np.float32)
+        return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+    tolerance = 1e-3 if precision == "float32" else 0.1
+    assert away(PIXELS) < tolerance < away(255 - PIXELS)
+    (body,) = [layer for layer in network.layers if isinstance(layer, keras.Model)]
+    if precision != "float32":
+        scaling = [x for x in body.layers if isinstance(x, keras.layers.Rescaling)]
+        assert [layer.compute_dtype for layer in scaling] == ["float32"]
+    assert body.layers[-1].compute_dtype == precision
+
+
+def test_weights_that_cannot_be_had_are_a_sentence_with_file_and_folder(
+    cache: pathlib.Path,
+) -> None:
+    def said(name: str) -> str:
+        with pytest.raises(UserError) as caught:
+            model.build_model(name, ModelInputs((32, 32), RGB), 2, weights=IMAGENET)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    path = cache / PUBLISHED["MobileNet"]
+    url = "https://storage.googleapis.com/tensorflow/keras-applications/mobilenet"
+    refused = "[Errno 111] Connection refused"
+    assert said("MobileNet") == (
+        "--weights received imagenet, of which Keras could not fetch the file of MobileNet "
+        f"({refused}); expected it to be {path}: copy {url}/{path.name} there from where there is "
+        "a network."
+    )
+    path.write_bytes(b"half a download")
+    assert "not read the file of MobileNet (" in (sentence := said("MobileNet"))
+    assert f"expected it to be {path}: delete it, and Keras fetches it again." in sentence
+    # A file of another hash is none to Keras, which asks for it again, and takes it away.
+    path = cache / PUBLISHED["MobileNetV3Small"]
+    path.write_bytes(b"another one")
+    sentence = said("MobileNetV3Small")
+    assert f"{path.name} there (its hash is d3e8ec8" in sentence and str(path) in sentence
+    assert not path.exists()
+    with pytest.raises(UserError, match="refuses pictures of 16x16 px"):
+        model.build_model("MobileNet", ModelInputs((16, 16), RGB), 2, weights=IMAGENET)
+
+
+@pytest.mark.parametrize(("name", "channels"), [("cnn", 3), ("MobileNet", 1)])
+def test_what_nobody_publishes_is_refused(name: str, channels: int) -> None:
+    inputs = ModelInputs((32, 32), ImageSpec((32, 32), False, channels, (0.5,), (0.25,)))
+    with pytest.raises(UserError, match=rf"imagenet for --model {name} .* {channels} channel"):
+        model.build_model(name, inputs, 2, weights=IMAGENET)
 
 
 @pytest.mark.long

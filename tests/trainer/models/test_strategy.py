@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 # `plain` is sgd. `float16` is adamw with averages and a loss scale: every kind of state there is.
 SAME = [f"same:{name}" for name in ("adamw", "muon", "plain", "clipped")]
-SAME += ["augment:strong"]
+SAME += ["augment:strong", "frozen:float16"]
 
 
 @pytest.fixture(scope="module")

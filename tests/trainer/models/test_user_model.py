@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pathlib
 import sys
+import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +71,34 @@ def test_ragged_sequences_reach_the_model_and_train_it() -> None:
     np.testing.assert_allclose(network(shorter), before, atol=1e-6)
     tf.function(network.train_step)((given, tf.constant([0, 1]), tf.ones(2)))
     assert np.abs(network(given).numpy() - before).max() > 1e-4
+
+
+def test_a_preset_of_kerashub_gets_its_own_pixels_and_a_new_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stand-in with the interface of KerasHub 0.32, which no extra installs."""
+
+    def from_preset(preset: str, num_classes: int, activation: None) -> Any:
+        pixels = keras.Input((None, None, 3))
+        head = keras.layers.Dense(num_classes, activation, kernel_initializer="ones")
+        task = keras.Model(pixels, head(keras.layers.GlobalAveragePooling2D()(pixels)), name="task")
+        scaling = types.SimpleNamespace(scale=[1.0, 2.0, 3.0], offset=(0.0, 0.0, -4.0))
+        task.preprocessor = types.SimpleNamespace(image_converter=scaling)
+        return task
+
+    hub = types.ModuleType("keras_hub")
+    classifier = types.SimpleNamespace(from_preset=from_preset)
+    monkeypatch.setattr(hub, "models", types.SimpleNamespace(ImageClassifier=classifier), False)
+    with pytest.raises(UserError, match="KerasHub cannot be imported .*pip install keras-hub"):
+        model.resolve_name("keras_hub:tiny")
+    monkeypatch.setitem(sys.modules, "keras_hub", hub)
+    assert model.resolve_name("keras_hub:tiny") == "keras_hub:tiny"
+    network = model.build_model("keras_hub:/a/tiny", PICTURE, 2)
+    assert network.name == "a_tiny"  # one that TensorFlow takes for a scope
+    ones = np.ones((1, 8, 8, 3), np.uint8)
+    np.testing.assert_allclose(network(ones), [[1 + 2 + 3 - 4] * 2])
+    with pytest.raises(UserError, match="--inputs received my_age .* --model keras_hub:tiny makes"):
+        model.build_model("keras_hub:tiny", WITH_AGE, 2)
 
 
 MISTAKES = {

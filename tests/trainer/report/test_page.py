@@ -8,49 +8,50 @@ import pathlib
 import re
 import shutil
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from imageshards.errors import UserError
+from tests.support import evaluations
 from tests.support.external_sets import whole_split
 from tests.support.html_page import Page
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import Subset
-from trainer.evaluation.per_class import figures_of, mean_recall, worst
 from trainer.report import sections
 from trainer.report.page import page_of, write_report
 from trainer.report.pictures import look_up
 
 pytest.importorskip("tensorflow")
 
-from trainer.evaluation.evaluator import Evaluation
+from trainer.evaluation.classes import ClassEvaluation
+from trainer.evaluation.evaluation import Evaluation, plain
+from trainer.evaluation.labels import LabelsEvaluation
+from trainer.evaluation.values import ValuesEvaluation
 
 HOSTILE = ("<script>alert(1)</script>", "a \"quoted\" & 'odd' name", "日本語\x00\udce9")
 
 
 def evaluation_of(
     label: Any, predicted: Any, classes: tuple[str, ...] = CLASSES, record: Any = None
-) -> Evaluation:
+) -> ClassEvaluation:
     label, predicted = np.asarray(label, np.int64), np.asarray(predicted, np.int64)
     right = label == predicted
     sure = np.linspace(0.6, 0.9, len(label), dtype=np.float32)
     own = np.where(right, sure, 1 - sure).astype(np.float32)
-    return Evaluation(
+    return ClassEvaluation(
         classes,
-        len(label),
         0,
-        float(-np.log(own).mean()) if len(own) else float("nan"),
-        float(right.mean()) if len(own) else float("nan"),
-        None,
         np.arange(len(label)) if record is None else np.asarray(record),
+        -np.log(own),
         label,
         predicted,
+        np.where(right, 0, 1),
         own,
         sure,
-        -np.log(own),
     )
 
 
@@ -64,8 +65,7 @@ def history_of(epochs: int, **changes: Any) -> list[dict[str, Any]]:
 
 
 def rendered(history: Any, evaluation: Evaluation | None, title: str = "cnn") -> Page:
-    chosen = sections.most_wrong(evaluation) if evaluation else []
-    return Page(page_of(title, {"data": title}, history, evaluation, chosen, {}))
+    return Page(page_of(title, {"data": title}, history, evaluation, None))
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +86,15 @@ PREDICTED = [0, 1, 1, 1, 0, 2, 2, 0, 1, 2]
 
 
 def test_class_figures_by_hand() -> None:
-    figures = figures_of(evaluation_of(LABEL, PREDICTED, (*CLASSES, "star")))
-    circle, square, triangle, star = figures
-    assert (circle.num_examples, circle.num_right, circle.num_predicted) == (4, 1, 3)
-    assert (circle.recall, circle.precision) == (1 / 4, 1 / 3)
-    assert (circle.taken_for, circle.num_taken) == ("square", 2)
-    assert (square.recall, square.precision) == (1 / 2, 1 / 4)
-    # Of equally frequent ones the first.
-    assert (triangle.taken_for, triangle.num_taken) == ("circle", 1)
-    assert (star.recall, star.precision, star.taken_for) == (None, None, None)
-    assert mean_recall(figures) == pytest.approx((1 / 4 + 1 / 2 + 2 / 4) / 3)
-    assert [figure.name for figure in worst(figures, 9)] == ["circle", "triangle", "square"]
-    assert mean_recall([star]) is None
+    evaluation = evaluation_of(LABEL, PREDICTED, (*CLASSES, "star"))
+    assert [tuple(map(plain, row)) for row in evaluation.table().rows] == [
+        ("circle", 4, 1 / 4, 1 / 3, "square (2)"),
+        ("triangle", 4, 2 / 4, 2 / 3, "circle (1)"),  # of equally frequent ones the first
+        ("square", 2, 1 / 2, 1 / 4, "circle (1)"),
+    ]
+    assert evaluation.figures()["mean_class_accuracy"] == pytest.approx((1 / 4 + 1 / 2 + 2 / 4) / 3)
+    assert np.isnan(evaluation_of([], []).figures()["mean_class_accuracy"])
+    assert evaluation_of([2, 2], [1, 1]).table().rows == [("triangle", 2, 0, None, ANY)]
 
 
 def written(folder: pathlib.Path, history: Any, evaluation: Any = None, subset: Any = None) -> str:
@@ -133,16 +130,16 @@ def test_the_most_wrong_pictures_come_with_their_source_file(folder: pathlib.Pat
     subset = validation_of(folder)
     # The last example is the most wrong one, since it is the surest.
     evaluation = evaluation_of([0, 1, 2, 0], [0, 2, 1, 1], record=[0, 3, 5, 10])
-    chosen = sections.most_wrong(evaluation)
-    assert chosen == [3, 2, 1]
+    assert evaluation.most_wrong().tolist() == [3, 2, 1]
     sources = look_up(subset, [10, 5, 3])
     # Record i of the fixture lies in shard i % 3; the split counts shard by shard.
     names = [f"validation-{i}" for k in range(3) for i in range(k, 11, 3)]
     assert {n: s.filename for n, s in sources.items()} == {n: names[n] for n in (10, 5, 3)}
     assert sources[10].shard == "validation-00002-of-00003.tfrecord"
     assert sources[10].number == 2
-    page = Page(page_of("x", {}, [], evaluation, chosen, sources))
-    assert [attrs["alt"] for attrs in page.all("img")] == ["circle", "triangle", "square"]
+    page = Page(page_of("x", {}, [], evaluation, subset))
+    alts = [plain(attrs["alt"]) for attrs in page.all("img")]
+    assert [str(alt).split()[0] for alt in alts] == ["circle", "triangle", "square"]
     for image in page.all("img"):
         content = base64.b64decode((image["src"] or "").partition(",")[2])
         assert Image.open(io.BytesIO(content)).size == (24, 16)
@@ -176,11 +173,11 @@ def test_names_cannot_break_the_page(name: str) -> None:
 
 def test_with_many_classes_the_confusions_are_listed_in_place_of_a_matrix() -> None:
     few = evaluation_of([0, 0, 1], [1, 0, 1])
-    assert sections.matrix(few) == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
+    assert sections.confusion(few)["matrix"] == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
     assert "All confusions" not in rendered([], few).words
     names = tuple(f"class {i}" for i in range(sections.MAX_MATRIX + 1))
     many = evaluation_of([7, 7, 5], [3, 3, 5], names)
-    assert sections.matrix(many) is None
+    assert sections.confusion(many)["matrix"] is None
     assert "All confusions, the most frequent first" in rendered([], many).words
     right = rendered([], evaluation_of([7], [7], names))
     assert "No example was classified wrongly." in right.words
@@ -212,3 +209,43 @@ def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
     for chart in (loss, accuracy):
         assert [line.name for line in chart.lines] == ["training", "validation", "best loss"]
         assert [dot.title[:7] for dot in chart.lines[2].dots] == ["epoch 4"]
+
+
+def test_of_labels_there_are_average_precisions_and_no_confusions(folder: pathlib.Path) -> None:
+    label, logits = np.eye(4, 3), 4 * np.eye(4, 3) - 2
+    logits[2] = [3, 1, -1]  # said to be the first two, and not the third
+    evaluation = evaluations.evaluation_of(
+        LabelsEvaluation, label, logits, *CLASSES, record=[0, 3, 5, 10]
+    )
+    history = history_of(3, accuracy=None, val_accuracy=None, val_auc_pr=0.5)
+    page = Page(page_of("cnn", {}, history, evaluation, validation_of(folder)))
+    for words in ("Mean average precision", "Labels", "Right (precision)", "Predicted"):
+        assert words in page.words
+    assert "Confusion" not in page.words and "Accuracy" not in page.words
+    assert len(page.all("svg")) == 5
+    assert len(page.all("img")) == 1
+    assert "1 of 1 wrong prediction" in page.text
+    assert "is \u2068triangle\u2069 (26.9\u00a0%)" in page.words
+    said = "said to be \u2068circle\u2069 (95.3\u00a0%), \u2068square\u2069 (73.1\u00a0%)"
+    assert said in page.words
+
+
+def test_of_values_there_are_errors_and_a_plot_of_each(folder: pathlib.Path) -> None:
+    label = np.arange(8.0).reshape(4, 2)
+    evaluation = evaluations.evaluation_of(
+        ValuesEvaluation, label, label + [[0, 0], [1, -1], [0, 0], [5, 0]], "x", "y",
+        record=[0, 3, 5, 10],
+    )  # fmt: skip
+    page = Page(page_of("cnn", {}, [], evaluation, validation_of(folder)))
+    for words in ("Mean absolute error", "RMSE", "R²", "Predicted against true", "Values"):
+        assert words in page.words
+    assert "Confusion" not in page.words and "Classes" not in page.words
+    assert len(page.all("svg")) == 2 and len(page.all("img")) == 4
+    assert [attrs["alt"] for attrs in page.all("img")][:2] == ["6, 7", "2, 3"]
+    assert "said to be 11, 7" in page.words
+    names = [f"v[{i}]" for i in range(sections.MAX_PLOTS + 2)]
+    many = evaluations.evaluation_of(ValuesEvaluation, np.zeros((3, 8)), np.ones((3, 8)), *names)
+    page = rendered([], many)
+    assert len(page.all("svg")) == sections.MAX_PLOTS
+    assert "Of 8 values the first 6." in page.words
+    assert "R²" in page.words and "0.7528" not in page.words

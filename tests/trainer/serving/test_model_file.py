@@ -35,12 +35,28 @@ def test_a_saved_model_is_loaded_with_its_weights_and_every_field_of_its_card(
          "tokens": FeatureSpec("int64", None)},
         classes=("čáp", "a b", '"'), sequence_length=7, eval_crop=0.875,
     )  # fmt: skip
+    full = dataclasses.replace(full, target="values", target_shape=(3,), column="meta")
     model = saved(tmp_path, full)
     for path in (tmp_path, tmp_path / "model.keras"):  # the folder means the same
         again, its_card = model_file.load_model(str(path))
         assert its_card == full
         for ours, theirs in zip(again.get_weights(), model.get_weights(), strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_card_of_before_targets_is_that_of_a_class(tmp_path: pathlib.Path) -> None:
+    saved(tmp_path, card())
+    path = tmp_path / "model.keras"
+    with zipfile.ZipFile(path) as z:
+        members = {name: z.read(name) for name in z.namelist()}
+    told = json.loads(members[model_file.CARD_FILE])
+    del told["target"], told["target_shape"], told["column"]
+    members[model_file.CARD_FILE] = json.dumps(told).encode()
+    with zipfile.ZipFile(path, "w") as z:
+        for name, content in members.items():
+            z.writestr(name, content)
+
+    assert model_file.read_card(str(path)) == card()
 
 
 def test_a_model_is_saved_without_its_optimizer_and_can_train_further(

@@ -15,7 +15,7 @@ from imageshards.images import geometry
 from imageshards.images.decode import exif_orientation
 from imageshards.images.encode import encode_image
 from imageshards.images.options import RESIZE_MODES, ImageOptions
-from tests.support.pictures import saved, scene
+from tests.support.pictures import lossless_jpeg, saved, scene
 
 tf = pytest.importorskip("tensorflow")
 
@@ -180,6 +180,21 @@ def test_a_picture_over_the_limit_is_refused_before_it_is_decoded() -> None:
     for kind in ("JPEG", "PNG"):
         with pytest.raises(tf.errors.InvalidArgumentError, match="more than 100 pixels"):
             preprocess.record_jpeg(tf.constant(saved(scene(), kind)), options)
+
+
+NOT_DECODED = {
+    "bilevel png": saved(scene().convert("1"), "PNG"), "tiff": saved(scene(), "TIFF"),
+    "few colours": saved(scene().quantize(12), "PNG"), "avif": saved(scene(), "AVIF"),
+    "palette bmp": saved(scene().convert("P"), "BMP"), "lossless jpeg": lossless_jpeg(64),
+    "bilevel bmp": saved(scene().convert("1"), "BMP"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NOT_DECODED)
+def test_what_tensorflow_would_decode_wrongly_or_not_at_all_is_an_error(kind: str) -> None:
+    encode_image(NOT_DECODED[kind], ImageOptions())  # the builder takes it
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        preprocess.record_jpeg(tf.constant(NOT_DECODED[kind]), ImageOptions())
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"no picture at all", saved(scene())[:600]])

@@ -15,8 +15,8 @@ pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.slow
 
 
-def _fit(shapes: pathlib.Path, run: pathlib.Path, replicas: int, kill: str = "no") -> Any:
-    return run_forked("tests.support.resumed_fit", shapes, run, replicas, kill)
+def _fit(shapes: pathlib.Path, run: object, replicas: int, kill: str = "no", size: int = 1) -> Any:
+    return run_forked("tests.support.resumed_fit", shapes, run, replicas, kill, size)
 
 
 def _result(done: Any) -> Any:
@@ -51,14 +51,37 @@ def test_killed_anywhere_everything_ends_up_as_if_it_had_not_been(
     assert _result(_fit(shapes, tmp_path / "one", replicas)) == undisturbed
 
 
-def test_sigterm_saves_at_once(shapes: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    done = _fit(shapes, tmp_path, 1, "sigterm:3")
+@pytest.mark.long
+def test_replicas_that_take_several_steps_in_a_call_end_up_the_same(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    undisturbed = _result(_fit(shapes, tmp_path / "one", 2))
+    assert _fit(shapes, tmp_path / "killed", 2, "batch_end:4", 2).returncode == -9
+    found = _result(_fit(shapes, tmp_path / "killed", 2, size=2))
+    assert [found[k] for k in ("digest", "history")] == [
+        undisturbed[k] for k in ("digest", "history")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "size", "said"),
+    [
+        ("SIGTERM", "run", 1, "KeyboardInterrupt: SIGTERM: saved; run the same command again to"),
+        ("SIGINT", "run", 2, "KeyboardInterrupt: SIGINT: saved; run the same command again to"),
+        ("SIGTERM", "none", 1, "KeyboardInterrupt: SIGTERM\n"),
+        ("SIGINT", "none", 1, "KeyboardInterrupt: SIGINT\n"),
+    ],
+)
+def test_a_signal_is_a_keyboard_interrupt_and_saves_at_once(
+    shapes: pathlib.Path, tmp_path: pathlib.Path, name: str, run: str, size: int, said: str
+) -> None:
+    folder = run if run == "none" else tmp_path
+    done = _fit(shapes, folder, 1, f"{name}:{2 + size}", size)
     assert done.returncode == -signal.SIGINT, done.stderr
-    assert done.stderr.endswith(
-        "KeyboardInterrupt: SIGTERM: saved; run the same command again to resume.\n"
-    )
-    steps = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
-    assert steps[-1] == "step-00000003.npz"
+    assert f"\n{said}" in done.stderr
+    if run != "none":
+        steps = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+        assert steps[-1] == f"step-{2 + size:08}.npz"
 
 
 def test_replicas_that_train_models_of_their_own_end_the_run(

@@ -54,6 +54,8 @@ def wrong(shapes: pathlib.Path, data: Any) -> types.SimpleNamespace:
         classes=data.evaluation(batch_size=8, classes=["square", "circle"]),
         by_lambda=data.train(batch_size=8, augment=lambda *given: given[:2]),
         made_later=made_later,
+        balanced=data.train(batch_size=8, balance="weights"),
+        backup=keras.callbacks.BackupAndRestore("backup.weights.h5"),
     )
 
 
@@ -62,18 +64,54 @@ def wrong(shapes: pathlib.Path, data: Any) -> types.SimpleNamespace:
     [
         (lambda t, w: {"epochs": 0}, "epochs received 0; expected at least 1"),
         (lambda t, w: {"epochs": "3"}, "epochs received '3'; expected a whole number"),
+        (
+            lambda t, w: {"initial_epoch": -1},
+            "initial_epoch received -1; expected an int, at least 0",
+        ),
+        (lambda t, w: {"steps_per_epoch": 0}, "steps_per_epoch received 0; expected an int"),
+        (lambda t, w: {"validation_freq": 0}, "validation_freq received 0; expected an int"),
+        (lambda t, w: {"validation_freq": ["1"]}, r"validation_freq received '1'; expected"),
+        (
+            lambda t, w: {"class_weight": {0: 1, 2: 1}},
+            "class_weight received {0: 1, 2: 1}; .* 0 to 2",
+        ),
+        (lambda t, w: {"class_weight": {0: 1, 1: 1, 2: -1}}, "class_weight received .* at least 0"),
+        (
+            lambda t, w: {"train": w.balanced, "class_weight": {0: 1}},
+            "class_weight received weights together with balance='weights'",
+        ),
+        (lambda t, w: {"callbacks": w.backup}, "callbacks received BackupAndRestore; expected che"),
+        (lambda t, w: {"resume": "a", "checkpoint_dir": "b"}, "resume received a value besides ch"),
         (lambda t, w: {"checkpoint_steps": 0}, "checkpoint_steps received 0"),
         (lambda t, w: {"keep_checkpoints": 0}, "keep_checkpoints received 0"),
-        (lambda t, w: {"resume": "nowhere://run"}, "resume 'nowhere://run' is on no file system"),
+        (
+            lambda t, w: {"checkpoint_dir": "nowhere://run"},
+            "checkpoint_dir 'nowhere://run' is on no file system",
+        ),
         (lambda t, w: {"train": t.dataset()}, r"train received \w+; expected .*\.train\(…\)"),
-        (lambda t, w: {"validation": t}, r"validation received \w+; .*\.evaluation\(…\)"),
-        (lambda t, w: {"validation": w.classes}, "validation received the classes square, circle"),
+        (lambda t, w: {"validation_data": t}, r"validation_data received \w+; .*\.evaluation\(…\)"),
+        (
+            lambda t, w: {"validation_data": w.classes},
+            "validation_data received the classes square, circle",
+        ),
         (lambda t, w: {"model": keras.Sequential()}, "model received one that is not compiled"),
-        (lambda t, w: {"train": w.skipping}, "skip_broken received 3 without resume"),
-        (lambda t, w: {"train": w.by_lambda, "resume": "RUN"}, "augment received a lambda, .* def"),
-        (lambda t, w: {"model": w.made_later, "resume": "RUN"}, ".*'second' has no variables"),
-        (lambda t, w: {"resume": "HELD", "overwrite": True}, "resume '.*' is in use by another"),
-        (lambda t, w: {"resume": "OTHERS", "overwrite": True}, r"resume .*thesis\.tex"),
+        (lambda t, w: {"train": w.skipping}, "skip_broken received 3 without checkpoint_dir"),
+        (
+            lambda t, w: {"train": w.by_lambda, "checkpoint_dir": "RUN"},
+            "augment received a lambda, .* def",
+        ),
+        (
+            lambda t, w: {"model": w.made_later, "checkpoint_dir": "RUN"},
+            ".*'second' has no variables",
+        ),
+        (
+            lambda t, w: {"checkpoint_dir": "HELD", "overwrite": True},
+            "checkpoint_dir '.*' is in use by another",
+        ),
+        (
+            lambda t, w: {"checkpoint_dir": "OTHERS", "overwrite": True},
+            r"checkpoint_dir .*thesis\.tex",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -84,7 +122,7 @@ def test_what_cannot_be_meant_is_refused(
     folders["OTHERS"].mkdir()
     (folders["OTHERS"] / "thesis.tex").write_text("years of work")
     given = {"model": compiled(), "train": train} | change(train, wrong)
-    given["resume"] = folders.get(given.get("resume"), given.get("resume"))
+    given["checkpoint_dir"] = folders.get(given.get("checkpoint_dir"), given.get("checkpoint_dir"))
     with hold_output(str(folders["HELD"])), pytest.raises(UserError, match=f"^{sentence}"):
         ims.fit(**given)
     assert [path.name for path in folders["OTHERS"].iterdir()] == ["thesis.tex"]
@@ -152,7 +190,7 @@ def test_hooks_are_called_as_keras_calls_them(data: Any, train: Any) -> None:
         model = compiled()
         options: dict[str, Any] = {"callbacks": [recorder], "verbose": 0}
         if recorder is ours:
-            ims.fit(model, train, validation=validation, **options)
+            ims.fit(model, train, validation_data=validation, **options)
         else:
             options |= {"steps_per_epoch": 2, "validation_data": validation.dataset()}
             model.fit(train.dataset(), **options)
@@ -174,7 +212,7 @@ def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(
     train: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fit(*callbacks: Any) -> Any:
-        options: dict[str, Any] = {"resume": tmp_path, "checkpoint_steps": 1, "verbose": 0}
+        options: dict[str, Any] = {"checkpoint_dir": tmp_path, "checkpoint_steps": 1, "verbose": 0}
         return ims.fit(compiled(), train, epochs=4, callbacks=[Explodes(), *callbacks], **options)
 
     history = fit(keras.callbacks.TerminateOnNaN()).history
@@ -190,7 +228,7 @@ def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(
 def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
     model, waiting = compiled(keras.optimizers.SGD(0.01, clipnorm=1.0)), ims.WaitingTime(8)
     validation = data.evaluation(batch_size=8)
-    found = ims.fit(model, train, validation=validation, verbose=0)
+    found = ims.fit(model, train, validation_data=validation, verbose=0)
     assert np.isfinite(found.history["val_loss"]).all() and found.history["accuracy"]
     steps = {"steps_per_epoch": 2, "verbose": 0}
     with pytest.raises(KeyboardInterrupt):
@@ -200,9 +238,21 @@ def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
             model.fit(train.dataset(), callbacks=more, **steps)
     found = model.fit(train.dataset(), callbacks=[waiting], **steps)
     assert np.isfinite(found.history["loss"]).all() and found.history["images_per_second"]
-    model.steps_per_execution = 2
-    with pytest.raises(UserError, match="steps_per_execution received 2"):
-        model.fit(train.dataset(), callbacks=[waiting], **steps)
+    model.steps_per_execution = 2  # waiting is a part of each call
+    model.train_function = None
+    found = model.fit(train.dataset(), callbacks=[waiting], epochs=2, **steps).history
+    assert list(found) == ["accuracy", "loss", "images_per_second"]
+
+
+def test_old_names_are_taken_with_a_warning(data: Any, train: Any, tmp_path: pathlib.Path) -> None:
+    validation = data.evaluation(batch_size=8)
+    with pytest.warns(DeprecationWarning) as warned:
+        found = ims.fit(compiled(), train, validation=validation, resume=tmp_path, verbose=0)
+    assert [(str(one.message), one.filename) for one in warned] == [
+        ("validation is called validation_data now", __file__),
+        ("resume is called checkpoint_dir now", __file__),
+    ]
+    assert "val_loss" in found.history and (tmp_path / "checkpoints").is_dir()
 
 
 class Interrupts(keras.callbacks.Callback):

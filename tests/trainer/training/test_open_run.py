@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import types
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ tf = pytest.importorskip("tensorflow")
 
 from trainer.training import open_run as opening  # noqa: E402
 from trainer.training.open_run import Epochs, check_same, epochs_of  # noqa: E402
+from trainer.training.run import build_and_compile  # noqa: E402
 
 
 def _config(shapes: pathlib.Path, read: dict[str, Any], **changes: Any) -> RunConfig:
@@ -46,6 +48,23 @@ def test_every_epoch_ends_with_its_last_whole_batch(counts: tuple[int, int], tot
     assert ends == sorted(set(ends)) and ends[0] > 0
     assert all(0 <= n * records - end * batch < batch for n, end in enumerate(ends[:-1], 1))
     assert ends[-1] == total <= epochs.count * records // batch
+
+
+def test_epochs_may_be_so_many_batches(shapes: pathlib.Path) -> None:
+    config = _config(shapes, {}, steps=11)
+    epochs = epochs_of(config, open_data(config.read)[0], steps_per_epoch=3)
+    assert [epochs.end(epoch) for epoch in range(epochs.count)] == [3, 6, 9, 11]
+
+
+def test_several_hosts_take_one_step_in_a_call(shapes: pathlib.Path) -> None:
+    flags = {"model": "tests.support.tiny_models:plain", "steps_per_execution": 2}
+    config = _config(shapes, {}, dry_run=True, **flags)
+    run = opening.open_run(
+        config, open_data(config.read)[0], None, tf.distribute.get_strategy(), {}
+    )
+    several: Any = types.SimpleNamespace(count=2)
+    with pytest.raises(UserError, match="--steps_per_execution received 2 with --cluster, where"):
+        build_and_compile(config, dataclasses.replace(run, hosts=several), config.model)
 
 
 def test_a_run_is_as_long_as_its_epochs_or_steps(shapes: pathlib.Path) -> None:
@@ -86,6 +105,8 @@ _NEVER = [
     ({"read": {"augment": "strong"}}, "--augment received strong"),
     ({"read": {"augment_on": "device"}}, "--augment_on received device"),
     ({"model": "MobileNetV2"}, "--model"),
+    ({"weights": "imagenet"}, "--weights received imagenet"),
+    ({"weights": "imagenet", "freeze": 20}, "--freeze received 20"),
     ({"sync_batchnorm": True}, "--sync_batchnorm received True"),
     ({"deterministic": True}, "--deterministic received True"),
     ({"optimizer": OptimizerConfig(learning_rate=0.5)}, "--learning_rate received 0.5"),
@@ -101,6 +122,8 @@ def test_a_changed_setting_is_refused_by_its_flag(
     shapes: pathlib.Path, changes: dict[str, Any], flag: str
 ) -> None:
     begun = _settings(shapes)
+    if flag.startswith("--freeze"):
+        begun = _settings(shapes, weights="imagenet", freeze="all", unfreeze_after=2)
     if flag.startswith("--steps"):
         begun = _settings(shapes, optimizer=changes["optimizer"])
     with pytest.raises(UserError) as caught:

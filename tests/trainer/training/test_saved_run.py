@@ -68,7 +68,7 @@ def test_training_goes_on_while_a_consistent_checkpoint_is_written(
     saved, model = _saved(tmp_path, callback)
     before = _all(model)
     with saved:
-        saved.count_step()
+        saved.count_steps()
         for variable in model.variables + model.optimizer.variables:
             variable.assign_add(keras.ops.ones_like(variable))
         callback.sums += 1
@@ -85,9 +85,9 @@ def test_what_cannot_be_written_ends_the_run_later(tmp_path: pathlib.Path, end: 
     saved, _ = _saved(tmp_path)
     with pytest.raises(UserError, match="the checkpoint of step 1 cannot be written .* make room"):
         with saved:
-            saved.count_step()
+            saved.count_steps()
             if end == "the next save":
-                saved.count_step()
+                saved.count_steps()
                 raise AssertionError("not reached")
             if end == "a stop":
                 raise Stopped(signal.SIGTERM)
@@ -98,7 +98,7 @@ def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Pat
     saved, model = _saved(tmp_path, stopping, callback := Sums())
     stopping.best_weights = model.get_weights()  # of an epoch before
     with saved:
-        saved.count_step()
+        saved.count_steps()
         model.optimizer.learning_rate = 0.25
         callback.sums += 1
         saved.end_epoch({"val_loss": 0.5})
@@ -113,7 +113,7 @@ def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Pat
     with found:
         found.attach(model, [])
         found.restore()
-        found.count_step()
-        found.count_step()
+        found.count_steps()
+        found.count_steps()
     kept = {whole.name, changes.name, "step-00000003.npz"}
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == kept

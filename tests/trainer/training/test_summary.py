@@ -57,4 +57,9 @@ def test_captions_name_the_classes_that_a_picture_is_mixed_of() -> None:
     assert caption(labels[0], 1.0, CLASSES) == "cat 75% + dog 25%"
     assert caption(labels[1], 1.0, CLASSES) == "emu"
     assert caption(np.int64(1), 1.0, CLASSES) == "dog"
+    several = np.array([0.25, 1, 1], np.float32)
+    assert caption(several, 1.0, CLASSES, "labels") == "dog + emu + cat 25%"
+    assert caption(0 * several, 1.0, CLASSES, "labels") == "no label"
+    assert caption(np.float32(1234.5678), 1.0, (), "values") == "1235"
+    assert caption(several, 1.0, (), "values") == "0.25, 1, 1"
     assert "broken" in caption(np.int64(0), 0.0, CLASSES)

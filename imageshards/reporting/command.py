@@ -1,7 +1,8 @@
-"""`imageshards report DIR`: writes the report and prints the table of splits."""
+"""`imageshards report DIR`: writes the report."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from imageshards.commands import command_line
@@ -20,23 +21,33 @@ def make_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return command_line.run(
-        "imageshards report", lambda: _report(make_parser().parse_args(argv).directory)
-    )
+
+    def body() -> int:
+        print(f"wrote {report(make_parser().parse_args(argv).directory)}")
+        return 0
+
+    return command_line.run("imageshards report", body)
 
 
-def _report(directory: str) -> int:
+def report(directory: str | os.PathLike[str]) -> str:
+    """Draws the report of a data set into its folder, as `imageshards report` does.
+
+    Args:
+        directory: What a build wrote, here or in a store.
+
+    Returns:
+        The path of its page, beside which the contact sheets are.
+
+    Raises:
+        UserError: There is no data set, or the report cannot be written.
+    """
     from imageshards import storage
     from imageshards.manifest import load_manifest
     from imageshards.progress import ProgressLine
-    from imageshards.report.page import write_report
-    from imageshards.report.sections import split_table
+    from imageshards.reporting.page import write_report
 
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
-    with ProgressLine(lambda: "drawing the report", "drawing the report"):
-        paths = write_report(directory, manifest)
-    print(split_table(manifest))
-    print("\nwrote", *paths, sep="\n  ")
-    return 0
+    with ProgressLine(lambda: "drawing the report"):
+        return write_report(directory, manifest)[0]

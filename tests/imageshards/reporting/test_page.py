@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.report.page import page_of, write_report
-from imageshards.report.pictures import quotas
+from imageshards.reporting.page import page_of, write_report
+from imageshards.reporting.pictures import quotas
 from tests.support.dataset_factory import Dataset, framed
 from tests.support.html_page import Page
 

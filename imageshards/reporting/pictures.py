@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards import storage
 from imageshards.example import Values, decode_example
-from imageshards.manifest import first_label_of, roles_of, shard_path
+from imageshards.manifest import (
+    ONE,
+    SEVERAL,
+    first_label_of,
+    label_of,
+    roles_of,
+    shard_path,
+)
 from imageshards.page import thumbnail
 from imageshards.storage import map_concurrently
 from imageshards.tfrecord import Record, RecordError, read_records, scan_records
@@ -78,19 +85,28 @@ def _thumbs(
             encoded = (features.get(roles["image"] or "") or [b""])[0]
             picture = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
             if picture is not None:
-                yield Thumb(picture, _class(features, manifest), _text(features, roles["filename"]))
+                key = _text(features, roles["filename"])
+                yield Thumb(picture, _caption(features, manifest, key), key)
     except (OSError, RecordError, ValueError):
         return  # Counted by the caller; what is wrong is for verify to say.
 
 
-def _class(features: Mapping[str, Values], manifest: Mapping[str, Any]) -> str:
-    """The name of a record's class; others write ids, or names themselves."""
-    label = roles_of(manifest)["label"]
-    said, classes = _text(features, label), manifest["classes"]
+def _caption(features: Mapping[str, Values], manifest: Mapping[str, Any], key: str) -> str:
+    """The name of a record's class, or of several; without labels that of its file."""
+    roles, has = roles_of(manifest), label_of(manifest)
+    if has != ONE:
+        names = ", ".join(_texts(features, roles["text"]))
+        return names or "no label" if has == SEVERAL else key.rpartition("/")[2]
+    # Others write ids, or names themselves.
+    said, classes = _text(features, roles["label"]), manifest["classes"]
     number = int(said) - first_label_of(manifest) if said.isdecimal() else -1
     return classes[number] if 0 <= number < len(classes) else said
 
 
 def _text(features: Mapping[str, Values], name: str | None) -> str:
-    value = (features.get(name or "") or [b""])[0]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return next(iter(_texts(features, name)), "")
+
+
+def _texts(features: Mapping[str, Values], name: str | None) -> list[str]:
+    values = features.get(name or "", ())
+    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from imageshards.manifest import NONE, ONE, SEVERAL, label_of
 from imageshards.page import Meter, Rows, histogram, number, share, size
 from imageshards.progress import text_table
 from imageshards.text import counted
@@ -17,6 +18,7 @@ ENDS = 12
 MAX_LISTED = 2000
 
 SHARD_BY = {"balanced": "same class mix in each", "class": "one class in each"}
+CLASSES = {NONE: "images have no label", SEVERAL: "an image may have several"}
 NOTES = {
     "exif_rotated": "turned upright as their EXIF orientation says",
     "not_jpeg": "of another format than JPEG, re-encoded",
@@ -26,6 +28,9 @@ NOTES = {
     "alpha": "transparent, laid over the background",
     "sixteen_bit": "16 bits per channel, reduced to 8",
     "animated": "animated, first frame taken",
+    "icc_converted": "of another colour space, converted to sRGB by their ICC profile",
+    "icc_srgb": "with an ICC profile of sRGB",
+    "icc_broken": "with an ICC profile that cannot be used, taken as sRGB",
     "icc_profile_dropped": "with an ICC colour profile, dropped",
     "progressive": "progressive JPEG",
     "enlarged": "smaller than the wanted size, enlarged",
@@ -42,11 +47,12 @@ def tiles(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The few numbers one looks for first: (name, value, remark)."""
     records, shards, size_bytes = totals(manifest)
     rejected = sum(manifest["rejects"].values())
+    shard_by = manifest.get("shard_by", "") if label_of(manifest) == ONE else ""
     return [
         ("Images", number(records), f"of {number(manifest['listed'])} listed"),
-        ("Classes", number(len(manifest["classes"])), ""),
+        ("Classes", number(len(manifest["classes"])), CLASSES.get(label_of(manifest), "")),
         ("Splits", number(len(manifest["splits"])), ", ".join(manifest["splits"])),
-        ("Shards", number(shards), SHARD_BY.get(manifest.get("shard_by", ""), "")),
+        ("Shards", number(shards), SHARD_BY.get(shard_by, "")),
         ("Size", size(size_bytes), f"{size(size_bytes / records)} each" if records else ""),
         ("Rejected", number(rejected), share(rejected, manifest["listed"])),
     ]
@@ -97,6 +103,7 @@ def classes(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
         "splits": list(counts),
         "largest": max(sums.values()),
         "smallest": min(sums.values()),
+        "several": label_of(manifest) == SEVERAL,
         "listed": [],
     }
     if len(sums) <= MAX_CLASS_ROWS:

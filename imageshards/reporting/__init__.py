@@ -1,5 +1,5 @@
 """A page and contact sheets that show a data set to people."""
 
-from imageshards.report.page import try_report, write_report
+from imageshards.reporting.page import try_report, write_report
 
 __all__ = ["try_report", "write_report"]

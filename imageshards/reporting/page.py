@@ -14,8 +14,8 @@ from imageshards import storage
 from imageshards.errors import OutputError
 from imageshards.manifest import PAGE_NAME, REPORT_NAME, read_rejects
 from imageshards.page import contact_sheet, render
-from imageshards.report import sections
-from imageshards.report.pictures import THUMB_PX, Thumb, thumbs_of
+from imageshards.reporting import sections
+from imageshards.reporting.pictures import THUMB_PX, Thumb, thumbs_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def page_of(
     `sheets` are pictures of each split; `rejects` reason → a few lines of rejects.jsonl.
     """
     return render(
-        "imageshards.report",
+        "imageshards.reporting",
         "page.jinja",
         title=title,
         tiles=sections.tiles(manifest),

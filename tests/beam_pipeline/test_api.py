@@ -1,0 +1,177 @@
+"""`ims.build`: keywords are flags, it may be called again, a notebook shows what it made."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+
+import imageshards as ims
+from beam_pipeline import cli
+from beam_pipeline.options import ColumnSpec
+from tests.support.builds import class_folders
+from tests.support.commands import ROOT, TIMEOUT_SEC
+
+BASE = {"input": "/in", "output": "/out"}
+
+# Keywords, and the flags that say the same.
+SAME = [
+    ({"image_size": 256}, ["--image_size=256"]),
+    ({"image_size": (32, 48)}, ["--image_size=32x48"]),
+    ({"image_size": "32x48", "quality": 80}, ["--image_size=32x48", "--quality=80"]),
+    ({"splits": {"train": 0.8, "validation": 0.2}}, ["--splits=train=0.8,validation=0.2"]),
+    ({"splits": "a=0.5,b=0.5"}, ["--splits=a=0.5,b=0.5"]),
+    ({"num_shards": 8}, ["--num_shards=8"]),
+    ({"num_shards": {"train": 4}}, ["--num_shards=train=4"]),
+    ({"class_names": ["a,b", " c"]}, None),
+    ({"class_names": "b,a"}, ["--class_names=b,a"]),
+    ({"class_names": (name for name in "ba")}, ["--class_names=b,a"]),
+    ({"splits": {"a": np.float32(0.8), "b": np.float32(0.2)}}, ["--splits=a=0.8,b=0.2"]),
+    ({"class_map": {"a": "b"}}, ["--class_map=a=b"]),
+    ({"columns": [ColumnSpec("a,b", "float", (3,), "zscore"), "c:int[]"]},
+     ["--columns=a\\,b:float[3]:zscore,c:int[]"]),
+    ({"columns": ""}, ["--columns="]),
+    ({"extensions": ["jpg", ".PNG"]}, ["--extensions=jpg,.PNG"]),
+    ({"url_timeouts": (1, 2.5, 9)}, ["--url_timeouts=1,2.5,9"]),
+    ({"max_image_mpx": 0.5, "max_reject_fraction": 0},
+     ["--max_image_mpx=0.5", "--max_reject_fraction=0"]),
+    ({"no_report": True, "overwrite": True, "check_damage": True},
+     ["--no_report", "--overwrite", "--check_damage"]),
+    ({"no_report": False, "check_damage": False, "salt": None}, []),
+    ({"exclude": pathlib.Path("/x/keys.txt")}, ["--exclude=/x/keys.txt"]),
+    ({"input": ["/a", pathlib.Path("/b")]}, ["--input=/b"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keywords", "flags"), SAME, ids=[repr(pair[0])[:40] for pair in SAME])
+def test_a_keyword_is_what_its_flag_is(keywords, flags):
+    found = cli.options_of(BASE | keywords)
+    if flags is None:
+        assert found.plan.class_names == ("a,b", " c")
+        return
+    first = "/a" if "input" in keywords else "/in"
+    expected, _ = cli.parse([f"--input={first}", "--output=/out", *flags])
+    assert found == expected and found.given == expected.given
+
+
+REFUSED = [
+    ({"num_shard": 3}, "build received num_shard=3, no keyword of it; did you mean num_shards?"),
+    ({"report": False}, "report=False, no keyword of it; did you mean no_report?"),
+    ({"help": True}, "build received help=True, no keyword of it; a flag of Beam"),
+    ({"runner": "Flink"}, "a flag of Beam goes into beam_args, as in beam_args=['--runner=...']."),
+    ({"overwrite": "no"}, "overwrite received 'no'; expected True or False."),
+    ({"quality": "90"}, "quality received '90'; expected a whole number."),
+    ({"quality": 200}, "quality received 200; expected 1 to 100."),
+    ({"salt": 5}, "salt received 5; expected a text."),
+    ({"layout": "tree"}, "layout received 'tree'; expected one of auto,"),
+    ({"splits": {"train": "x"}}, "splits received 'train=x'; expected names with numbers"),
+    ({"splits": 0.8}, "splits received '0.8'; expected names with numbers"),
+    ({"class_names": [1, 2]}, "class_names received [1, 2]; expected texts."),
+    ({"class_map": {"a": 1}}, "class_map received {'a': 1}; expected a dict of texts."),
+    ({"class_map": ["a"]}, "class_map received ['a']; expected a dict of texts."),
+    ({"class_names": {"a": "b"}}, "class_names received {'a': 'b'}; expected texts."),
+    ({"image_size": (3, 4, 5)}, "image_size received '3x4x5'; expected pixels as N or"),
+    ({"input": " "}, "input received ' '; expected a path."),
+    ({"input": []}, "input received ''; expected a path."),
+    ({"input": None}, "input received None; expected a path."),
+    ({"input": ["a", 3]}, "input received ['a', 3]; expected a path."),
+    ({"output": None}, "output received None; expected a path."),
+    ({"output": ["a", "b"]}, "output received ['a', 'b']; expected a path."),
+    ({"beam_args": "--runner=Flink"}, "beam_args received '--runner=Flink'; expected a list of"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keywords", "told"), REFUSED, ids=[repr(pair[0]) for pair in REFUSED])
+def test_a_mistake_is_a_sentence_that_names_keywords(keywords, told, tmp_path):
+    with pytest.raises(ims.UserError) as error:
+        ims.build(**{"input": tmp_path, "output": tmp_path / "out", **keywords})
+    assert told in str(error.value) and "--" not in str(error.value).replace("'--", "")
+    assert error.value.__suppress_context__
+
+
+# A script without `if __name__ == "__main__":`.
+SCRIPT = """
+import gc, os, signal, threading
+import imageshards as ims
+
+print("begun")
+def state():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    return handlers, gc.get_threshold(), gc.get_freeze_count(), gc.isenabled(), dict(os.environ)
+
+before = state()
+how = {"image_size": 16, "num_shards": {"train": 2}, "beam_args": ["--direct_num_workers=2"]}
+try:
+    ims.build("photos", "pets", **how)
+except ims.UserError as e:
+    print(e)
+first = ims.build("photos", "pets", max_reject_fraction=0.1, **how)
+assert first.rejects == {"not_an_image": 1} and first.classes == ("cat", "dog")
+assert first.splits == {n: len(ims.open("pets").source(n)) for n in ("train", "validation")}
+gc.disable()
+made = []
+thread = threading.Thread(target=lambda: made.append(ims.build("pets", "copy", **how)))
+thread.start(); thread.join()
+assert not gc.isenabled(); gc.enable()
+assert sum(made[0].splits.values()) == 20 and made[0].output == os.path.abspath("copy")
+plan = ims.build("photos", "planned", plan_only=True)
+assert "nothing was written" in str(plan) and not plan.splits and "<pre>" in plan._repr_html_()
+assert ims.verify("copy", workers=2).ok
+assert state() == before
+"""
+
+
+def photos(folder: pathlib.Path) -> pathlib.Path:
+    found = class_folders(folder / "photos", {"cat": 10, "dog": 10})
+    (found / "cat" / "bad.jpg").write_bytes(b"none")
+    return found
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_script_without_a_guard_builds_twice_in_threads_and_leaves_no_traces(tmp_path):
+    photos(tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=TIMEOUT_SEC,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    begun, mistake = done.stdout.splitlines()
+    assert begun == "begun"
+    assert mistake.startswith("max_reject_fraction 0.01 allows 0 of 21 images to be rejected, but")
+
+
+NOTEBOOK = """
+import imageshards as ims, imageshards.progress
+imageshards.progress._LINE_SECONDS = 0.01
+ims.build("photos", "pets", image_size=16, max_reject_fraction=0.1, overwrite=True)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_notebook_shows_progress_and_a_table(tmp_path):
+    photos(tmp_path)
+    cell = nbformat.v4.new_code_cell(NOTEBOOK)
+    client = NotebookClient(
+        nbformat.v4.new_notebook(cells=[cell]), timeout=TIMEOUT_SEC,
+        resources={"metadata": {"path": str(tmp_path)}},
+    )  # fmt: skip
+    client.execute(
+        env={**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / ".ipython")}
+    )
+    shown = "".join(each.text for each in cell.outputs if each.get("name") == "stderr")
+    assert re.search("\r(starting|listing|writing|committing|drawing)", shown)
+    (made,) = [each.data for each in cell.outputs if each.output_type == "execute_result"]
+    assert "<tr><td>train</td><td>" in made["text/html"]
+    assert "21 images listed, 1 rejected (not_an_image 1)" in made["text/html"]
+    assert made["text/plain"].startswith("split       shards  records")

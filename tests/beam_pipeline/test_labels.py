@@ -1,0 +1,199 @@
+"""Whole builds of images without a label, and with several each, read as others read them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pathlib
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from beam_pipeline.columns.export import exported_classes
+from imageshards.duplicates.command import find
+from imageshards.index import read_index
+from imageshards.manifest import load_manifest
+from imageshards.verification.command import verify
+from tests.support.builds import build, jpeg, manifest, records_of, rejects_of
+
+pytestmark = pytest.mark.process
+
+LABELS = {
+    f"{i}.jpg": [name for name, every in (("bird", 5), ("cat", 2), ("dog", 3)) if i % every == 0]
+    for i in range(36)
+}
+BROKEN = {"2.jpg", "10.jpg", "21.jpg", "32.jpg"}
+FLAGS = ["--image_size", "16", "--splits", "train=0.7,validation=0.3", "--num_shards", "3"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> pathlib.Path:
+    root = tmp_path_factory.mktemp("photos")
+    for i, name in enumerate(LABELS):
+        broken = b"\xff\xd8 no picture"
+        (root / name).write_bytes(broken if name in BROKEN else jpeg(i // 35))  # many alike
+    return root
+
+
+def table(path: pathlib.Path, labels: dict[str, list[str]], separator: str = "|") -> pathlib.Path:
+    """A CSV file of labels between separators, in no order and with spaces."""
+    with open(path, "w", newline="") as file:
+        rows = [(name, f"{separator} ".join(found[::-1])) for name, found in labels.items()]
+        csv.writer(file).writerows([("image", "label"), *rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def several(photos, tmp_path_factory) -> pathlib.Path:
+    output = tmp_path_factory.mktemp("several") / "set"
+    rows = table(photos / "rows.csv", LABELS)
+    more = ["--label_separator", "|", "--max_reject_fraction", "0.2"]
+    assert build("--input", rows, "--output", output, *more, *FLAGS) == 0
+    return output
+
+
+def shards(output: pathlib.Path) -> list[dict[str, Any]]:
+    return [shard for split in manifest(output)["splits"].values() for shard in split["shards"]]
+
+
+def assert_even(output: pathlib.Path) -> None:
+    for split in manifest(output)["splits"].values():
+        counts = [shard["num_records"] for shard in split["shards"]]
+        assert len(counts) == 3 and max(counts) - min(counts) <= 1, counts
+    assert verify(str(output)).problems == []
+
+
+def labels_of(output: pathlib.Path) -> dict[str, tuple[list[int], list[bytes]]]:
+    found = records_of(output).items()
+    return {key: (r["image/class/labels"], r["image/class/text"]) for key, r in found}
+
+
+def expected(labels: dict[str, list[str]], ids: dict[str, int]) -> dict[str, Any]:
+    found = {
+        key: sorted((ids[name], name.encode()) for name in names)
+        for key, names in labels.items() if key not in BROKEN
+    }  # fmt: skip
+    return {key: ([i for i, _ in each], [n for _, n in each]) for key, each in found.items()}
+
+
+def test_texts_at_a_separator_are_labels_by_their_ids_and_rejects_leave_no_hole(several):
+    assert_even(several)
+    assert labels_of(several) == expected(LABELS, {"bird": 0, "cat": 1, "dog": 2})
+    assert "image/class/label" not in next(iter(records_of(several).values()))
+    said = load_manifest(str(several), complete=True)
+    assert said["classes"] == ["bird", "cat", "dog"]
+    assert said["features"]["image/class/labels"] == {"dtype": "int64", "shape": None}
+    assert said["features"]["image/class/text"] == {"dtype": "string", "shape": None}
+    assert "image/class/label" not in said["features"]
+    counts = Counter[str]()
+    for shard in shards(several):
+        counts.update(shard["classes"])
+    assert counts == Counter(n for key, ns in LABELS.items() if key not in BROKEN for n in ns)
+    assert rejects_of(several).keys() == BROKEN
+    assert rejects_of(several)["10.jpg"]["label"] == "bird, cat"
+    rows = read_index(str(several), said, columns=["key", "class_name", "label"]).to_pylist()
+    assert {r["key"]: r["class_name"] for r in rows} == {
+        key: names for key, names in LABELS.items() if key not in BROKEN
+    }
+
+
+def test_page_and_duplicates_tell_of_several_labels(several):
+    page = (several / "report" / "index.html").read_text()
+    assert "do not add up to the number of records" in page and ">bird, cat, dog</span>" in page
+    find(str(several), 0, str(several.parent / "twins"))
+    found = json.loads((several.parent / "twins" / "duplicates.json").read_text())
+    assert found["exact"] == 30
+    assert {pair["kept"]["class_name"] for pair in found["pairs"]} <= {"", "cat", "bird, cat, dog"}
+    assert any(pair["other"]["class_name"] == "cat, dog" for pair in found["pairs"])
+
+
+def test_tfds_and_the_exported_transform_know_the_labels(several):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    import tensorflow as tf
+
+    builder = tfds.builder_from_directory(several)
+    assert builder.info.features["image/class/labels"].feature.names == ["bird", "cat", "dog"]
+    for split in ("train", "validation"):
+        for example in builder.as_dataset(split=split).as_numpy_iterator():
+            ids, names = labels_of(several)[example["image/filename"].decode()]
+            assert example["image/class/labels"].tolist() == ids
+            assert example["image/class/text"].tolist() == names
+    transform = tf.saved_model.load(str(several / "transform" / "transform_fn")).transform_fn
+    text = tf.sparse.from_dense([["dog", "bird"], ["cat", ""], ["emu", ""]])
+    (ids,) = transform({"image/class/text": text}).values()
+    np.testing.assert_array_equal(ids.values, [2, 0, 1, -1])
+
+
+def test_copies_have_renamed_labels_each_once_and_a_rebuild_renumbers_none(
+    several, photos, tmp_path
+):
+    output, flags = tmp_path / "set", ["--num_shards", "3", "--no_report"]
+    assert build("--input", several, "--output", output, "--class_map", "dog=cat", *flags) == 0
+    assert_even(output)
+    joined = {k: sorted({"cat" if n == "dog" else n for n in ns}) for k, ns in LABELS.items()}
+    assert labels_of(output) == expected(joined, {"bird": 0, "cat": 1})
+    before = records_of(several)
+    assert all(
+        record["image/encoded"] == before[key]["image/encoded"]
+        for key, record in records_of(output).items()
+    )
+    labels = {key: ["ant", *names] for key, names in LABELS.items()}
+    rows = table(photos / "more.csv", labels)
+    more = ["--label_separator", "|", "--max_reject_fraction", "0.2", "--overwrite"]
+    assert build("--input", rows, "--output", output, *more, *flags, *FLAGS) == 0
+    assert manifest(output)["classes"] == ["bird", "cat", "ant", "dog"]
+    assert labels_of(output) == expected(labels, {"bird": 0, "cat": 1, "ant": 2, "dog": 3})
+
+
+def test_copies_can_leave_labels_out(several, tmp_path):
+    output = tmp_path / "set"
+    flags = ["--label", "none", "--num_shards", "3", "--no_report"]
+    assert build("--input", several, "--output", output, *flags) == 0
+    assert_even(output)
+    found = records_of(output)
+    assert found.keys() == records_of(several).keys()
+    assert not any("class" in name for name in found["0.jpg"])
+
+
+def test_lists_of_a_parquet_file_beside_an_extra_column(photos, tmp_path):
+    """Columns go through tensorflow-transform, which looks the labels up, too."""
+    keys = [key for key in LABELS if key not in BROKEN]
+    columns = {"image": keys, "label": [LABELS[key] for key in keys], "price": [1.5] * len(keys)}
+    parquet.write_table(pa.table(columns), photos / "rows.parquet")
+    output = tmp_path / "set"
+    more = ["--label", "several", "--no_report", *FLAGS]
+    assert build("--input", photos / "rows.parquet", "--output", output, *more) == 0
+    assert_even(output)
+    assert labels_of(output) == expected(LABELS, {"bird": 0, "cat": 1, "dog": 2})
+    assert manifest(output)["features"]["price"] == {"dtype": "float32", "shape": []}
+    assert exported_classes(str(output / "transform")) == ["bird", "cat", "dog"]
+
+
+def test_images_without_a_label_in_folders_of_splits_or_whatever(tmp_path):
+    for i in range(40):
+        folder = tmp_path / "photos" / ("test", "a/b", "c")[i % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{i}.jpg").write_bytes(b"\xff\xd8" if i in (1, 4, 7) else jpeg(i))
+    output = tmp_path / "set"
+    more = ["--label", "none", "--max_reject_fraction", "0.1", *FLAGS]
+    assert build("--input", tmp_path / "photos", "--output", output, *more) == 0
+    assert_even(output)
+    said = load_manifest(str(output), complete=True)
+    assert said["classes"] == [] and all(shard["classes"] == {} for shard in shards(output))
+    found = records_of(output)
+    assert len(found) == 37 and {*found["c/2.jpg"]} == {*said["features"], "split"}
+    assert not [name for name in said["features"] if "class" in name]
+    assert {key for key, record in found.items() if record["split"] == "test"} == {
+        f"test/{i}.jpg" for i in range(0, 40, 3)
+    }
+    names = read_index(str(output), said).column_names
+    assert "label" not in names and "class_name" not in names
+    page = (output / "report" / "index.html").read_text()
+    assert ">2.jpg</span>" in page and 'id="classes"' not in page
+    tfds = pytest.importorskip("tensorflow_datasets")
+    (example, *_) = tfds.builder_from_directory(output).as_dataset(split="test").take(1)
+    assert {*example} == {*said["features"]}

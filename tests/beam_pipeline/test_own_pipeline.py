@@ -1,0 +1,106 @@
+"""The transforms in a pipeline of one's own, whose steps Beam does again."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner.fn_runner import BundleManager
+from apache_beam.testing.util import assert_that, equal_to
+
+import beam_pipeline as bp
+from beam_pipeline.commit import data_set, finalize
+from beam_pipeline.shards import transforms
+from imageshards.verification import command as verify
+from tests.support.builds import class_folders, manifest, quarantined, rejects_of
+
+pytestmark = pytest.mark.process
+
+
+def failing(
+    function: Callable[..., Any], calls: Iterator[int], *, after: bool
+) -> Callable[..., Any]:
+    """The function, whose first call fails, before or after it has done its work."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        first = next(calls) == 0
+        if first and not after:
+            raise OSError("disturbed")
+        found = function(*args, **named)
+        found = list(found) if function.__name__ == "finalize_write" else found
+        if first:
+            raise OSError("disturbed")
+        return found
+
+    return call
+
+
+@pytest.fixture
+def every_bundle_again(monkeypatch):
+    """Beam does each bundle again: up to four times if it fails, then as its results are lost."""
+    process = BundleManager.process_bundle
+
+    def again(self: BundleManager, *given: Any) -> Any:
+        for _ in range(4):
+            with contextlib.suppress(OSError):
+                process(self, *given[:4], dry_run=True)
+                break
+        return process(self, *given)
+
+    monkeypatch.setattr(BundleManager, "process_bundle", again)
+
+
+@pytest.mark.usefixtures("every_bundle_again")
+def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monkeypatch):
+    root = class_folders(tmp_path / "photos", {"cat": 12, "dog": 9})
+    broken = {"cat/bad.jpg": b"no picture", "dog/bad.jpg": b""}
+    for key, data in broken.items():
+        (root / key).write_bytes(data)
+    refs = [
+        bp.ImageRef(str(path.relative_to(root)), str(path), path.parent.name)
+        for path in sorted(root.glob("*/*.jpg"))
+    ]
+    options = bp.ShardOptions(
+        image=bp.ImageOptions(height_px=16, width_px=16),
+        plan=bp.PlanOptions(splits={"train": 0.7, "test": 0.3}, num_shards={"*": 2}),
+    )
+    staging = f"{tmp_path}/set/.staging"
+    write = bp.WriteBalancedTFRecord(
+        f"{tmp_path}/set/", options, file_name_suffix=".tfrecord", staging=staging
+    )
+    steps = [
+        (transforms.ShardWriter, "write", False),
+        (transforms.ShardWriter, "close", True),
+        (transforms.BalancedSink, "finalize_write", True),
+        (transforms, "read_result", True),
+        (finalize, "write_index", True),
+        (data_set, "write_manifest", True),
+    ]
+    calls = [itertools.count() for _ in steps]
+    for (owner, name, after), counter in zip(steps, calls, strict=True):
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name), counter, after=after))
+    with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
+        own = pipeline | beam.Create(refs)
+        batches = own | bp.BatchRefs() | bp.AssignSplits(options)
+        columns = batches | bp.AnalyseColumns(f"{staging}/transform", options=options)
+        planned = columns.batches | bp.PlanShards(options)
+        files, rejects = planned.units | write
+        spec = bp.CommitSpec(write.places, write.options, max_reject_fraction=0.1)
+        files | bp.CommitShards(spec, planned.plan, after=(columns.written,))
+        found = rejects | beam.Map(lambda reject: (reject.key, reject.reason))
+        assert_that(found, equal_to([("cat/bad.jpg", "not_an_image"), ("dog/bad.jpg", "empty")]))
+    assert all(next(counter) >= 2 for counter in calls)  # each of them failed once
+    made = manifest(tmp_path / "set")
+    assert (made["listed"], made["rejects"]) == (23, {"empty": 1, "not_an_image": 1})
+    assert sum(split["num_records"] for split in made["splits"].values()) == 21
+    for split in made["splits"].values():
+        sizes = [shard["num_records"] for shard in split["shards"]]
+        assert max(sizes) - min(sizes) <= 1
+    assert rejects_of(tmp_path / "set").keys() == broken.keys()
+    assert quarantined(tmp_path / "set") == {key: [data] for key, data in broken.items()}
+    assert verify.main([str(tmp_path / "set")]) == 0

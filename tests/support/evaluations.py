@@ -1,0 +1,25 @@
+"""Evaluations of outputs that are given, without a model or a data set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trainer.config import OptimizerConfig
+from trainer.evaluation.evaluation import Evaluation
+from trainer.evaluation.evaluator import KINDS
+from trainer.models.optimizer import make_loss
+
+
+def evaluation_of(
+    kind: type[Evaluation], label: Any, outputs: Any, *names: str, record: Any = None
+) -> Any:
+    """What is measured of examples with these labels and outputs."""
+    target = next(name for name, one in KINDS.items() if one is kind)
+    given = np.array(label, np.float32), np.array(outputs, np.float32)
+    losses = make_loss(OptimizerConfig(), target, given[1].shape[-1]).call(*given)
+    measured = {"losses": losses} | kind.measure(given[1], given[0])
+    arrays = {name: np.asarray(values) for name, values in measured.items()}
+    numbers = np.arange(len(arrays["losses"])) if record is None else np.asarray(record)
+    return kind.of(names, arrays | {"record": numbers, "weight": np.ones(len(numbers))})

@@ -1,0 +1,62 @@
+"""Reads `data.source("train")` by a loader of others, with workers, and holds it against
+`data.record`:
+
+    python -m tests.support.source_loaders torch-fork|torch-spawn|grain DIR
+
+Prints the keys of one epoch, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+import imageshards as ims
+
+
+def by_torch(source: Any, method: str) -> Iterable[dict[str, Any]]:
+    """Batches of 4 in a random order, by two processes."""
+    from torch.utils.data import DataLoader  # type: ignore[import-not-found]
+
+    loader = DataLoader(
+        source, 4, shuffle=True, num_workers=2, collate_fn=list, multiprocessing_context=method
+    )
+    return (record for batch in loader for record in batch)
+
+
+def by_grain(source: Any) -> Iterable[dict[str, Any]]:
+    """In a random order, by two processes."""
+    import grain.python as grain  # type: ignore[import-untyped]
+
+    sampler = grain.IndexSampler(
+        len(source), shard_options=grain.NoSharding(), shuffle=True, num_epochs=1, seed=1
+    )
+    loader: Iterable[dict[str, Any]] = grain.DataLoader(
+        data_source=source, sampler=sampler, worker_count=2
+    )
+    return loader
+
+
+def main(loader: str, directory: str) -> None:
+    """Reads an epoch."""
+    data = ims.open(directory)
+    source = data.source("train")
+    assert len(source) and source[0]  # this process has a client of its own for the store
+    assert not {"tensorflow", "apache_beam"} & {*sys.modules}
+    name, _, method = loader.partition("-")
+    keys = []
+    for record in by_torch(source, method) if name == "torch" else by_grain(source):
+        keys.append(record["image/filename"].decode())
+        expected = data.record(keys[-1])
+        assert record.keys() == expected.keys()
+        for feature, values in expected.items():
+            assert np.atleast_1d(np.asarray(record[feature], object)).tolist() == values, feature
+    print(json.dumps(keys))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,79 @@
+"""Pictures of one colour, and columns that are functions of it: something to find for a model."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from imageshards.example import decode_example, encode_example
+from tests.support.dataset_factory import Dataset
+from tests.support.pictures import saved
+
+COLUMNS: dict[str, dict[str, Any]] = {
+    "bright": {"dtype": "float32", "shape": []},
+    "one": {"dtype": "float32", "shape": [1]},
+    "rgb": {"dtype": "float32", "shape": [3]},
+    "shade": {"dtype": "int64", "shape": []},
+    "name": {"dtype": "string", "shape": []},
+    "channels": {"dtype": "int64", "shape": None},
+    "words": {"dtype": "string", "shape": None},
+    "weight": {"dtype": "float32", "shape": []},
+    "gap": {"dtype": "float32", "shape": []},
+    "hole": {"dtype": "float32", "shape": [2]},
+}
+# Of `channels` and `words`, in the order of the classes.
+CHANNELS, WORDS = (3, 5, 20), ("blue", "green", "red")
+
+
+def columns_of(pixels: Any, number: int) -> dict[str, Any]:
+    """What the columns say of picture `number`, uint8 [height, width, 3]."""
+    rgb = pixels.reshape(-1, 3).mean(0) / 255
+    high = np.flatnonzero(rgb > 0.5).tolist()
+    shade = int(rgb[0] * 3)
+    return {
+        "bright": [float(rgb.mean())], "one": [float(rgb[0])], "rgb": rgb.tolist(),
+        "shade": [(-5, 9, 10)[shade]], "name": [(b"dark", b"grey", b"light")[shade]],
+        # Those that are high, the first of them twice.
+        "channels": [CHANNELS[i] for i in (*high[:1], *high)],
+        "words": [WORDS[2 - i].encode() for i in high],
+        "weight": [number % 3 / 2], "gap": [float("nan") if number == 4 else 1.0],
+        "hole": [1.0, float("nan") if number == 4 else 1.0],
+    }  # fmt: skip
+
+
+def make_targets(folder: pathlib.Path, shards: dict[str, int], per_shard: int = 8) -> pathlib.Path:
+    """A data set with these columns; record i of a split has the colour of seed i."""
+    dataset = Dataset(folder, shards, per_shard)
+    dataset.manifest["features"] |= COLUMNS
+    number = 0
+    for name, payloads in dataset.payloads.items():
+        for place, payload in enumerate(payloads):
+            colour = np.random.default_rng(number).integers(0, 256, 3)
+            flat = np.broadcast_to(colour.astype(np.uint8), (16, 16, 3))
+            encoded = saved(Image.fromarray(flat), quality=95)
+            with Image.open(io.BytesIO(encoded)) as stored:
+                columns = columns_of(np.asarray(stored), number)
+            changed = decode_example(payload) | {"image/encoded": [encoded], **columns}
+            payloads[place] = encode_example(changed)
+            number += 1
+        dataset.write_shard(name)
+    dataset.describe()
+    dataset.save()
+    return folder
+
+
+def read_columns(folder: pathlib.Path, split: str) -> list[dict[str, Any]]:
+    """The features of each record of a split, read alone."""
+    from imageshards.manifest import load_manifest
+    from imageshards.tfrecord import read_records
+
+    shards = load_manifest(str(folder))["splits"][split]["shards"]
+    return [
+        dict(decode_example(record.payload))
+        for shard in shards
+        for record in read_records(str(folder / shard["file"]))
+    ]

@@ -1,0 +1,180 @@
+"""`data.source(split)`: any record by its number, and the loaders of others that read it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import imageshards as ims
+from imageshards import storage
+from imageshards.example import Values
+from tests.support.commands import run_module
+from tests.support.dataset_factory import Dataset, features_of, jpeg
+from tests.support.store_servers import store_server
+
+EXTRA = {
+    "age": {"dtype": "float32", "shape": []},
+    "box": {"dtype": "float32", "shape": [2, 2]},
+    "tokens": {"dtype": "int64", "shape": None},
+    "words": {"dtype": "string", "shape": None},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> pathlib.Path:
+    """Shards of 6, 6 and 6 records, and of validation."""
+    return Dataset(tmp_path_factory.mktemp("data") / "set").directory
+
+
+def with_extra(folder: pathlib.Path) -> Dataset:
+    dataset = Dataset(folder, {"train": 1}, per_shard=2)
+    dataset.manifest["features"] |= EXTRA
+    (shard,) = dataset.payloads
+    for number in range(2):
+        more: dict[str, Values] = {
+            "age": [1.5],
+            "box": [0.0, 0.1, 0.2, 0.3],
+            "tokens": [7] * number,
+            "words": [b"\xff"],
+        }
+        dataset.replace(shard, number, features_of(number, number) | more)
+    return dataset
+
+
+def test_record_i_is_row_i_of_the_index_in_every_shard(made):
+    data = ims.open(made)
+    for split in data.splits:
+        source = data.source(split)
+        keys = [record["image/filename"].decode() for record in source]
+        assert keys == data.index(split)["key"].to_pylist() and len(source) == len(keys)
+    assert source[np.int32(2)]["image/encoded"] == data.record(keys[2])["image/encoded"][0]
+    assert len(data.source("val", features=["image/width"])[0]) == 1
+
+
+@pytest.mark.parametrize("index", [-1, 18, np.int64(18), 10**20])
+def test_a_number_outside_is_an_index_error(made, index):
+    with pytest.raises(IndexError, match=f"index received {index}; expected 0 to 17"):
+        ims.open(made).source("train")[index]
+
+
+def test_values_have_the_types_and_shapes_that_the_manifest_says(tmp_path):
+    with_extra(tmp_path)
+    first, second = ims.open(tmp_path).source("train")
+    assert isinstance(first["age"], np.float32) and first["age"] == 1.5
+    assert isinstance(first["image/class/label"], np.int64)
+    assert np.allclose(first["box"], [[0, 0.1], [0.2, 0.3]])
+    assert [t["tokens"].shape for t in (first, second)] == [(0,), (1,)]
+    assert second["tokens"].dtype == np.int64 and second["words"].tolist() == [b"\xff"]
+    assert first["image/class/text"] == b"cat"
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1)])
+def test_pictures_are_decoded_on_request(tmp_path, mode, channels):
+    dataset = Dataset(tmp_path, {"train": 1}, per_shard=2)
+    dataset.manifest["image"] |= {
+        "channels": channels,
+        "mean": [0.5] * channels,
+        "std": [1] * channels,
+    }
+    (shard,) = dataset.payloads
+    encoded = jpeg(5, (20, 10), mode)
+    dataset.replace(shard, 1, features_of(1, 1, image__encoded=[encoded]))
+    record = ims.open(tmp_path).source("train", decode=True)[1]
+    assert "image/encoded" not in record and record["image"].dtype == np.uint8
+    assert record["image"].shape == (10, 20, channels) and record["image"].flags.writeable
+    assert abs(int(record["image"][0, 0, 0]) - 5 * 37) < (4 if channels == 3 else 256)
+
+
+def test_what_does_not_fit_is_told_at_once(made, tmp_path):
+    data = ims.open(made)
+    with pytest.raises(ims.UserError, match="split received 'test'; expected one of train, valid"):
+        data.source("test")
+    with pytest.raises(
+        ims.UserError, match=r"features received 'image/label'; .*mean image/class/l"
+    ):
+        data.source("train", features=["image/label"])
+    dataset = Dataset(tmp_path)
+    (tmp_path / dataset.splits["train"][1]).unlink()
+    with pytest.raises(
+        ims.UserError, match="path received .* whose shard train-00001.* is missing"
+    ):
+        ims.open(tmp_path).source("train")
+
+
+def test_a_record_that_is_damaged_or_of_another_form_is_named_by_its_place(tmp_path):
+    dataset = with_extra(tmp_path)
+    data, (name,) = ims.open(tmp_path), dataset.payloads
+    source = data.source("train", decode=True)
+    shard = tmp_path / name
+    data_bytes, offset = bytearray(shard.read_bytes()), data.index()["offset"][1].as_py()
+    data_bytes[offset + 50] ^= 1
+    shard.write_bytes(data_bytes)
+    assert source[0]["age"] == 1.5
+    with pytest.raises(ims.RecordError, match=f"record 1 at byte {offset}: the payload's checksum"):
+        source[1]
+    dataset.replace(name, 0, features_of(0, 0) | {"age": [1.0], "box": [1.0]})
+    with pytest.raises(ims.RecordError, match=r"record 0 at byte 0: box has 1 value, not \[2, 2\]"):
+        ims.open(tmp_path).source("train")[0]
+    dataset.replace(name, 0, features_of(0, 0, image__encoded=[b"none"]))
+    with pytest.raises(ims.RecordError, match="record 0 at byte 0: cannot identify image file"):
+        ims.open(tmp_path).source("train", features=["image/encoded"], decode=True)[0]
+
+
+def test_a_source_is_small_when_it_is_sent_and_tells_data_sets_apart(made, tmp_path):
+    source = ims.open(made).source("train")
+    sent = pickle.loads(pickle.dumps(source))
+    assert len(pickle.dumps(source._ends)) < 8 * len(source) + 300
+    assert [*sent] == [*source] and repr(sent) == repr(source)
+    assert repr(ims.open(Dataset(tmp_path, per_shard=5).directory).source("train")) != repr(source)
+
+
+@pytest.mark.process
+def test_a_source_needs_neither_tensorflow_nor_beam(made):
+    code = (
+        "import sys, imageshards as ims\n"
+        f"assert ims.open({str(made)!r}).source('train', decode=True)[17]['image'].shape\n"
+        "assert not {'tensorflow', 'keras', 'apache_beam', 'torch', 'grain'} & {*sys.modules}\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loader", "place"),
+    [("torch-spawn", "disk"), ("torch-fork", "gs"), ("grain", "s3")],
+)
+def test_loaders_of_others_give_each_record_once(loader, place, made):
+    package = loader.partition("-")[0]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"the package {package} is not installed; make torch installs it")
+    expected = ims.open(made).index("train")["key"].to_pylist()
+    if place == "disk":
+        told = run_module("tests.support.source_loaders", loader, made)
+    else:
+        with store_server(place) as server, server.environment():
+            folder = f"{server.bucket()}/pets"
+            storage.copy_folder(str(made), folder)
+            told = run_module("tests.support.source_loaders", loader, folder)
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout.splitlines()[-1])
+    assert sorted(found) == sorted(expected) and found != expected
+
+
+@pytest.mark.process
+def test_a_batch_of_a_store_is_read_in_threads(made):
+    with store_server("s3") as server, server.environment():
+        folder = f"{server.bucket()}/pets"
+        storage.copy_folder(str(made), folder)
+        source = ims.open(folder).source("train", features=["image/filename"])
+        server.clear()
+        assert source.__getitems__([3, 11, 3]) == [source[3], source[11], source[3]]
+        assert len(server.requests()) == 6  # one range for each
+    assert ims.open(made).source("train").__getitems__([3])[0]["image/width"] == 16

@@ -1,0 +1,128 @@
+"""Columns as targets: their kind by their form, and their classes by the index."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from imageshards.errors import UserError
+from imageshards.example import decode_example
+from tests.support.dataset_factory import Dataset
+from trainer.dataset.manifest import load_manifest
+from trainer.dataset.spec import DataSet, describe
+from trainer.dataset.target import with_target
+
+COLUMNS: dict[str, dict[str, Any]] = {
+    "price": {"dtype": "float32", "shape": []},
+    "one": {"dtype": "float32", "shape": [1]},
+    "colour": {"dtype": "float32", "shape": [3]},
+    "curve": {"dtype": "float32", "shape": None},
+    "grid": {"dtype": "float32", "shape": [2, 2]},
+    "year": {"dtype": "int64", "shape": []},
+    "place": {"dtype": "string", "shape": []},
+    "note": {"dtype": "string", "shape": []},
+    "parts": {"dtype": "int64", "shape": None},
+    "words": {"dtype": "string", "shape": None},
+    "many": {"dtype": "int64", "shape": None},
+    "pair": {"dtype": "int64", "shape": [2]},
+}
+# Column → kind, names of classes, shape of the values, how many outputs.
+KINDS: list[tuple[str, str, tuple[str, ...], tuple[int, ...], int]] = [
+    ("price", "values", (), (), 1),
+    ("one", "values", (), (1,), 1),
+    ("colour", "values", (), (3,), 3),
+    ("year", "class", ("-3", "9", "10"), (), 3),
+    ("place", "class", ("Brno", "Žilina"), (), 2),
+    ("image/class/text", "class", ("cat", "dog"), (), 2),
+    ("image/class/label", "class", ("cat", "dog"), (), 2),
+    ("parts", "labels", ("-7", "2", "30"), (), 3),
+    ("words", "labels", ("a", "b", "c"), (), 3),
+]
+
+
+def column_values(number: int) -> dict[str, Any]:
+    """The columns of record `number`."""
+    return {
+        "price": [number / 2], "one": [float(number)], "colour": [0.0, 1.0, number / 10],
+        "curve": [0.5] * (number % 3), "grid": [0.0] * 4, "year": [(9, 10, -3)[number % 3]],
+        "place": [("Žilina".encode(), b"Brno")[number % 2]], "note": [b"x" * (number * 30)],
+        "parts": [[], [30], [2, 30, 2], [-7]][number % 4],
+        "words": [[], [b"b", b"a"], [b"c"]][number % 3],
+        "many": [1] * (number * 5), "pair": [number, 1],
+    }  # fmt: skip
+
+
+def make_columns(folder: pathlib.Path, **shards: int) -> Dataset:
+    """A data set of cats and dogs with these columns."""
+    dataset = Dataset(folder, shards or None)
+    dataset.manifest["features"] |= COLUMNS
+    number = 0
+    for name, payloads in dataset.payloads.items():
+        for place, payload in enumerate(payloads):
+            dataset.replace(name, place, decode_example(payload) | column_values(number))
+            number += 1
+    return dataset
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory) -> DataSet:
+    """30 records whose shards are gone: the index has to do."""
+    made = make_columns(tmp_path_factory.mktemp("columns") / "set")
+    for shard in made.directory.glob("*.tfrecord"):
+        shard.unlink()
+    return load_manifest(str(made.directory))
+
+
+@pytest.mark.parametrize(("column", "kind", "classes", "shape", "outputs"), KINDS)
+def test_the_form_of_a_column_says_what_it_is(opened, column, kind, classes, shape, outputs):
+    found = with_target(opened, column)
+
+    assert (found.target, found.classes, found.target_shape) == (kind, classes, shape)
+    assert (found.num_outputs, found.label_feature) == (outputs, column)
+
+
+def test_without_a_column_it_is_the_label_of_the_data_set(opened):
+    assert with_target(opened, None) is opened
+    assert (describe(opened), describe(with_target(opened, "price"))) == ("a class", "1 number")
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("prise", "no feature 'prise' .did you mean price"),
+        ("pair", r"int64 of shape \[2\]; expected a float or a list of floats of fixed length"),
+        ("curve", "float32 of variable length; expected"),
+        ("grid", r"float32 of shape \[2, 2\]; expected"),
+        ("image/encoded", "the picture; expected .*price, one, colour, year, place, note, parts"),
+        ("note", "does not tell 21 values: it holds texts of up to 256 bytes"),
+        ("many", "does not tell 17 values: it holds .* lists of up to 64"),
+    ],
+)
+def test_a_column_that_is_no_target_is_refused(opened, column, message):
+    with pytest.raises(UserError, match=message):
+        with_target(opened, column)
+
+
+@pytest.mark.parametrize("label", ["image/class/labels", ""])
+def test_the_manifest_says_whether_records_have_a_label(tmp_path, label):
+    made = Dataset(tmp_path / "set")
+    features = made.manifest["features"]
+    del features["image/class/label"], features["image/class/text"]
+    features["price"] = COLUMNS["price"]
+    if label:
+        features |= {label: COLUMNS["parts"], "image/class/text": COLUMNS["words"]}
+    else:
+        made.manifest["classes"] = []
+    made.save()
+
+    dataset = load_manifest(str(tmp_path / "set"))
+
+    if label:
+        assert (dataset.target, dataset.label_feature) == ("labels", label)
+        assert with_target(dataset).num_outputs == 2
+    else:
+        with pytest.raises(UserError, match=r"no label of their own; expected one of price\."):
+            with_target(dataset)
+        assert with_target(dataset, "price").num_outputs == 1

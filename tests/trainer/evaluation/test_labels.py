@@ -1,0 +1,101 @@
+"""Figures of labels, of which an example may have any number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.evaluations import evaluation_of
+
+pytest.importorskip("tensorflow")
+
+from trainer.evaluation.labels import LabelsEvaluation, average_precision
+
+NAMES = ("cat", "dog", "cow")
+LABEL = [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]]
+LOGITS = [[2.0, -1, 1], [-1, 3, -2], [0, 1, -3], [1, -5, -4]]
+
+
+def by_definition(relevant: list[bool], score: list[float]) -> float:
+    """Of each relevant example the precision where the threshold is its own score; their mean."""
+    found = []
+    for own, one in zip(relevant, score, strict=True):
+        if own:
+            hits = [other for other, value in zip(relevant, score, strict=True) if value >= one]
+            found.append(sum(hits) / len(hits))
+    return sum(found) / len(found)
+
+
+# Few different scores, so that some are equal.
+ROWS = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, max_size=40)
+
+
+@given(ROWS)
+def test_average_precision_is_that_of_its_definition(rows: list[tuple[bool, int]]) -> None:
+    relevant, score = [one for one, _ in rows], [value / 3 for _, value in rows]
+    found = average_precision(np.array(relevant), np.array(score, np.float32))
+    if any(relevant):
+        assert found == pytest.approx(by_definition(relevant, score), abs=1e-12)
+    else:
+        assert np.isnan(found)
+
+
+@given(ROWS, st.randoms())
+def test_average_precision_does_not_depend_on_the_order_or_scale(
+    rows: list[tuple[bool, int]], random: Any
+) -> None:
+    shuffled = [*rows, (True, 0)]
+    random.shuffle(shuffled)
+    first, second = (
+        average_precision(np.array([a for a, _ in some]), np.array([scale * b for _, b in some]))
+        for some, scale in (([*rows, (True, 0)], 1.0), (shuffled, 0.25))
+    )
+    assert first == second and 0 < first <= 1
+
+
+def test_figures_by_hand() -> None:
+    evaluation = evaluation_of(LabelsEvaluation, LABEL, LOGITS, *NAMES)
+    # Cat: found first, and last of four. Dog: first two. No example is a cow.
+    assert evaluation.figures()["mean_average_precision"] == pytest.approx((3 / 4 + 1) / 2)
+    exact, label = np.array(LOGITS, np.float64), np.array(LABEL, np.float64)
+    losses = np.log1p(np.exp(-np.abs(exact))) + np.maximum(exact, 0) - exact * label
+    np.testing.assert_allclose(evaluation.losses, losses.mean(1), rtol=1e-6)
+    assert evaluation.figures()["loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    order, head, rows = evaluation.table()
+    assert order == "worst" and head[:4] == ("label", "examples", "predicted", "right")
+    assert [tuple(row) for row in rows] == [
+        ("cat", 2, 3, 1, 3 / 4, 1 / 2, 1 / 3),
+        ("dog", 2, 2, 2, 1, 1, 1),
+        ("cow", 0, 1, 0, None, None, 0),
+    ]
+    assert evaluation.most_wrong()[0] == np.argmax(losses.mean(1))
+    is_one, said = evaluation.described(0)
+    assert "cat" in is_one and "88.1" in is_one and said.count("(") == 2 and "cow" in said
+    assert evaluation.described(3)[0] == "without label"
+
+
+def test_labels_are_matched_by_the_models_names() -> None:
+    label = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
+    found = np.asarray(LabelsEvaluation.renumbered(label, (2, 0), 4))
+    np.testing.assert_array_equal(found, [[0, 0, 1, 0], [1, 0, 0, 0], [1, 0, 1, 0]])
+
+
+def test_without_examples_nothing_is_measured() -> None:
+    empty = evaluation_of(LabelsEvaluation, np.zeros((0, 3)), np.zeros((0, 3)), *NAMES)
+    assert all(np.isnan(value) for value in empty.figures().values())
+    assert {row[4:] for row in empty.table().rows} == {(None, None, None)}
+
+
+def test_the_most_wrong_examples_have_a_mistake_and_name_few_labels() -> None:
+    names = [f"label {k}" for k in range(9)]
+    label, logits = np.zeros((3, 9)), np.full((3, 9), -2.0)
+    label[1, 0], logits[2] = 1, np.arange(9)
+    evaluation = evaluation_of(LabelsEvaluation, label, logits, *names)
+    assert evaluation.most_wrong().tolist() == [2, 1]
+    said = evaluation.described(2)[1]
+    assert said.startswith("\u2068label 8\u2069 (99.9\u00a0%), ") and said.endswith(", …")
+    assert said.count("label") == 6

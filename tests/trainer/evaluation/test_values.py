@@ -1,0 +1,65 @@
+"""Figures of values: how far off the predicted ones are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.evaluations import evaluation_of
+
+pytest.importorskip("tensorflow")
+
+from trainer.evaluation.values import ValuesEvaluation
+
+
+def test_figures_by_hand() -> None:
+    label, predicted = [[1, 10], [2, 10], [6, 10]], [[2, 10], [2, 12], [3, 10]]
+    evaluation = evaluation_of(ValuesEvaluation, label, predicted, "box[0]", "box[1]")
+    figures = evaluation.figures()
+    # Squares: 1, 0, 9 and 0, 4, 0; the first varies by 14 / 3, the second not at all.
+    assert figures["loss"] == figures["mse"] == pytest.approx(14 / 6)
+    assert figures["rmse"] == pytest.approx((14 / 6) ** 0.5)
+    assert figures["mae"] == pytest.approx(6 / 6)
+    assert np.isnan(figures["r2"])
+    (_, *first), (name, *second) = evaluation.table().rows
+    assert first == pytest.approx([10 / 3, 4 / 3, (10 / 3) ** 0.5, 1 - 10 / 14])
+    assert name == "box[1]" and second[:3] == pytest.approx([4 / 3, 2 / 3, (4 / 3) ** 0.5])
+    assert evaluation.losses.tolist() == [0.5, 2, 4.5]
+    assert evaluation.most_wrong().tolist() == [2, 1, 0]
+    assert evaluation.described(2) == ("6, 10", "3, 10")
+
+
+def test_one_value_needs_no_axis_and_keeps_its_digits() -> None:
+    evaluation = evaluation_of(ValuesEvaluation, [250000, 0.1], [[249999.3], [-0.5]], "price")
+    assert evaluation.described(0) == ("250,000", "249,999")
+    assert evaluation.described(1) == ("0.1", "-0.5")
+
+
+NUMBERS = st.floats(-1000, 1000, width=32)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=30))
+def test_errors_do_not_depend_on_the_order_and_the_mean_explains_nothing(rows: Any) -> None:
+    true, predicted = (np.array([row[i] for row in rows], np.float32) for i in (0, 1))
+    one = evaluation_of(ValuesEvaluation, true, predicted[:, None], "x").figures()
+    other = evaluation_of(ValuesEvaluation, true[::-1], predicted[::-1, None], "x").figures()
+    assert one == pytest.approx(other, nan_ok=True)
+    assert one["mae"] <= one["rmse"] * (1 + 1e-9)
+    right = evaluation_of(ValuesEvaluation, true, true[:, None], "x").figures()
+    assert right["mae"] == 0
+    if np.ptp(true) > 1:
+        assert right["r2"] == 1
+        mean = np.full((len(true), 1), true.astype(np.float64).mean(), np.float32)
+        assert evaluation_of(ValuesEvaluation, true, mean, "x").figures()["r2"] == pytest.approx(
+            0, abs=1e-4
+        )
+
+
+def test_without_examples_nothing_is_measured() -> None:
+    empty = evaluation_of(ValuesEvaluation, np.zeros((0, 2)), np.zeros((0, 2)), "a", "b")
+    assert all(np.isnan(value) for value in empty.figures().values())
+    assert [row[0] for row in empty.table().rows] == ["a", "b"]

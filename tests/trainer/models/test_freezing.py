@@ -1,0 +1,90 @@
+"""Layers that are frozen until an epoch begins: what changes, and with which rates."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from tests.support import replica_run
+from tests.support.replica_run import BATCH_SIZE, CONFIGS, batch, start, train
+from trainer.dataset.spec import ImageSpec, ModelInputs
+
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+from trainer.models import model, optimizer  # noqa: E402
+from trainer.models.freezing import Frozen  # noqa: E402
+from trainer.training.callbacks import last_learning_rate  # noqa: E402
+
+HERE = tf.distribute.get_strategy()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*replica_run.OPTIMIZERS, "float16", "several"])
+def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(name: str) -> None:
+    several = dataclasses.replace(CONFIGS["adamw"], accumulate_steps=2)
+    config = CONFIGS.get(name, several)
+    network = start(HERE, config)
+    state = [variable.path for variable in model.state_variables(network)]
+    frozen = Frozen(network, "all", 2, begin=2)
+    *body, head = [layer for layer in network.layers if layer.weights]
+
+    def changed() -> list[bool]:
+        """Of each layer in two steps, statistics included."""
+        before = [layer.get_weights() for layer in (*body, head)]
+        train(HERE, network, [batch(0), batch(1)])
+        after = [layer.get_weights() for layer in (*body, head)]
+        return [
+            any(not np.array_equal(a, b) for a, b in zip(*pair, strict=True))
+            for pair in zip(before, after, strict=True)
+        ]
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        assert not frozen.begin_epoch(0) and not frozen.begin_epoch(1)
+        assert changed() == [False] * len(body) + [True]
+        weights = [layer.get_weights() for layer in body]
+        with optimizer.averaged_weights(network):  # of those that are frozen the average is theirs
+            for layer, values in zip(body, weights, strict=True):
+                for one, other in zip(layer.get_weights(), values, strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-6)
+        assert frozen.begin_epoch(2) and not frozen.begin_epoch(3)
+        inner = optimizer.without_loss_scale(network.optimizer)
+        assert not any(np.any(variable.numpy()) for variable in inner.variables)
+        assert all(changed())
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert [variable.path for variable in model.state_variables(network)] == state
+    # The step before, or with accumulated batches the last of its two, of an epoch from step 2 on.
+    rates = optimizer.make_schedule(config, BATCH_SIZE, replica_run.TOTAL_STEPS)
+    assert last_learning_rate(network.optimizer) == pytest.approx(0.1 * float(rates(2 + 1)))
+
+
+def test_a_run_that_resumes_behind_the_epoch_keeps_what_the_optimizer_remembers() -> None:
+    network = start(HERE, CONFIGS["plain"])
+    frozen = Frozen(network, "all", 2, begin=2)
+    network.optimizer.iterations.assign(3)
+    assert frozen.begin_epoch(3)
+    assert int(network.optimizer.iterations.numpy()) == 3
+
+
+def test_layers_are_counted_as_kerass_own_lists_have_them_and_those_behind_are_new() -> None:
+    rgb = ImageSpec((32, 32), False, 3, (0.5,) * 3, (0.25,) * 3)
+    network = model.build_model("MobileNet", ModelInputs((32, 32), rgb), 3)
+    network.compile("sgd")
+    (body,) = [layer for layer in network.layers if isinstance(layer, keras.Model)]
+    Frozen(network, 10, None)
+    assert [layer.trainable for layer in body.layers] == [False] * 10 + [True] * (
+        len(body.layers) - 10
+    )
+    with pytest.raises(UserError, match=r"--freeze received 200; expected at most \d\d, the lay"):
+        Frozen(network, 200, None)
+    behind = keras.layers.Dense(4)(network.output)
+    network = keras.Model(network.input, keras.layers.Dense(2)(behind))
+    network.compile("sgd")
+    Frozen(network, "all", None)
+    trained = [v.path.split("/")[0] for v in network.trainable_variables]
+    assert len(trained) == 4 and all(name.startswith("dense") for name in trained)

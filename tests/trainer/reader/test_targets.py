@@ -1,0 +1,186 @@
+"""Labels and weights of batches: what each record says, read alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imageshards as ims
+from imageshards.errors import UserError
+from imageshards.example import decode_example, encode_example
+from imageshards.tfrecord import read_records, write_records
+from tests.support.target_sets import CHANNELS, WORDS, make_targets, read_columns
+from trainer.dataset.subset import class_ids
+
+pytest.importorskip("tensorflow")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> pathlib.Path:
+    """24 records to train on, 10 to validate."""
+    return make_targets(tmp_path_factory.mktemp("targets") / "set", {"train": 3, "validation": 1})
+
+
+def hot(present: Any, names: tuple[Any, ...]) -> list[float]:
+    return [float(name in present) for name in names]
+
+
+# Column → what the label of a record is, of its features.
+LABELS = {
+    "bright": lambda r: r["bright"][0],
+    "one": lambda r: r["one"],
+    "rgb": lambda r: r["rgb"],
+    "shade": lambda r: [-5, 9, 10].index(r["shade"][0]),
+    "name": lambda r: [b"dark", b"grey", b"light"].index(r["name"][0]),
+    "channels": lambda r: hot(r["channels"], CHANNELS),
+    "words": lambda r: hot([word.decode() for word in r["words"]], WORDS),
+}
+
+
+@pytest.mark.parametrize("column", LABELS)
+def test_batches_have_what_each_record_says_and_nothing_for_a_broken_one(made, column):
+    records = {split: read_columns(made, split) for split in ("train", "validation")}
+    data = ims.open(made)
+    train = data.train(batch_size=8, target=column, sample_weight="weight", augment="none")
+    subset = dataclasses.replace(train.subset, broken=frozenset({3}))
+    for batch in dataclasses.replace(train, subset=subset).batches().take(3).as_numpy_iterator():
+        for label, weight, number in zip(
+            batch["label"], batch["weight"], batch["record"], strict=True
+        ):
+            record = records["train"][number]
+            expected = np.asarray(LABELS[column](record)) * (number != 3)
+            np.testing.assert_array_equal(label, expected.astype(label.dtype))
+            assert weight == record["weight"][0] * (number != 3)
+    given = [(y, w) for _, y, w in data.evaluation(batch_size=3, target=column).as_numpy()]
+    expected = np.array([LABELS[column](record) for record in records["validation"]])
+    found = np.concatenate([y for y, _ in given])
+    np.testing.assert_array_equal(found, expected.astype(found.dtype))
+    assert {w for _, ws in given for w in ws} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("target", "augment_on"), [("words", "host"), ("words", "device"), ("rgb", "host")]
+)
+def test_labels_are_mixed_like_classes_and_values_are_not(made, target, augment_on):
+    data = ims.open(made)
+
+    def labels(augment: str) -> Any:
+        train = data.train(batch_size=24, target=target, augment=augment, augment_on=augment_on)
+        (_, found, _), spec = next(train.as_numpy()), train.element_spec[1]
+        assert (found.shape, found.dtype) == (tuple(spec.shape), spec.dtype.as_numpy_dtype)
+        return found
+
+    mixed, own = labels("strong"), labels("none")
+    if target == "rgb":
+        np.testing.assert_array_equal(mixed, own)
+        return
+    partner = own.reshape(-1, 2, 3)[:, ::-1].reshape(-1, 3)
+    assert not np.array_equal(mixed, own)
+    assert np.all(mixed >= np.minimum(own, partner)) and np.all(mixed <= np.maximum(own, partner))
+
+
+def test_some_labels_are_chosen_with_the_records_that_have_one_of_them(made):
+    data = ims.open(made)
+    train = data.train(batch_size=4, target="words", classes=["red", "blue"], augment="none")
+    expected = [
+        hot([word.decode() for word in record["words"]], ("red", "blue"))
+        for record in read_columns(made, "train")
+    ]
+    wanted = {i for i, label in enumerate(expected) if any(label)}
+    assert train.num_records == len(wanted) < 24
+    assert train.subset.class_counts == tuple(np.sum(expected, 0, int))
+    seen = set()
+    for batch in train.batches().take(len(wanted) // 4).as_numpy_iterator():
+        for label, number in zip(batch["label"], batch["record"], strict=True):
+            assert label.tolist() == expected[number]
+            seen.add(int(number))
+    assert seen <= wanted and train.class_weight is None
+    others = data.train(batch_size=4, target="words", where=["bright>0.5"])
+    bright = [record["bright"][0] > 0.5 for record in read_columns(made, "train")]
+    assert others.num_records == sum(bright)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"target": "gap"}, "target received 'gap', which is nan in record 4 of the split train; "),
+        ({"target": "rgb", "classes": ["a"]}, "classes received a, but .* rgb is 3 numbers"),
+        ({"target": "rgb", "balance": "weights"}, "balance received 'weights', but .* 3 numbers"),
+        ({"target": "words", "balance": "sampling"}, "words is any number of labels"),
+        ({"target": "hole"}, "is 1,nan in .*: leave others out by where on another column"),
+        ({"sample_weight": "gap"}, "sample_weight received 'gap', which is nan in record 4"),
+        ({"sample_weight": "rgb"}, r"is float32 of shape \[3\]; expected a single number"),
+        ({"sample_weight": "wait"}, "no feature 'wait'"),
+        ({"target": "shade", "inputs": ["image", "shade"]}, "shade is the label"),
+    ],
+)
+def test_what_fits_no_target_is_refused_before_anything_is_read(made, asked, message):
+    with pytest.raises(UserError, match=message):
+        ims.open(made).train(batch_size=4, **asked)
+
+
+def test_numbers_count_only_where_records_are_read(made):
+    train = ims.open(made).train(batch_size=4, target="gap", where=["gap>=-1e30"])
+    assert train.num_records == 23
+
+
+@pytest.mark.parametrize(
+    ("column", "changed", "reason"),
+    [
+        ("bright", [0.5], ""),
+        ("bright", [], "it has no feature bright with 1 number"),
+        ("rgb", [0.5, 1.0], "it has no feature rgb with 3 numbers"),
+        ("rgb", [0.5, float("nan"), 1.0], "its rgb is nan, expected a number"),
+        ("bright", [float("inf")], "its bright is inf, expected a number"),
+        ("shade", [7], "its shade is '7', which is no class"),
+        ("words", [], ""),
+        ("words", [b"red", b"pink"], "its words is 'pink', which is no class"),
+    ],
+)
+def test_a_record_whose_target_is_none_is_named_with_the_reason(made, column, changed, reason):
+    from trainer.reader.find_broken import make_check
+
+    record = {**read_columns(made, "train")[0], column: changed}
+    dataset = ims.open(made).train(batch_size=4, target=column).subset.dataset
+    assert make_check(dataset, {})([encode_example(record)]) == [reason]
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"), [([0.0], ""), ([-1.0], "-1.0"), ([float("nan")], "nan"), ([], "missing")]
+)
+def test_a_record_whose_weight_is_none_is_named_with_the_reason(made, weights, said):
+    from trainer.reader.find_broken import make_check
+
+    record = {**read_columns(made, "train")[0], "weight": weights}
+    train = ims.open(made).train(batch_size=4, target="words", sample_weight="weight")
+    expected = said and f"its weight weight is {said}, expected a number of at least 0"
+    assert make_check(train.subset.dataset, {})([encode_example(record)]) == [expected]
+
+
+def test_a_cache_of_pixels_knows_nothing_of_targets(made, tmp_path):
+    folder = shutil.copytree(made, tmp_path / "set")
+    (path, *_) = sorted(folder.glob("train*"))
+    rows = [dict(decode_example(record.payload)) for record in read_records(str(path))]
+    rows[1]["image/encoded"] = [b"no picture"]
+    del rows[2]["bright"]
+    write_records(str(path), map(encode_example, rows))
+    cache: Any = {"cache": "pixels", "cache_folder": str(tmp_path / "cache"), "augment": "none"}
+    for target, broken in (("bright", {1, 2}), ("words", {1})):
+        train = ims.open(folder, skip_broken=9).train(batch_size=24, target=target, **cache)
+        masked = dataclasses.replace(train.subset, broken=frozenset(broken))
+        (batch,) = dataclasses.replace(train, subset=masked).batches().take(1)
+        assert int(np.sum(batch["weight"])) == 24 - len(broken)
+
+
+def test_values_of_a_column_that_a_model_does_not_know_are_left_out_by_classes(made):
+    subset = ims.open(made).train(batch_size=4, target="shade").subset
+    with pytest.raises(
+        UserError,
+        match="does not know; expected some of -5, 9: leave them out by --classes",
+    ):
+        class_ids(subset, ("-5", "9"))

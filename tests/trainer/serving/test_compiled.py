@@ -1,0 +1,63 @@
+"""Compiled models as ones of ours: logits or values, whatever their last activation was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from tests.support.served_models import SIZE, card, values_card
+
+tf = pytest.importorskip("tensorflow")
+
+import keras  # noqa: E402
+
+from trainer.serving.compiled import as_ours  # noqa: E402
+
+CLASS, LABELS, VALUES = card(), card(target={"target": "labels"}), values_card("box", 2)
+
+
+def compiled(loss: Any, activation: str | None = None, outputs: int = 2) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    image = keras.Input((*SIZE, 3), dtype="uint8", name="image")
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(image))
+    model = keras.Model(image, keras.layers.Dense(outputs, activation=activation)(x))
+    model.compile("sgd", loss)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("of", "loss", "activation", "inverse"),
+    [
+        (CLASS, "sparse_categorical_crossentropy", "softmax", tf.nn.softmax),
+        (LABELS, "binary_crossentropy", "sigmoid", tf.sigmoid),
+        (LABELS, keras.losses.BinaryCrossentropy(from_logits=True), None, tf.identity),
+        (LABELS, keras.losses.BinaryFocalCrossentropy(), "sigmoid", tf.sigmoid),
+        (VALUES, "huber", None, tf.identity),
+        (VALUES, "mse", "sigmoid", tf.identity),
+    ],
+)
+def test_outputs_become_logits_or_stay_values(
+    of: Any, loss: Any, activation: str | None, inverse: Any
+) -> None:
+    model = compiled(loss, activation)
+    pictures = np.random.default_rng(0).integers(0, 256, (3, *SIZE, 3), np.uint8)
+    found = inverse(as_ours(model, of, "m.keras")(pictures))
+    np.testing.assert_allclose(found, model(pictures), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("of", "loss", "outputs", "message"),
+    [
+        (LABELS, "mse", 2, "any number of labels; expected 2 outputs and a loss of binary_cross"),
+        (CLASS, "binary_crossentropy", 2, "a class; expected 2 outputs and a loss of sparse"),
+        (VALUES, "mse", 3, "2 numbers; expected 2 outputs: use imageshards evaluate"),
+    ],
+)
+def test_a_model_that_does_not_say_that_it_finds_the_target_is_refused(
+    of: Any, loss: str, outputs: int, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        as_ours(compiled(loss, None, outputs), of, "m.keras")

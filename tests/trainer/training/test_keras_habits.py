@@ -1,0 +1,353 @@
+"""What Keras's callbacks and arguments do in `Model.fit` they do in `ims.fit`, on the same batches.
+
+The ideas are those of Keras's own tests of its callbacks.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imageshards as ims
+from imageshards.errors import UserError
+from tests.support.trainer_data import make_data_set, rewrite_shard
+
+tf = pytest.importorskip("tensorflow")
+
+import keras  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+EPOCHS, STEPS = 4, 4
+
+
+@pytest.fixture(scope="module")
+def data(shapes: pathlib.Path) -> Any:
+    return ims.open(shapes)
+
+
+@pytest.fixture(scope="module")
+def train(data: Any) -> Any:
+    return data.train(batch_size=8, augment="none")
+
+
+class Counts(keras.layers.Layer):
+    """Counts its calls in training, as the canary of Keras's tests of BackupAndRestore."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, dtype="int32")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.calls.assign_add(1)
+        return x
+
+
+def compiled(optimizer: Any = None, **options: Any) -> keras.Model:
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), Counts()]
+    layers += [keras.layers.Dropout(0.2), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((12, 12, 3)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    options = {"jit_compile": False, "weighted_metrics": ["accuracy"]} | options
+    model.compile(optimizer or keras.optimizers.SGD(0.05), loss, **options)
+    return model
+
+
+def _names(callback: Any) -> list[str]:
+    return sorted(path.name for path in pathlib.Path(callback.filepath).parent.iterdir())
+
+
+def _rows(callback: Any) -> tuple[list[str], list[float]]:
+    head, *rows = csv.reader(pathlib.Path(callback.filename).read_text().splitlines())
+    return head, [round(float(value), 3) for row in rows for value in row]
+
+
+def _events(callback: Any) -> list[tuple[str, str, int]]:
+    """(folder, tag, step) of every figure in event files, in the order written."""
+    found = []
+    for path in sorted(pathlib.Path(callback.log_dir).rglob("events.*.v2")):
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            event = tf.compat.v1.Event.FromString(record)
+            found += [(path.parent.name, one.tag, event.step) for one in event.summary.value]
+    return found
+
+
+def _attributes(*names: str) -> Callable[[Any], Any]:
+    return lambda callback: [getattr(callback, name) for name in names]
+
+
+def _saver(folder: pathlib.Path, name: str, **options: Any) -> keras.callbacks.Callback:
+    path = folder / f"{name}.weights.h5"
+    return keras.callbacks.ModelCheckpoint(path, save_weights_only=True, **options)
+
+
+# Callbacks that do not meet, made for a folder, and what is seen of each afterwards.
+CASES: dict[str, Callable[[pathlib.Path], list[tuple[Any, Callable[[Any], Any]]]]] = {
+    "EarlyStopping": lambda folder: [
+        (
+            keras.callbacks.EarlyStopping(
+                "loss", mode="max", patience=1, restore_best_weights=True, start_from_epoch=1
+            ),
+            _attributes("stopped_epoch", "best_epoch", "wait"),
+        )
+    ],
+    "ReduceLROnPlateau, ModelCheckpoint, TensorBoard": lambda folder: [
+        (
+            keras.callbacks.ReduceLROnPlateau(
+                "val_loss", factor=0.5, patience=1, min_delta=9.0, cooldown=1
+            ),
+            _attributes("wait", "cooldown_counter"),
+        ),
+        (_saver(folder / "best", "{epoch}-{val_loss:.3f}", save_best_only=True), _names),
+        (_saver(folder / "steps", "{epoch}-{batch}", save_freq=3), _names),
+        (
+            keras.callbacks.TensorBoard(folder / "events", update_freq=2, write_graph=False),
+            _events,
+        ),
+    ],
+    "steps_per_execution, ModelCheckpoint": lambda folder: [
+        (_saver(folder / "steps", "{epoch}-{batch}", save_freq=3), _names)
+    ],
+    "LearningRateScheduler, CSVLogger": lambda folder: [
+        (keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / (1 + epoch)), id),
+        (keras.callbacks.CSVLogger(folder / "log.csv"), _rows),
+    ],
+    "TerminateOnNaN": lambda folder: [
+        (keras.callbacks.TerminateOnNaN(), lambda one: int(one.model.optimizer.iterations))
+    ],
+    "SwapEMAWeights": lambda folder: [
+        (keras.callbacks.SwapEMAWeights(swap_on_epoch=True), _attributes("_ema_weights_in_model"))
+    ],
+}
+
+
+def _model_for(case: str) -> keras.Model:
+    if case == "TerminateOnNaN":
+        return compiled(keras.optimizers.SGD(1e30))
+    if case == "SwapEMAWeights":
+        return compiled(keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.6))
+    return compiled(steps_per_execution=2 if case.startswith("steps_per_execution") else 1)
+
+
+@pytest.fixture(scope="module")
+def batches(data: Any, train: Any) -> tuple[Any, Any]:
+    """The same for Keras: to train on, without end, and to validate."""
+    stacked = zip(*itertools.islice(train.as_numpy(), EPOCHS * STEPS), strict=False)
+    endless = tf.data.Dataset.from_tensor_slices(tuple(map(np.stack, stacked))).repeat()
+    # Five batches, of which none is filled up.
+    return endless, data.evaluation(batch_size=1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_callback_does_what_it_does_in_keras_fit(
+    train: Any, batches: Any, tmp_path: pathlib.Path, case: str
+) -> None:
+    found = []
+    for is_ours in (True, False):
+        folder = tmp_path / ("ours" if is_ours else "theirs")
+        for name in ("best", "steps", "events"):
+            (folder / name).mkdir(parents=True)
+        model, made = _model_for(case), CASES[case](folder)
+        options: dict[str, Any] = {"steps_per_epoch": STEPS, "epochs": EPOCHS, "verbose": 0}
+        options |= {"callbacks": [callback for callback, _ in made]}
+        if is_ours:
+            history = ims.fit(model, train, validation_data=batches[1], **options)
+        else:
+            options["validation_data"] = batches[1].dataset()
+            history = model.fit(batches[0], **options)
+        seen = [look(callback) for callback, look in made if look is not id]
+        found.append((history, seen, model.get_weights()))
+    (ours, seen, weights), (theirs, expected, of_keras) = found
+    assert ours.epoch == theirs.epoch and list(ours.history) == list(theirs.history)
+    for figure, values in theirs.history.items():
+        assert ours.history[figure] == pytest.approx(values, rel=1e-4, nan_ok=True), figure
+    assert seen == expected
+    for mine, other in zip(weights, of_keras, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_epochs_are_numbered_and_validated_as_keras_does(train: Any, batches: Any) -> None:
+    endless, validation = batches
+    options: dict[str, Any] = {"steps_per_epoch": 2, "validation_freq": [1, 4], "verbose": 0}
+    options |= {"initial_epoch": 1, "epochs": 5}
+    model, other = compiled(), compiled()
+    ours = ims.fit(
+        model, train, validation_data=validation, **options | {"validation_freq": (1, 4)}
+    )
+    # The stream goes on where the first epoch would have left it.
+    theirs = other.fit(endless.skip(2), validation_data=validation.dataset(), **options)
+    assert ours.epoch == theirs.epoch == [1, 2, 3, 4]
+    assert len(ours.history["val_loss"]) == 1
+    for figure, values in theirs.history.items():
+        assert ours.history[figure] == pytest.approx(values, rel=1e-4), figure
+
+
+def hot(images: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
+    """A mixed label, whose largest share is that of its class."""
+    return images, 0.1 + 0.6 * tf.one_hot(labels, 3)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_class_weight_weighs_as_keras_does(data: Any, mixed: bool) -> None:
+    train = data.train(batch_size=8, augment=hot if mixed else "none")
+    options: dict[str, Any] = {"steps_per_epoch": 3, "verbose": 0}
+    options["class_weight"] = {0: 0.0, 1: 0.5, 2: 3.0}
+    ours, theirs = compiled(), compiled()
+    if mixed:
+        loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+        for model in (ours, theirs):
+            model.compile("sgd", loss, weighted_metrics=["accuracy"], jit_compile=False)
+    found = ims.fit(ours, train, **options)
+    expected = theirs.fit(train.dataset().map(lambda x, label, weight: (x, label)), **options)
+    assert found.history["loss"] == pytest.approx(expected.history["loss"], rel=1e-4)
+    for mine, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
+
+
+class Killed(keras.callbacks.Callback):
+    """As a kill after so many steps."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if int(self.model.optimizer.iterations) >= self._after:
+            raise RuntimeError("killed")
+
+
+@pytest.mark.parametrize(("size", "after"), [(1, 12), (2, 6)])
+def test_a_layer_counts_fifteen_steps_after_a_kill(
+    train: Any, undisturbed: Any, tmp_path: pathlib.Path, size: int, after: int
+) -> None:
+    options: dict[str, Any] = {"steps_per_epoch": 5, "epochs": 3, "verbose": 0}
+    options |= {"checkpoint_dir": tmp_path, "checkpoint_steps": 1}
+    with pytest.raises(RuntimeError, match="killed"):
+        ims.fit(compiled(), train, callbacks=[Killed(after)], **options)
+    model = compiled(steps_per_execution=size)
+    _check_equal(model, ims.fit(model, train, **options), undisturbed)
+    for change, sentence in (
+        ({"steps_per_epoch": 4}, "steps_per_epoch received 4, but the run in .* with 5"),
+        ({"class_weight": {0: 1, 1: 1, 2: 2}}, "class_weight received 1.0,1.0,2.0, but"),
+        (
+            {"initial_epoch": 4, "epochs": 5},
+            "initial_epoch received 4, but .* 3 epochs; leave it out",
+        ),
+    ):
+        with pytest.raises(UserError, match=f"^{sentence}"):
+            ims.fit(model, train, **options | change)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(train: Any) -> tuple[keras.Model, Any]:
+    """Three epochs of five steps, one by one."""
+    model = compiled()
+    return model, ims.fit(model, train, steps_per_epoch=5, epochs=3, verbose=0)
+
+
+def _check_equal(model: keras.Model, history: Any, undisturbed: Any) -> None:
+    whole, expected = undisturbed
+    assert int(model.layers[2].calls) == int(whole.layers[2].calls) == 15
+    assert (history.epoch, history.history) == (expected.epoch, expected.history)
+    for mine, other in zip(model.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+class Numbers(keras.callbacks.Callback):
+    """Those that hooks of batches are called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[int] = []
+        self.ended: list[int] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.begun.append(batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.ended.append(batch)
+
+
+@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}])
+def test_several_steps_of_one_call_are_those_taken_one_by_one(
+    train: Any, undisturbed: Any, tmp_path: pathlib.Path, options: dict[str, Any]
+) -> None:
+    model, numbers, waiting = compiled(steps_per_execution=3, **options), Numbers(), None
+    waiting, metrics = ims.WaitingTime(8), ims.MetricsFile(tmp_path / "metrics.jsonl")
+    callbacks = [numbers, metrics, waiting]
+    lengths: dict[str, Any] = {
+        "steps_per_epoch": 5,
+        "epochs": 3,
+        "checkpoint_steps": 4,
+        "keep_checkpoints": 9,
+    }
+    history = ims.fit(
+        model, train, callbacks=callbacks, checkpoint_dir=tmp_path / "run", verbose=0, **lengths
+    )
+    # The last call of an epoch is a shorter one; checkpoints follow the first call that reaches
+    # a multiple of four, and the end of an epoch.
+    assert numbers.begun == [0, 3] * 3 and numbers.ended == [2, 4] * 3
+    saved = sorted(int(path.name[5:13]) for path in (tmp_path / "run/checkpoints").glob("*.npz"))
+    assert saved == [5, 8, 10, 13, 15]
+    assert [record["step"] for record in metrics.history] == [5, 10, 15]
+    assert "wait_fraction" not in history.history
+    # All but the first call, which traces.
+    assert (waiting.images, history.history.pop("images_per_second")[0] > 0) == (5 * 8, True)
+    if not options:
+        _check_equal(model, history, undisturbed)
+
+
+def test_broken_records_within_a_call_are_left_out_as_they_are_one_by_one(
+    tmp_path: pathlib.Path,
+) -> None:
+    folder = make_data_set(tmp_path / "d", {"train": 22}, num_shards=1, size_px=((12, 12),))
+    file = folder / "train-00000-of-00001.tfrecord"
+    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
+    for number in (3, 15):
+        records[number] = b"\xff"
+    rewrite_shard(folder, file.name, records)
+    broken = ims.open(folder, skip_broken=2).train(batch_size=8, augment="none")
+    found = []
+    for size in (1, 4):
+        model, run = compiled(steps_per_execution=size), tmp_path / f"run{size}"
+        history = ims.fit(
+            model, broken, steps_per_epoch=4, epochs=2, checkpoint_dir=run, verbose=0
+        ).history
+        listed = (run / "broken.json").read_text()
+        found.append((history, listed, [w.tolist() for w in model.get_weights()]))
+    assert found[0] == found[1]
+    assert found[0][1].count('"reason"') == 2
+    with pytest.raises(UserError, match="which is broken at .* record"):
+        refusing = ims.open(folder).train(batch_size=8, augment="none")
+        ims.fit(compiled(steps_per_execution=4), refusing, epochs=2, verbose=0)
+
+
+class Refuses(keras.layers.Layer):
+    """Fails in the third step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, dtype="int32")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_less(self.calls.value, 2)]):
+            self.calls.assign_add(1)
+            return tf.identity(x)
+
+
+def test_what_fails_within_a_step_is_no_broken_record(train: Any) -> None:
+    layers = [keras.layers.Rescaling(1 / 255), Refuses(), keras.layers.Flatten()]
+    model = keras.Sequential([keras.Input((12, 12, 3)), *layers, keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, steps_per_execution=4, jit_compile=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="assert"):
+        ims.fit(model, train, steps_per_epoch=4, verbose=0)
+    assert int(model.layers[1].calls) == 2

@@ -1,0 +1,106 @@
+"""The records of a split by their numbers, for loaders of others; loads neither TensorFlow nor
+Beam."""
+
+from __future__ import annotations
+
+import io
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from PIL import Image
+
+from imageshards import storage, tfrecord
+from imageshards.errors import UserError
+from imageshards.example import Values, decode_record
+from imageshards.text import counted
+from trainer.dataset.filters import unknown_feature
+from trainer.dataset.pieces import record_sizes
+from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec, Split
+
+_DTYPES: dict[str, Any] = {"int64": np.int64, "float32": np.float32, "string": np.object_}
+
+
+class RecordSource:
+    """A sequence of records, made by `Data.source`: what PyTorch calls a map-style data set, and
+    grain a `RandomAccessDataSource`.
+
+    Each record is read from its shard by one range of bytes, and its checksums are looked at.
+    Between two reads nothing is open: a source may be used by many threads, forked, pickled and
+    sent to other processes. It holds 8 bytes for each record.
+    """
+
+    def __init__(
+        self,
+        dataset: DataSet,
+        split: Split,
+        features: Sequence[str] | None = None,
+        decode: bool = False,
+    ) -> None:
+        names = tuple(dataset.features) if features is None else features
+        for name in names:
+            if name not in dataset.features:
+                raise UserError(
+                    f"features received {name!r}; {unknown_feature(name, dataset.features)}."
+                )
+        self._features = {name: dataset.features[name] for name in names}
+        self._decoded = dataset.image_feature if decode else None
+        self._mode = "RGB" if dataset.image.channels == 3 else "L"
+        self._paths = [shard.path for shard in split.shards]
+        sizes = record_sizes(dataset, split)
+        # Number of each shard's first record; where each record ends in its shard.
+        self._firsts = np.cumsum([0, *map(len, sizes)])
+        self._ends = np.concatenate([np.zeros(0, np.int64), *map(np.cumsum, sizes)])
+        # grain keeps it in its checkpoints, and compares it.
+        self._told = f"<imageshards {dataset.data!r} {split.name}: {counted(len(self), 'record')}"
+        self._told += f", {dataset.fingerprint[:16]}>"
+
+    def __repr__(self) -> str:
+        return self._told
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        """The features of a record by name: see `Data.source`.
+
+        Raises:
+            IndexError: It is none of 0 to before `len`.
+            RecordError: The record is damaged, or has not the form that its manifest says.
+            OSError: Its shard cannot be read.
+        """
+        number = operator.index(index)
+        if not 0 <= number < len(self):
+            raise IndexError(f"index received {number}; expected 0 to {len(self) - 1}")
+        shard = int(np.searchsorted(self._firsts, number, "right")) - 1
+        first, path = int(self._firsts[shard]), self._paths[shard]
+        begin = int(self._ends[number - 1]) if number > first else 0
+        record = tfrecord.read_record(path, number - first, begin, int(self._ends[number]))
+        found = decode_record(path, record, self._features)
+        try:
+            return dict(self._value(name, found.get(name, ())) for name in self._features)
+        except (ValueError, OSError) as e:
+            raise tfrecord.RecordError(path, record.number, begin, str(e)) from e
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
+        """Several records at once, as PyTorch asks for a batch: from a store in threads."""
+        if all(map(storage.is_local, self._paths)):
+            return [self[index] for index in indices]
+        return list(storage.map_concurrently(self.__getitem__, indices))
+
+    def _value(self, name: str, values: Values) -> tuple[str, Any]:
+        """Name and value of a feature, as they are given out; raises ValueError, OSError."""
+        if name == self._decoded:
+            (encoded,) = values
+            with Image.open(io.BytesIO(encoded)) as image:  # type: ignore[arg-type]
+                pixels = np.array(image.convert(self._mode))
+            return IMAGE_INPUT, np.atleast_3d(pixels)
+        spec: FeatureSpec = self._features[name]
+        if spec.shape is not None and len(values) != np.prod(spec.shape, dtype=int):
+            raise ValueError(f"{name} has {counted(len(values), 'value')}, not {list(spec.shape)}")
+        array = np.array(values, _DTYPES[spec.dtype])
+        return name, array[0] if spec.shape == () else array.reshape(spec.shape or -1)

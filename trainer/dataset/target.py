@@ -1,0 +1,164 @@
+"""What a model is to find: the data set's own label, or a column (`--target`), and its kind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from imageshards.errors import UserError
+from imageshards.index import MAX_LIST_VALUES, MAX_TEXT_BYTES, read_index
+from imageshards.manifest import load_manifest
+from imageshards.text import counted
+from trainer.dataset.filters import unknown_feature
+from trainer.dataset.index import columns_of
+from trainer.dataset.spec import DataSet, FeatureSpec, ModelCard, Split, describe
+
+
+def target_kind(spec: FeatureSpec) -> str | None:
+    """What a column of this form is as a target, one of `TARGETS`; None where it can be none.
+
+    Numbers with a fraction are values, one or k of them; a whole number or a text is a class, and
+    a list of them, of any length, labels.
+    """
+    if spec.dtype == "float32":
+        is_vector = spec.shape is not None and len(spec.shape) <= 1 and 0 not in spec.shape
+        return "values" if is_vector else None
+    if spec.shape is None:
+        return "labels"
+    return None if spec.shape else "class"
+
+
+def with_target(dataset: DataSet, column: str | None = None) -> DataSet:
+    """The data set with another column of its records as the label.
+
+    The classes of a column, and the labels, are its distinct values in all splits: in their order,
+    by name. They are read from the index, no record is.
+
+    Args:
+        dataset: As `open_dataset` gives it, also of a mix.
+        column: Name of a feature; None for the data set's own label.
+
+    Raises:
+        UserError: There is no such column, it cannot be a target, or the data set has no label of
+            its own; or the index does not tell the column's values.
+    """
+    if column is None and not dataset.label_feature:
+        raise UserError(
+            f"⟦--target⟧ received no column, but the records of {dataset.data!r} have no label of "
+            f"their own; expected one of {_possible(dataset)}."
+        )
+    if column is None:
+        return dataset
+    if column == dataset.label_feature:
+        return dataclasses.replace(dataset, column=column)
+    kind = _checked_kind(dataset, str(column))
+    names = None if kind == "values" else _distinct(dataset, str(column))
+    return _relabelled(dataset, str(column), kind, names)
+
+
+def with_target_of(dataset: DataSet, card: ModelCard) -> DataSet:
+    """The data set with what a trained model finds as the label.
+
+    Raises:
+        UserError: As `with_target`; or the column is of another kind here, or has other values.
+    """
+    found = with_target(dataset, card.column)
+    if (found.target, found.target_shape) == (card.target, card.target_shape):
+        return found
+    raise UserError(
+        f"⟦--data⟧ received {dataset.data!r}, where {found.label_feature} is "
+        f"{describe(found)}; expected {describe(card)}, which "
+        "the model finds."
+    )
+
+
+def _checked_kind(dataset: DataSet, column: str) -> str:
+    received = f"⟦--target⟧ received {column!r}"
+    if column not in dataset.features:
+        raise UserError(f"{received}; {unknown_feature(column, dataset.features)}.")
+    spec = dataset.features[column]
+    kind = target_kind(spec) if column != dataset.image_feature else None
+    if kind is None:
+        form = "variable length" if spec.shape is None else f"shape {list(spec.shape)}"
+        what = "the picture" if column == dataset.image_feature else f"{spec.dtype} of {form}"
+        raise UserError(
+            f"{received}, which is {what}; expected a float or a list of floats of fixed length "
+            "(values), a whole number or a text (a class), or a list of these of variable length "
+            f"(labels): one of {_possible(dataset)}."
+        )
+    return kind
+
+
+def _possible(dataset: DataSet) -> str:
+    """The columns that can be a target, for people."""
+    names = [
+        name
+        for name, spec in dataset.features.items()
+        if target_kind(spec) and not name.startswith("image/")
+    ]
+    return ", ".join(names) or "its columns, of which it has none: build it again with some"
+
+
+def _distinct(dataset: DataSet, column: str) -> tuple[Any, ...]:
+    """The values that a column has in the index, each once, in rising order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: set[Any] = set()
+    for part in dataset.parts or (dataset,):
+        manifest = load_manifest(part.data, "⟦--data⟧", adopted=True)
+        name = columns_of(part, manifest).get(column)
+        table = read_index(part.data, manifest, None, [name] if name else [], "⟦--data⟧")
+        values = table[name].combine_chunks() if name else pa.nulls(table.num_rows)
+        unknown = values.null_count
+        if pa.types.is_list(values.type):
+            values = pc.list_flatten(values)
+            unknown += values.null_count
+        if unknown:
+            raise UserError(
+                f"⟦--target⟧ received {column!r}, of which the index of {part.data!r} does not "
+                f"tell {counted(unknown, 'value')}: it holds texts of up to {MAX_TEXT_BYTES} bytes "
+                f"and lists of up to {MAX_LIST_VALUES}; expected a column that it tells of every "
+                "record: build the data set again where an older imageshards built it."
+            )
+        found |= {*pc.unique(values).to_pylist()}
+    return tuple(sorted(found))
+
+
+def _relabelled(dataset: DataSet, column: str, kind: str, values: Sequence[Any] | None) -> DataSet:
+    return dataclasses.replace(
+        dataset,
+        # Their counts are those of the classes that the data set was built with.
+        splits={name: _uncounted(split) for name, split in dataset.splits.items()},
+        classes=tuple(map(str, values or ())),
+        label_feature=column,
+        target=kind,
+        column=column,
+        label_values=tuple(values or ()),
+        parts=tuple(_relabelled(part, column, kind, values) for part in dataset.parts),
+    )
+
+
+def _uncounted(split: Split) -> Split:
+    return Split(
+        split.name, tuple(dataclasses.replace(shard, classes=None) for shard in split.shards)
+    )
+
+
+def with_sample_weight(dataset: DataSet, column: str | None) -> DataSet:
+    """The data set with records that weigh what a column says.
+
+    Raises:
+        UserError: There is no such column, or it is not one number for each record.
+    """
+    if column is None:
+        return dataset
+    received = f"⟦--sample_weight⟧ received {column!r}"
+    if column not in dataset.features:
+        raise UserError(f"{received}; {unknown_feature(column, dataset.features)}.")
+    spec = dataset.features[column]
+    if spec.shape != () or spec.dtype == "string":
+        form = "variable length" if spec.shape is None else f"shape {list(spec.shape)}"
+        raise UserError(f"{received}, which is {spec.dtype} of {form}; expected a single number.")
+    return dataclasses.replace(dataset, weight_feature=column)

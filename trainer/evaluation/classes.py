@@ -1,0 +1,121 @@
+"""One class of several: accuracy, and for each class recall, precision and its confusions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from imageshards.page import percent
+from trainer.evaluation.evaluation import Evaluation, Table, isolated, mean, share
+
+TOP = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassEvaluation(Evaluation):
+    """Of logits for classes that exclude each other.
+
+    Attributes:
+        label, predicted: int64, class ids of the model.
+        rank: int64, how many classes have a higher logit than that of the label.
+        probability_of_label, probability_of_prediction: float32.
+    """
+
+    label: np.ndarray
+    predicted: np.ndarray
+    rank: np.ndarray
+    probability_of_label: np.ndarray
+    probability_of_prediction: np.ndarray
+
+    @staticmethod
+    def measure(outputs: Any, label: Any) -> dict[str, Any]:
+        """Of logits, and class ids, int64 [b]."""
+        log_probability = tf.nn.log_softmax(outputs)
+        of_label = tf.gather(log_probability, label, batch_dims=1)
+        # Of equal logits the first ranks highest, as in argmax. A NaN is never behind another.
+        others = tf.range(tf.shape(outputs, tf.int64)[1])[tf.newaxis, :]
+        mine = tf.gather(outputs, label, batch_dims=1)[:, tf.newaxis]
+        behind = (outputs < mine) | (tf.equal(outputs, mine) & (others > label[:, tf.newaxis]))
+        num_behind = tf.reduce_sum(tf.cast(behind, tf.int64), 1)
+        return {
+            "label": label,
+            "predicted": tf.argmax(outputs, -1),
+            "rank": tf.shape(outputs, tf.int64)[1] - 1 - num_behind,
+            "probability_of_label": tf.exp(of_label),
+            "probability_of_prediction": tf.exp(tf.reduce_max(log_probability, -1)),
+        }
+
+    @staticmethod
+    def renumbered(label: Any, ids: Sequence[int], num_outputs: int) -> Any:
+        """Class ids."""
+        return tf.gather(tf.constant(ids, tf.int64), label)
+
+    def figures(self) -> dict[str, float]:
+        """Top-5 accuracy is NaN for up to five classes; in the mean of classes all count alike."""
+        examples, _, right = self._counts()
+        return {
+            "loss": self.loss,
+            "accuracy": mean(self.predicted == self.label),
+            "top5_accuracy": mean(self.rank < TOP) if len(self.names) > TOP else math.nan,
+            "mean_class_accuracy": mean(right[examples > 0] / examples[examples > 0]),
+        }
+
+    def table(self) -> Table:
+        """Classes that have examples, the lowest recall first, the larger one where it is equal."""
+        examples, predicted, right = self._counts()
+        taken: dict[int, str] = {}
+        for label, predicted_as, times in self.confusions():
+            taken.setdefault(label, f"{isolated(self.names[predicted_as])} ({times:,})")
+        present = [i for i in range(len(self.names)) if examples[i]]
+        present.sort(key=lambda i: (right[i] / examples[i], -examples[i], self.names[i]))
+        return Table(
+            "worst",
+            ("class", "examples", "recall", "precision", "most often taken for"),
+            [
+                (
+                    self.names[i],
+                    int(examples[i]),
+                    share(right[i], examples[i]),
+                    share(right[i], predicted[i]),
+                    taken.get(i),
+                )
+                for i in present
+            ],
+        )
+
+    def described(self, i: int) -> tuple[str, str]:
+        """Its class and that predicted, with their probabilities."""
+        own, other = self.probability_of_label[i], self.probability_of_prediction[i]
+        return (
+            f"{isolated(self.names[self.label[i]])} ({percent(float(own))})",
+            f"{isolated(self.names[self.predicted[i]])} ({percent(float(other))})",
+        )
+
+    def most_wrong(self) -> np.ndarray:
+        """Of wrongly classified examples only."""
+        order = super().most_wrong()
+        return order[(self.predicted != self.label)[order]]
+
+    def confusions(self) -> list[list[int]]:
+        """Class id, the other one that it was taken for, how often: the most frequent pair first.
+
+        Counted without the matrix, which grows with the square of the number of classes.
+        """
+        wrong = self.label != self.predicted
+        pairs, counts = np.unique(
+            np.stack([self.label[wrong], self.predicted[wrong]]), axis=1, return_counts=True
+        )
+        order = np.lexsort((pairs[1], pairs[0], -counts))
+        found: list[list[int]] = np.stack([*pairs, counts])[:, order].T.tolist()
+        return found
+
+    def _counts(self) -> tuple[np.ndarray, ...]:
+        """Of each class its examples, those predicted as it, and both."""
+        right = self.label[self.label == self.predicted]
+        found = (self.label, self.predicted, right)
+        return tuple(np.bincount(ids, minlength=len(self.names)) for ids in found)

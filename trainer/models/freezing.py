@@ -1,0 +1,76 @@
+"""Layers that keep their weights at first: `--freeze` and `--unfreeze_after`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from imageshards.errors import UserError
+from trainer.models.optimizer import WarmUp, without_loss_scale
+
+# Of the learning rate, from where everything trains.
+_SHARE = 0.1
+
+
+class Frozen:
+    """The layers of a compiled model that keep their weights until an epoch begins.
+
+    Batch normalisations among them use, and keep, their averages, as in Keras. The optimizer knows
+    all variables from the start, so that every checkpoint has the same ones.
+
+    Args:
+        model: Compiled by `trainer.models.model.compile_model`.
+        freeze: `all` below the head, or how many layers from the first one on, as `model.layers`
+            of the architecture counts them.
+        after: Epochs after which it begins; None for never.
+        begin: Steps after which it begins.
+
+    Raises:
+        UserError: There are fewer layers.
+    """
+
+    def __init__(
+        self, model: keras.Model, freeze: int | str, after: int | None, begin: int = 0
+    ) -> None:
+        self._model, self._after, self._begin = model, after, begin
+        head = [layer for layer in _leaves([model]) if layer.weights][-1]
+        # Of a model with an architecture inside, what stands behind it is new.
+        inside = [layer for layer in model.layers if isinstance(layer, keras.Model)]
+        below = [layer for layer in _leaves(inside or [model]) if layer is not head]
+        if isinstance(freeze, int) and freeze > len(below):
+            raise UserError(
+                f"--freeze received {freeze}; expected at most {len(below)}, the layers of "
+                f"{model.name} below its head, or all."
+            )
+        first = below[:freeze] if isinstance(freeze, int) else below
+        self._layers = [layer for layer in first if layer.trainable]
+        for layer in self._layers:
+            layer.trainable = False
+
+    def begin_epoch(self, epoch: int) -> bool:
+        """Whether all layers train from here on; the step must then be made anew.
+
+        The optimizer begins anew as well, as a model that is compiled again, with a tenth of the
+        rates that it would have had.
+        """
+        if self._after is None or epoch < self._after or not self._layers:
+            return False
+        while self._layers:
+            self._layers.pop().trainable = True
+        optimizer = without_loss_scale(self._model.optimizer)
+        schedule: WarmUp = optimizer._learning_rate
+        schedule.begin, schedule.share = self._begin, _SHARE
+        if epoch == self._after:  # else a checkpoint has what it remembers
+            for variable in optimizer.variables:
+                variable.assign(np.zeros(variable.shape))
+        return True
+
+
+def _leaves(layers: Sequence[keras.layers.Layer]) -> list[keras.layers.Layer]:
+    """Layers in their order, in place of models those inside."""
+    found: list[keras.layers.Layer] = []
+    for layer in layers:
+        found += _leaves(layer.layers) if isinstance(layer, keras.Model) else [layer]
+    return found
