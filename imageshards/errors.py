@@ -22,7 +22,7 @@ class UserError(Exception):
     The message names the argument, what was received, what was expected and the remedy. An option
     that also is an argument of a function stands between brackets: `⟦--batch_size⟧` is read as
     `--batch_size` by who runs a command, and as `batch_size` by who calls Python;
-    `⟦--cache disk|cache='disk'⟧` says how each would write it. All else is read as it is.
+    `⟦--cache pixels|cache='pixels'⟧` says how each would write it. All else is read as it is.
     """
 
     def __init__(self, sentence: str = ""):

@@ -197,7 +197,6 @@ class Data:
         balance: str = "none",
         mix: Mapping[str, float] | None = None,
         inputs: Sequence[str] = (IMAGE_INPUT,),
-        sequences: str = "padded",
         sequence_length: int | None = None,
         cache: str = "none",
         cache_folder: str | os.PathLike[str] | None = None,
@@ -227,10 +226,10 @@ class Data:
             mix: The share of each of several data sets, by its path or last folder, for example
                 `{"a": 0.7, "b": 0.3}`; None where there is one.
             inputs: What the model is fed with: `image`, and names among `Data.features`.
-            sequences: Features of variable length: `padded` per batch, or `ragged`.
-            sequence_length: Padded length, longer ones are cut; None for a batch's longest.
-            cache: `disk` keeps copies of the shards, `pixels` the pictures decoded once; `none`.
-            cache_folder: For the cache, in memory below `/dev/shm`; None for one in the user's
+            sequence_length: To which features of variable length are padded or cut; None for a
+                batch's longest.
+            cache: `pixels` keeps the pictures decoded once; `none`.
+            cache_folder: For them, in memory below `/dev/shm`; None for one in the user's
                 own cache folder.
             threads: Of the reader; None for one per core.
             augment_on: `host`; or `device`, where `ims.fit` augments inside the step. `dataset()`
@@ -266,7 +265,6 @@ class Data:
             balance=balance,
             mix=_mix_numbers(mix),
             inputs=inputs,
-            sequences=sequences,
             sequence_length=sequence_length,
             cache=cache,
             cache_folder=cache_folder,
@@ -289,7 +287,6 @@ class Data:
         classes: Sequence[str] | None = None,
         where: Sequence[str] = (),
         inputs: Sequence[str] = (IMAGE_INPUT,),
-        sequences: str = "padded",
         sequence_length: int | None = None,
         cache: str = "none",
         cache_folder: str | os.PathLike[str] | None = None,
@@ -308,7 +305,6 @@ class Data:
             classes: Only records of these.
             where: Conditions.
             inputs: What the model is fed with.
-            sequences: `padded`, or `ragged`.
             sequence_length: Padded length.
             cache: As for `train`.
             cache_folder: For the cache.
@@ -327,7 +323,6 @@ class Data:
             classes=classes,
             where=where,
             inputs=inputs,
-            sequences=sequences,
             sequence_length=sequence_length,
             cache=cache,
             cache_folder=cache_folder,

@@ -85,7 +85,7 @@ def make_parser() -> Parser:
         epilog=_EPILOG,
     )
     names = ["data", "mix", "batch_size", "image_size", "augment", "augment_on", "seed", "target"]
-    names += ["classes", "where", "balance", "inputs", "sequences", "sequence_length"]
+    names += ["classes", "where", "balance", "inputs", "sequence_length"]
     add_options(parser, ReadConfig, [*names, "cache", "cache_folder", "threads"])
     add_options(parser, BenchConfig)
     return parser
@@ -194,9 +194,7 @@ def _timed(
                 waits_sec.append(time.perf_counter() - asked_sec)
             cpu_sec = time.process_time() - cpu_sec
     except tf.errors.OpError as e:
-        raise explain(
-            e, described.subset, find_broken(described.subset, described.read_options)
-        ) from e
+        raise explain(e, described.subset, find_broken(described.subset)) from e
     return startup_sec, waits_sec, passed_sec, cpu_sec
 
 

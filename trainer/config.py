@@ -23,9 +23,8 @@ MIN_SHARE = Fraction(1, 1000)
 
 AUGMENT_LEVELS = ("none", "light", "strong")
 AUGMENT_ON = ("auto", "device", "host")
-CACHES = ("none", "disk", "pixels")
+CACHES = ("none", "pixels")
 BALANCES = ("none", "weights", "sampling")
-SEQUENCES = ("padded", "ragged")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "muon")
 SCHEDULES = ("constant", "step", "linear", "exponential", "cosine")
 # Of `keras.losses`, by the kind of the target; the first is the default.
@@ -151,8 +150,6 @@ class ReadConfig:
     inputs: Annotated[tuple[str, ...], Option(
         "features the model gets: image, and columns of the manifest: fixed or variable-length "
         "numbers (default: image)", parse=split_names, metavar="A,B")] = ("image",)
-    sequences: Annotated[str, Option(
-        "how features of variable length are batched", choices=SEQUENCES)] = "padded"
     sequence_length: Annotated[int | None, Option(
         "padded length, longer ones are cut (default: the longest of each batch)", least=1)] = None
     image_size: Annotated[tuple[int, int] | None, Option(
@@ -167,8 +164,8 @@ class ReadConfig:
         "weights: rare classes weigh more in the loss; sampling: their records are read several "
         "times in an epoch", choices=BALANCES)] = "none"
     cache: Annotated[str, Option(
-        "disk keeps copies of the shards in --cache_folder, pixels the pictures of a split decoded "
-        "once; in memory by --cache_folder /dev/shm",
+        "pixels keeps the pictures of a split decoded once, in --cache_folder; in memory by "
+        "--cache_folder /dev/shm",
         choices=CACHES)] = "none"
     cache_folder: Annotated[str | None, Option(
         "for what --cache keeps (default: OUTPUT/cache, else ~/.cache/imageshards/shards)",
@@ -204,12 +201,6 @@ class ReadConfig:
                     f"{flag} received {','.join(names or ())!r}; expected at least one name, "
                     "each of them once."
                 )
-        if self.sequences == "ragged" and self.sequence_length is not None:
-            raise UserError(
-                "⟦--sequence_length⟧ received a length together with "
-                "⟦--sequences ragged|sequences='ragged'⟧, which keeps every sequence as it is; "
-                "leave one of them out."
-            )
         if self.mix and self.balance == "sampling":
             raise UserError(
                 "⟦--balance⟧ received 'sampling' together with ⟦--mix⟧; expected one of them, "

@@ -79,7 +79,7 @@ def test_an_image_error_survives_a_trip_between_processes():
     [
         ("⟦--seed⟧ received 3.", "--seed received 3.", "seed received 3."),
         ("⟦--data⟧ received 'x'.", "--data received 'x'.", "path received 'x'."),
-        ("or ⟦--cache disk|cache='disk'⟧.", "or --cache disk.", "or cache='disk'."),
+        ("or ⟦--cache pixels|cache='pixels'⟧.", "or --cache pixels.", "or cache='pixels'."),
         ("run imageshards build --data x.", *["run imageshards build --data x."] * 2),
         ("Received '[--seed]'.", *["Received '[--seed]'."] * 2),
     ],

@@ -39,23 +39,6 @@ def whole_model(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     return keras.Model(dict(inputs), layers.Dense(num_classes)(layers.Concatenate()(branches)))
 
 
-class RaggedMean(layers.Layer):
-    """[batch, (length), n] → [batch, n]."""
-
-    def call(self, x: Any) -> Any:
-        return tf.reduce_mean(x, axis=1)
-
-    def compute_output_shape(self, shape: Any) -> Any:
-        return shape[0], shape[2]
-
-
-def ragged_mean(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    """Of sequences that are not padded."""
-    tokens = RaggedMean()(layers.Embedding(10, 4)(inputs["tokens"]))
-    x = layers.Concatenate()([layers.Flatten()(inputs["image"]), tokens])
-    return layers.Dense(num_classes)(x)
-
-
 def probabilities(inputs: Mapping[str, Any], num_classes: int) -> Any:
     """Forgets that logits are asked for."""
     return layers.Dense(num_classes, activation="softmax")(layers.Flatten()(inputs["image"]))

@@ -187,22 +187,18 @@ def test_the_centre_is_evaluated_where_that_is_asked_for(tmp_path: pathlib.Path)
         data.evaluation(batch_size=4, eval_crop=0)
 
 
-@pytest.mark.parametrize("sequences", ["padded", "ragged"])
-def test_further_inputs_come_by_their_names(data: Data, sequences: str) -> None:
+def test_further_inputs_come_by_their_names(data: Data) -> None:
     inputs = ["image", "age", "box", "tokens"]
-    length = 3 if sequences == "padded" else None
-    asked: dict[str, Any] = {"inputs": inputs, "sequences": sequences, "sequence_length": length}
+    asked: dict[str, Any] = {"inputs": inputs, "sequence_length": 3}
     val = data.evaluation(batch_size=6, **asked)
     for described in (val, data.train(batch_size=6, augment="none", **asked)):
         batch, _, _ = next(iter(described.dataset()))
         assert sorted(batch) == sorted(inputs)
-        assert isinstance(batch["tokens"], tf.RaggedTensor) == (sequences == "ragged")
         # A record's number is twice its age; its other features tell it, too.
         for i, record in enumerate(int(2 * age) for age in batch["age"]):
             assert batch["box"][i, 2] == record
             tokens = list(range(1, record % 5 + 1))
-            padded = (tokens[:3] + [0] * 3)[:3]
-            assert list(batch["tokens"][i]) == (padded if length else tokens)
+            assert list(batch["tokens"][i]) == (tokens[:3] + [0] * 3)[:3]
             assert abs(int(batch["image"][i, 0, 0, 0]) - value_of(record)) <= 2
 
 
@@ -360,10 +356,7 @@ def test_a_function_that_is_no_pure_one_of_static_shapes_is_refused(
         ({"where": "age"}, "^where received 'age'; expected FEATURE"),
         ({"inputs": ["age"]}, "^inputs received 'age'; expected image"),
         ({"inputs": ["image", "text"]}, "^inputs received 'image,text', but text is a text"),
-        (
-            {"cache_folder": "here"},
-            "^cache_folder received 'here', .* ask for cache='disk' or cache='pixels'",
-        ),
+        ({"cache_folder": "here"}, "^cache_folder received 'here', .* ask for cache='pixels'"),
         ({"cache_folder": 5}, "^cache_folder received 5; expected a path"),
     ],
 )
@@ -413,11 +406,11 @@ def test_how_shards_are_read_is_passed_on(
     data: Data, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    train = data.train(batch_size=4, cache="disk", threads=3)
+    train = data.train(batch_size=4, cache="pixels", threads=3)
     assert train.read_options.threads == 3
     taken(train.dataset(), 3)
-    assert len([*tmp_path.glob("imageshards/shards/*/*")]) == 2
-    elsewhere = data.evaluation(batch_size=4, cache="disk", cache_folder=tmp_path / "c", threads=2)
+    assert len([*tmp_path.glob("imageshards/shards/*/pixels-train-*/pixels")]) == 1
+    elsewhere = data.evaluation(batch_size=4, cache="pixels", cache_folder=tmp_path / "c")
     assert elsewhere.read_options.cache_folder == str(tmp_path / "c")
 
 

@@ -40,7 +40,7 @@ def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
 def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any) -> None:
     names = tmp_path / "names.txt"
     names.write_text("cat, big\n\ndog\n", encoding="utf-8")
-    argv = "--data d --image_size 8x9 --classes b,a --where x>=3 --where y==1 --cache disk "
+    argv = "--data d --image_size 8x9 --classes b,a --where x>=3 --where y==1 --cache pixels "
     argv += "--eval_crop 0.5 --inputs image,age "
     argv += "--optimizer sgd --ema 0.99 --schedule cosine --steps 7 "
     argv += "--augment strong --output o"
@@ -53,7 +53,7 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
         eval_crop=0.5,
         classes=("b", "a"),
         where=("x>=3", "y==1"),
-        cache="disk",
+        cache="pixels",
         inputs=("image", "age"),
         augment="strong",
     )
@@ -98,8 +98,7 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
             "cluster_timeout", "unfreeze_after", "decay_steps", "accumulate_steps", "threads",
             "sequence_length")),
         *((f"--data d --{name} odd", f"--{name}: invalid choice: 'odd'") for name in (
-            "cluster", "augment", "augment_on", "schedule", "precision", "cache", "balance",
-            "sequences")),
+            "cluster", "augment", "augment_on", "schedule", "precision", "cache", "balance")),
         *((f"--data d --{name} {value}", f"--{name} received {value}; expected more than 0.")
           for name in ("learning_rate", "decay_rate", "clipnorm")
           for value in ("0.0", "-1.0", "nan", "inf")),
@@ -116,8 +115,6 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --eval_crop 0", "--eval_crop received 0.0; expected more than 0 and at most"),
         ("--data d --eval_crop 1.1", "--eval_crop received 1.1; expected more than 0 and at"),
         ("--data d --skip_broken -1", "--skip_broken received -1; expected at least 0."),
-        ("--data d --sequence_length 3 --sequences ragged", "--sequence_length received a length "
-         "together with --sequences ragged"),
         ("--data d --cache_folder gs://b/c", "'gs://b/c'; expected a local folder."),
         ("--data d --classes ,", "--classes received ','; expected at least one name"),
         ("--data d --classes a,a", "--classes received 'a,a'; expected at least one name, each"),
@@ -149,7 +146,7 @@ def test_a_mistake_is_one_sentence(argv: str, sentence: str) -> None:
         ({"threads": 2.5}, "--threads received 2.5; expected a whole number."),
         ({"skip_broken": True}, "--skip_broken received True; expected a whole number."),
         ({"eval_crop": "most"}, "--eval_crop received 'most'; expected a number."),
-        ({"cache": "tape"}, "--cache received 'tape'; expected one of none, disk, pixels."),
+        ({"cache": "tape"}, "--cache received 'tape'; expected one of none, pixels."),
     ],
 )
 def test_what_python_alone_can_say_is_checked_too(changes: dict[str, Any], sentence: str) -> None:

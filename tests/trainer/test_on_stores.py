@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import pathlib
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +23,6 @@ from trainer import bench_input, evaluate, predict
 from trainer.__main__ import main
 from trainer.commands.flags import parse_config
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
-from trainer.reader.shard_cache import cache_on_disk
 
 tf = pytest.importorskip("tensorflow")
 
@@ -92,17 +88,6 @@ def _batches(data: Opened) -> list[Any]:
     return batches + (list(validation.batches().as_numpy_iterator()) if validation else [])
 
 
-def _copies(data: Opened) -> dict[str, bytes]:
-    """Copies of all shards, by name; what the reader does first."""
-    near = [
-        shard
-        for one in data
-        if one is not None
-        for shard in cache_on_disk(one.subset, one.read_options).split.shards
-    ]
-    return {os.path.basename(s.path): pathlib.Path(s.path).read_bytes() for s in near}
-
-
 def _assert_same(got: list[Any], expected: list[Any]) -> None:
     assert len(got) == len(expected)
     for one, other in zip(got, expected, strict=True):
@@ -131,47 +116,13 @@ def test_batches_are_those_of_the_local_data_set(
     assert 5 <= _shard_reads(store) and not (tmp_path / "home").exists()
 
 
-def test_shards_are_copied_once_for_all_runs(
-    store: StoreServer,
-    local: pathlib.Path,
-    remote: str,
-    tmp_path: pathlib.Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    store.clear()
-    copies = _copies(_opened(remote, "--cache", "disk"))
-    assert sorted(copies.values()) == sorted(p.read_bytes() for p in local.glob("*.tfrecord"))
-    assert _shard_reads(store) == 10
-    near = tmp_path / "home" / "imageshards" / "shards"
-    assert len([path for path in near.rglob("*") if path.is_file()]) == 10
-    said = capfd.readouterr().err
-    assert said.count("copying 5 shards (0.00 GB) to") == 2 and str(near) in said
-    store.clear()
-    assert _copies(_opened(remote, "--cache", "disk")) == copies
-    # Their sizes are compared with the manifest, nothing is read again.
-    assert not _shard_reads(store)
-    assert not capfd.readouterr().err
-
-
-def test_other_shards_than_the_manifest_names_are_refused(
-    store: StoreServer, local: pathlib.Path, remote: str, tmp_path: pathlib.Path
-) -> None:
-    raw = json.loads((local / "manifest.json").read_text())
-    raw["splits"]["train"]["shards"][2]["sha256"] = "0" * 64
-    storage.write(f"{remote}/manifest.json", json.dumps(raw))
-    with pytest.raises(UserError, match=r"train-00002-of-00005.tfrecord has another SHA-256 than"):
-        _copies(_opened(remote, "--cache", "disk"))
-    near = tmp_path / "home" / "imageshards" / "shards"
-    names = [path.name for path in near.rglob("*") if path.is_file()]
-    assert len(names) <= 4 and not any("00002" in name or "part" in name for name in names)
-    shutil.rmtree(tmp_path / "home")
+def test_other_shards_than_the_manifest_names_are_refused(store: StoreServer, remote: str) -> None:
     storage.write(f"{remote}/train-00001-of-00005.tfrecord", b"short")
     with pytest.raises(UserError, match="train-00001-of-00005.tfrecord has 5 bytes; expected"):
         _opened(remote)
     storage.delete([f"{remote}/train-00001-of-00005.tfrecord"])
     with pytest.raises(UserError, match="train-00001-of-00005.tfrecord is missing; expected"):
         _opened(remote)
-    assert not (tmp_path / "home").exists()  # before any is copied
 
 
 def test_records_of_others_are_adopted_and_read_like_local_ones(
@@ -213,13 +164,3 @@ def test_a_missing_bucket_or_data_set_is_one_sentence(
         assert command([*flags, "--data", folder]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and expected in said, said
-
-
-def test_the_folder_for_copies_is_checked(
-    local: pathlib.Path, remote: str, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot be filled .* name another one by --cache_fol"):
-        _copies(_opened(remote, "--cache", "disk", "--cache_folder", tmp_path / "file"))
-    with pytest.raises(UserError, match="no shards of --data .* are copied; leave it out, or ask"):
-        _opened(local, "--cache_folder", tmp_path)

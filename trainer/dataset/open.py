@@ -69,14 +69,13 @@ def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
     """How shards are read, as `config` says.
 
     Raises:
-        UserError: A folder for copies is named, but no shards are copied.
+        UserError: A folder is named, but nothing is kept there.
     """
     folder = config.cache_folder
     if folder and config.cache == "none":
         raise UserError(
-            f"⟦--cache_folder⟧ received {folder!r}, but no shards of ⟦--data⟧ {config.data!r} are "
-            "copied; leave it out, or ask for ⟦--cache disk|cache='disk'⟧ or "
-            "⟦--cache pixels|cache='pixels'⟧ where that is possible."
+            f"⟦--cache_folder⟧ received {folder!r}, but nothing is kept; leave it out, or ask for "
+            "⟦--cache pixels|cache='pixels'⟧."
         )
     if output and storage.is_local(output):
         folder = folder or os.path.join(output, CACHE_FOLDER)
@@ -127,13 +126,12 @@ def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
         raise UserError(
             f"⟦--cache⟧ received 'pixels', but the pictures of ⟦--data⟧ {config.data!r} differ in "
             "size and cannot be rows of one file; expected pictures of one size, as imageshards "
-            "build --resize_mode crop makes them: use ⟦--cache disk|cache='disk'⟧."
+            "build --resize_mode crop makes them: leave ⟦--cache⟧ out."
         )
     return ModelInputs(
         size,
         dataset.image,
         features,
-        config.sequences,
         config.sequence_length,
         config.eval_crop,
     )

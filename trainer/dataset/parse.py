@@ -43,7 +43,7 @@ def batch_parser(
     Args:
         dataset: What the records hold.
         inputs: What the model is fed with. A sequence is padded with 0 to the batch's longest,
-            or padded and cut to `inputs.sequence_length`, or stays ragged.
+            or padded and cut to `inputs.sequence_length`.
         with_picture: Whether the records hold their pictures.
     """
     import tensorflow as tf
@@ -62,7 +62,7 @@ def batch_parser(
     empty = _empty_example(dataset, features)
 
     def batched(values: Any) -> Any:
-        if not isinstance(values, tf.RaggedTensor) or inputs.sequences == "ragged":
+        if not isinstance(values, tf.RaggedTensor):
             return values
         return values.to_tensor(shape=[None, inputs.sequence_length])
 

@@ -287,8 +287,8 @@ class ReadOptions:
 
     Attributes:
         threads: Of the reader's own pool.
-        cache: `none`, `disk` or `pixels`.
-        cache_folder: Local folder for copies of shards.
+        cache: `none`, or `pixels`: pictures are decoded once.
+        cache_folder: Local folder for them.
     """
 
     threads: int
@@ -304,8 +304,8 @@ class ModelInputs:
         size: (height, width) of the pictures it sees, in pixels.
         image: Channels, mean and standard deviation.
         features: Inputs besides the picture, by their name in the records.
-        sequences: `padded` or `ragged`: features of variable length.
-        sequence_length: Padded length; None for a batch's longest.
+        sequence_length: To which features of variable length are padded, or cut; None for a
+            batch's longest.
         eval_crop: Share of each side that is kept around the centre, before resizing, of
             pictures that are evaluated or served.
     """
@@ -313,7 +313,6 @@ class ModelInputs:
     size: tuple[int, int]
     image: ImageSpec
     features: Mapping[str, FeatureSpec] = dataclasses.field(default_factory=dict)
-    sequences: str = "padded"
     sequence_length: int | None = None
     eval_crop: float = 1.0
 

@@ -73,7 +73,7 @@ class Evaluator:
         self._names = classes or value_names(dataset.label_feature, dataset.target_shape)
         self._kind = KINDS[dataset.target]
         self._model, self._strategy, self._hosts = model, strategy, hosts
-        subset = broken_handler.open(data.subset, data.read_options)
+        subset = broken_handler.open(data.subset)
         self._data = dataclasses.replace(data, subset=subset)
         self._broken_handler = broken_handler
         self._batches: Any = None
@@ -171,7 +171,7 @@ class Evaluator:
             order = evaluation_order(subset, data.batch_size)
             end = min(begin + data.batch_size, subset.num_records)
             suspects = order.records_at(begin, end)
-        masked = self._broken_handler.handle(data.subset, data.read_options, suspects, error)
+        masked = self._broken_handler.handle(data.subset, suspects, error)
         self._data, self._batches = dataclasses.replace(data, subset=masked), None
 
     def _figures(self, measured: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:

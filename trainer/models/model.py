@@ -197,9 +197,8 @@ def input_tensors(inputs: ModelInputs) -> dict[str, Any]:
     tensors = {IMAGE_INPUT: keras.Input(shape, dtype="uint8", name=IMAGE_INPUT)}
     for feature, spec in inputs.features.items():
         name = input_name(feature)
-        ragged = spec.shape is None and inputs.sequences == "ragged"
         feature_shape = (inputs.sequence_length,) if spec.shape is None else spec.shape
-        tensors[name] = keras.Input(feature_shape, dtype=spec.dtype, name=name, ragged=ragged)
+        tensors[name] = keras.Input(feature_shape, dtype=spec.dtype, name=name)
     return tensors
 
 

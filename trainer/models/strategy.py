@@ -138,11 +138,9 @@ def to_device(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> tf.
     """Batches that are copied to the GPU while the step before still runs.
 
     Only for one GPU without a strategy, which would copy each within its step: several, and hosts,
-    prefetch by themselves. Ragged features stay on the host.
+    prefetch by themselves.
     """
-    specs = tf.nest.flatten(dataset.element_spec)
-    dense = all(isinstance(spec, tf.TensorSpec) for spec in specs)
-    if strategy.num_replicas_in_sync > 1 or not gpu_count() or not dense:
+    if strategy.num_replicas_in_sync > 1 or not gpu_count():
         return dataset
     return dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0", PREFETCH_BATCHES))
 

@@ -149,7 +149,6 @@ class TrainingData:
             "balance": subset.balance,
             "mix": [float(part.share) for part in subset.mix] or None,
             "inputs": sorted([IMAGE_INPUT, *inputs.features]),
-            "sequences": inputs.sequences,
             "sequence_length": inputs.sequence_length,
             "image_size": list(inputs.size),
             "batch_size": self.batch_size,

@@ -11,7 +11,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.manifest import wrong_sizes
-from trainer.dataset.spec import FeatureSpec, ReadOptions, Subset
+from trainer.dataset.spec import FeatureSpec, Subset
 from trainer.output_errors import output_errors
 from trainer.reader.find_broken import BrokenRecord, find_broken
 from trainer.reader.plan import Array
@@ -57,7 +57,7 @@ class BrokenRecordHandler:
         """Everything that is left out, in the order of splits and records."""
         return [record for records in self._found.values() for record in records]
 
-    def open(self, subset: Subset, read_options: ReadOptions) -> Subset:
+    def open(self, subset: Subset) -> Subset:
         """Masks what is known to be broken, and looks at shards that have a wrong size.
 
         Raises:
@@ -69,21 +69,14 @@ class BrokenRecordHandler:
         places = zip(subset.split.shards, subset.split.starts, strict=True)
         ranges = (range(s, s + one.num_records) for one, s in places if one.path in wrong)
         suspects = [number for numbers in ranges for number in numbers]
-        found = find_broken(subset, read_options, suspects, self._features) if suspects else []
+        found = find_broken(subset, suspects, self._features) if suspects else []
         return self._masked(subset, found)
 
-    def handle(
-        self,
-        subset: Subset,
-        read_options: ReadOptions,
-        records: Array,
-        error: Exception | None,
-    ) -> Subset:
+    def handle(self, subset: Subset, records: Array, error: Exception | None) -> Subset:
         """Finds what made reading fail, and masks it.
 
         Args:
             subset: What was read.
-            read_options: How.
             records: Those that may have done it.
             error: What TensorFlow said; None where reading failed on other hosts only.
 
@@ -95,7 +88,7 @@ class BrokenRecordHandler:
         """
         fresh = []
         if error is not None:
-            found = find_broken(subset, read_options, records, self._features)
+            found = find_broken(subset, records, self._features)
             fresh = [one for one in found if one.record not in subset.broken]
             if not (fresh and self._limit):
                 raise explain(error, subset, fresh)

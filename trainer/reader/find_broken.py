@@ -13,7 +13,7 @@ import numpy as np
 
 from imageshards.example import Values, decode_example
 from imageshards.tfrecord import Record
-from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, ReadOptions, Subset, describe
+from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, Subset, describe
 from trainer.reader.pieces import PieceReader
 from trainer.reader.plan import Array
 
@@ -48,7 +48,6 @@ class BrokenRecord:
 
 def find_broken(
     subset: Subset,
-    read_options: ReadOptions,
     records: Sequence[int] | Array | None = None,
     inputs: Mapping[str, FeatureSpec] | None = None,
 ) -> list[BrokenRecord]:
@@ -64,7 +63,7 @@ def find_broken(
         OSError, StorageError: A shard is there but cannot be read.
     """
     found: list[BrokenRecord] = []
-    reader, pieces = PieceReader(subset, read_options), subset.pieces
+    reader, pieces = PieceReader(subset), subset.pieces
     check = make_check(subset.dataset, inputs or {})
     wanted = None if records is None else np.unique(records)
     chosen = range(len(pieces))

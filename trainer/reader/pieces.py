@@ -11,8 +11,7 @@ from imageshards import storage
 from imageshards.tfrecord import Record, RecordError, scan_records, split_records
 from trainer.cluster.connection import note_work
 from trainer.dataset.pieces import shard_sizes
-from trainer.dataset.spec import ReadOptions, Subset
-from trainer.reader.shard_cache import cache_on_disk
+from trainer.dataset.spec import Subset
 
 # How often a read that fails is tried, and the first of the pauses between, which double.
 ATTEMPTS = 4
@@ -22,15 +21,11 @@ _FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionEr
 
 
 class PieceReader:
-    """Reads pieces of the shards of a split, or of the copies that `read_options` asks for.
+    """Reads pieces of the shards of a split."""
 
-    Raises:
-        UserError: There is no room for the copies.
-    """
-
-    def __init__(self, subset: Subset, read_options: ReadOptions) -> None:
+    def __init__(self, subset: Subset) -> None:
         self._subset = subset
-        self._shards = cache_on_disk(subset, read_options).split.shards
+        self._shards = subset.split.shards
         # Whether reads wait for something else than this machine.
         self.is_remote = not all(storage.is_local(shard.path) for shard in self._shards)
 

@@ -150,7 +150,7 @@ def _records(
     slices: ReplicaSlices,
     total: int | None = None,
 ) -> RecordBatches:
-    reader = PieceReader(subset, read_options)
+    reader = PieceReader(subset)
     source: Source = reader
     if read_options.cache == "pixels":
         source = decode_once(subset, read_options, reader, slices.hosts)

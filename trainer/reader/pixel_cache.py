@@ -39,7 +39,6 @@ from trainer.cluster.connection import note_work
 from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader.find_broken import make_check
 from trainer.reader.pieces import PieceReader
-from trainer.reader.shard_cache import gigabytes
 
 # Pictures of a piece: it may hold many small ones, and their pixels much more than it.
 _DECODED_AT_ONCE = 64
@@ -168,10 +167,10 @@ def _fill(folder: str, subset: Subset, threads: int, reader: PieceReader, hosts:
         needed = num_bytes - os.fstat(pixels.fileno()).st_blocks * 512
         free = shutil.disk_usage(folder).free
         if needed > free:
-            raise OSError(f"{gigabytes(needed)} are needed, {gigabytes(free)} are free")
+            raise OSError(f"{needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")
         each = ", on each host that has a --cache_folder of its own" * (hosts > 1)
         what = f"{counted(count, 'picture')} of {subset.split.name}"
-        print(f"decoding {what} ({gigabytes(num_bytes)}{each}) to {folder}", file=sys.stderr)
+        print(f"decoding {what} ({num_bytes / 1e9:.2f} GB{each}) to {folder}", file=sys.stderr)
         ends.seek(0)
         told = ends.read()
         known = np.frombuffer(told[: len(told) // 8 * 8], np.int64)

@@ -35,9 +35,7 @@ class TrainingStream:
         hosts: Hosts = ONE_HOST,
     ) -> None:
         self._hosts = hosts
-        self._data = dataclasses.replace(
-            data, subset=broken_handler.open(data.subset, data.read_options)
-        )
+        self._data = dataclasses.replace(data, subset=broken_handler.open(data.subset))
         self._strategy = strategy
         self._broken_handler = broken_handler
 
@@ -88,7 +86,7 @@ class TrainingStream:
         data, begin = self._data, step * self._data.batch_size
         order = training_order(data.subset, data.batch_size, data.seed)
         suspects = order.records_at(begin, begin + data.batch_size)
-        masked = self._broken_handler.handle(data.subset, data.read_options, suspects, error)
+        masked = self._broken_handler.handle(data.subset, suspects, error)
         self._data = dataclasses.replace(data, subset=masked)
 
 

@@ -60,8 +60,8 @@ class Columns(tf.Module):
         return any(name in PICTURE_FACTS for name in self._inputs.features)
 
     def __call__(self, columns: Mapping[str, Any], records: Any) -> dict[str, Any]:
-        """The model's inputs besides `image`, by `input_name`: [b, *shape], or [b, length], padded
-        or ragged, from columns by the names in `signature`, and JPEGs of records, string [b].
+        """The model's inputs besides `image`, by `input_name`: [b, *shape], or [b, length],
+        padded, from columns by the names in `signature`, and JPEGs of records, string [b].
         """
         batch = tf.shape(records)[0]
         features: dict[str, Any] = {name: columns[input_name(name)] for name in self.given}
@@ -152,7 +152,4 @@ def _as_input(value: Any, spec: FeatureSpec, inputs: ModelInputs) -> Any:
         value = tf.RaggedTensor.from_sparse(value)
     elif not isinstance(value, tf.RaggedTensor):
         value = tf.RaggedTensor.from_tensor(value, padding=_zero(value.dtype))
-    value = tf.cast(value, dtype)
-    if inputs.sequences == "ragged":
-        return value
-    return value.to_tensor(shape=[None, inputs.sequence_length])
+    return tf.cast(value, dtype).to_tensor(shape=[None, inputs.sequence_length])

@@ -89,12 +89,7 @@ def as_ours(model: Any, card: ModelCard, path: str) -> Any:
 def _batch(card: ModelCard) -> tuple[Any, Any, Any]:
     """Specifications of (inputs, label, sample_weight), as training has them."""
     tensors = input_tensors(card.inputs)
-    specs = {
-        name: tf.RaggedTensorSpec((1, *t.shape[1:]), t.dtype, ragged_rank=1)
-        if t.ragged
-        else tf.TensorSpec((1, *t.shape[1:]), t.dtype)
-        for name, t in tensors.items()
-    }
+    specs = {name: tf.TensorSpec((1, *t.shape[1:]), t.dtype) for name, t in tensors.items()}
     dtype, shape = label_form(card, card.num_outputs)
     label = tf.TensorSpec((1, *shape), dtype)
     return model_input(specs), label, tf.TensorSpec((1,), tf.float32)

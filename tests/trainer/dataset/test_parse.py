@@ -88,12 +88,6 @@ def test_sequences_are_padded_and_cut_to_a_length(
     assert tokens.numpy().tolist()[: len(expected)] == expected
 
 
-def test_sequences_stay_ragged_when_asked(dataset: DataSet) -> None:
-    parse = batch_parser(dataset, _inputs(dataset, ("tokens",), sequences="ragged"))
-    tokens = parse(tf.constant([record_of(3, 0), record_of(0, 0)])).inputs["tokens"]
-    assert isinstance(tokens, tf.RaggedTensor) and tokens.to_list() == [[1, 2, 3], []]
-
-
 def test_an_empty_record_becomes_zeros_and_a_black_picture(dataset: DataSet) -> None:
     shifted = dataclasses.replace(dataset, label_offset=5)
     parse = batch_parser(shifted, _inputs(dataset, ("age", "box", "tokens")))

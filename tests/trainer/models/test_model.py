@@ -101,13 +101,13 @@ def test_one_class_is_nothing_to_learn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sequences", "length", "expected"),
-    [("padded", None, (None, None)), ("padded", 7, (None, 7)), ("ragged", None, (None, None))],
+    ("length", "expected"),
+    [(None, (None, None)), (7, (None, 7))],
 )
 def test_features_become_inputs_of_the_records_shape(
-    sequences: str, length: int | None, expected: tuple[int | None, ...]
+    length: int | None, expected: tuple[int | None, ...]
 ) -> None:
-    inputs = ModelInputs((32, 32), RGB, FEATURES, sequences, length)
+    inputs = ModelInputs((32, 32), RGB, FEATURES, length)
     tensors = model.input_tensors(inputs)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     assert shapes == {
@@ -115,7 +115,6 @@ def test_features_become_inputs_of_the_records_shape(
         "tokens": expected,
     }  # fmt: skip
     assert tensors["tokens"].dtype == "int64" and tensors["image"].dtype == "uint8"
-    assert tensors["tokens"].ragged == (sequences == "ragged")
 
 
 def test_a_model_of_pictures_refuses_other_inputs() -> None:

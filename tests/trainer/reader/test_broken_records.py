@@ -45,7 +45,7 @@ def spoil(folder, index, number, payload):
 
 
 def find(subset, *records, **more):
-    return find_broken(subset, OPTIONS, *records, **more)
+    return find_broken(subset, *records, **more)
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_a_broken_record_of_a_mix_keeps_its_place(sets: Sets, tmp_path: pathlib.
     with pytest.raises((tf.errors.OpError, UnicodeDecodeError)) as caught:
         _records(train, 30)
     handler = BrokenRecordHandler(1, str(tmp_path / "out"), data.config.data)
-    subset = handler.handle(train.subset, train.read_options, np.array([number]), caught.value)
+    subset = handler.handle(train.subset, np.array([number]), caught.value)
     (found,) = handler.found
     assert (found.path, found.number) == (str(shard), 2)
     told = str(explain(caught.value, train.subset, [found]))

@@ -13,7 +13,7 @@ import pytest
 
 from imageshards import storage
 from imageshards.tfrecord import RecordError, frame_record
-from tests.support.reader_sets import READ_OPTIONS, choose, make_set, record_of
+from tests.support.reader_sets import choose, make_set, record_of
 from tests.support.resumed_stream import assert_resumes
 from trainer.dataset.spec import WHOLE, DataSet, ReplicaSlices, Subset
 from trainer.reader import pieces as pieces_module
@@ -59,7 +59,7 @@ def batches_of(
         order, total = evaluation_order(subset, batch), subset.num_records
     else:
         order, total = training_order(subset, batch, seed), None
-    source, first = PieceReader(subset, READ_OPTIONS), subset.pieces.first
+    source, first = PieceReader(subset), subset.pieces.first
     return RecordBatches(order, source, first, batch, slices, total, subset.broken)
 
 
@@ -196,7 +196,7 @@ def test_empty_and_masked_records_keep_their_places(
 
 def spoil(subset: Subset, record: int, at: int = 20) -> pathlib.Path:
     """Flips a bit of a record, `at` bytes behind its header's begin."""
-    reader, pieces = PieceReader(subset, READ_OPTIONS), subset.pieces
+    reader, pieces = PieceReader(subset), subset.pieces
     piece = int(np.searchsorted(pieces.first, record, side="right")) - 1
     place = reader.places(piece)[record - int(pieces.first[piece])]
     path = pathlib.Path(subset.split.shards[int(pieces.shard[piece])].path)
@@ -218,7 +218,7 @@ def test_a_damaged_record_fails_in_its_own_batch_and_harms_no_other(
         next(parts)
     with pytest.raises(tf.errors.OpError, match="RecordError: .*record 7 at byte .*checksum"):
         next(parts)
-    reader = PieceReader(subset, READ_OPTIONS)
+    reader = PieceReader(subset)
     found = [one for k in range(len(subset.pieces)) for one in reader.read(k)]
     assert [i for i, one in enumerate(found) if isinstance(one, RecordError)] == [27]
     size = path.stat().st_size
@@ -238,7 +238,7 @@ def test_a_record_of_another_length_than_indexed_is_damaged(tmp_path: pathlib.Pa
     short = frame_record(b"short")
     path.write_bytes(short + path.read_bytes()[len(short) :])
     assert path.stat().st_size == size
-    (first, *_) = PieceReader(subset, READ_OPTIONS).read(0)
+    (first, *_) = PieceReader(subset).read(0)
     assert isinstance(first, RecordError) and "another length than the" in first.reason
 
 

@@ -49,7 +49,7 @@ class _CountingReader(PieceReader):
     """Notes which pieces it reads, and fails at one of them."""
 
     def __init__(self, subset: Subset, fails_at: int | None = None) -> None:
-        super().__init__(subset, ReadOptions(2))
+        super().__init__(subset)
         self.pieces: list[int] = []
         self._fails_at = fails_at
 
@@ -155,11 +155,11 @@ def test_too_little_room_is_told_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10}))
     with pytest.raises(UserError, match=r"filled \(0.00 GB are needed, 0.00 GB are free\)"):
-        decode_once(subset, options, PieceReader(subset, ReadOptions(2)))
+        decode_once(subset, options, PieceReader(subset))
     files = pathlib.Path(options.cache_folder or "").rglob("*")
     assert not sum(file.stat().st_size for file in files if file.is_file())
     with pytest.raises(UserError, match="no folder"):
-        decode_once(subset, ReadOptions(1, "pixels"), PieceReader(subset, ReadOptions(2)))
+        decode_once(subset, ReadOptions(1, "pixels"), PieceReader(subset))
 
 
 def test_pictures_of_several_sizes_are_refused(subset: Subset) -> None:
@@ -198,7 +198,7 @@ def test_what_is_read_is_not_copied_into_memory(tmp_path: pathlib.Path) -> None:
         made = make_augmentation(
             "light", "host", image=subset.dataset.image, size=(64, 64), seed=1, num_classes=3)
         options = ReadOptions(2, "pixels", sys.argv[1])
-        decode_once(subset, options, PieceReader(subset, options))
+        decode_once(subset, options, PieceReader(subset))
         for one in (ReadOptions(2), options):  # the first warms up
             before = anonymous_mb()
             batches = iter(training_batches(subset, one, 1, 4, MODEL, made.pictures))
