@@ -33,8 +33,6 @@ COLUMN_FLAGS = (
     "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
 )  # fmt: skip
 LABELS = (ONE, NONE, SEVERAL)
-SHARD_BY = ("balanced", "class")
-FIRST_LABELS = (0, 1)
 
 # File names have five digits for it.
 MAX_SHARDS = 99_999
@@ -205,15 +203,12 @@ class PlanOptions:
     salt: Annotated[str, Option(
         "changes all hashes: another split, another order")] = "imageshards"
     num_shards: Annotated[Mapping[str, int], Option(
-        "shards of each split; with --shard_by class, of each class (default: by "
-        "--shard_mb, and at least 16 for a split where each still holds 32 records or more)",
+        "shards of each split (default: by --shard_mb, and at least 16 for a split where each "
+        "still holds 32 records or more)",
         parse=parse_num_shards, metavar="NAME=N,...|N")] = dataclasses.field(default_factory=dict)
     shard_mb: Annotated[float, Option(
         "target size of a shard in MB (10^6 bytes), from a sample of images (default: 128)",
         above=0, metavar="MB")] = 128.0
-    shard_by: Annotated[str, Option(
-        "balanced: the same number of records and the same class mix in every shard, +-1; "
-        "class: every shard holds one class", choices=SHARD_BY)] = "balanced"
     class_names: Annotated[tuple[str, ...] | None, Option(
         "classes in the order of their ids, separated by commas (\\, is one in a name) or one "
         "per line of a file; another label is an error (default: sorted names; on --overwrite the "
@@ -222,9 +217,6 @@ class PlanOptions:
     pinned_classes: tuple[str, ...] = ()
     allow_one_class: Annotated[bool, Option(
         "accept an input with one class only", group="input")] = False
-    first_label: Annotated[int, Option(
-        "label of the first class in records: 1 for readers that subtract 1, with 0 for a "
-        "background; imageshards train undoes it", choices=FIRST_LABELS, group="input")] = 0
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -277,15 +269,6 @@ class ShardOptions:
     quarantine_bytes: bool = True
     versions: tuple[tuple[str, str], ...] = ()
     run_id: str = ""
-
-
-def check_shard_by(label: str, shard_by: str) -> None:
-    """Raises `UserError` for shards of a class each where images have several labels, or none."""
-    if label != ONE and shard_by == "class":
-        raise UserError(
-            f"--shard_by class was given with --label {label}; expected images with one label: "
-            "leave it out, and the shards of a split hold the same number of records."
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -363,8 +346,7 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        check_shard_by(self.source.label, self.plan.shard_by)
-        for flag in ("class_names", "class_map", "first_label"):
+        for flag in ("class_names", "class_map"):
             if self.source.label == NONE and vars(self).get(flag, vars(self.plan).get(flag)):
                 raise UserError(f"--{flag} was given with --label none; leave one of them out.")
         for old, new in self.class_map.items():

@@ -199,7 +199,6 @@ _MANIFEST = keyed(
     {
         # Nobody can seek in compressed shards. Manifests of today do not have this key.
         "compression": one_of("none"),
-        "shard_by": text(),
         "skipped": _COUNTS,
         "copies": _COUNTS,
         "source": keyed({}, {"formats": _COUNTS, "notes": _COUNTS}),
@@ -238,7 +237,7 @@ _ADOPTED = keyed(
 _NOTHING = such(lambda _: False, "no such key in what a build wrote")
 _OWN = keyed(
     {"splits": mapped(keyed({"shards": listed(keyed({}, {"folder": _NOTHING}))}))},
-    {"first_label": one_of(0, 1)},
+    {"first_label": _NOTHING},
 )
 # Of one that a check, a report or a build of its records goes through.
 _COUNTED = keyed(

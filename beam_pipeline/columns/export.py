@@ -45,7 +45,7 @@ _LABEL_MAX = re.compile(rb"(name: \"image/class/labels?\"[^}]*?max: )\d+\n")
 def export_labels(
     names: Sequence[str], transform_dir: str, exported: str = "", label: str = ONE
 ) -> str:
-    """Exports a transform from class name to label (`names_by_label`); returns `transform_dir`.
+    """Exports a transform from class name to label; returns `transform_dir`.
 
     It may be done again: the same names give the same files.
 

@@ -111,7 +111,7 @@ class AnalyseColumns(beam.PTransform):
         self._copied_from = copied_from
         self._columns = tuple(columns)
         plan = options.plan
-        self._order = ClassOrder(plan.class_names, plan.pinned_classes, plan.first_label)
+        self._order = ClassOrder(plan.class_names, plan.pinned_classes)
         self._label = label
         self._raw_columns = (*LABEL_COLUMNS[label], *columns)
         self._module = None if transform_module is None else TransformModule(transform_module)

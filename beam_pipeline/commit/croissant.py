@@ -16,7 +16,6 @@ from imageshards.manifest import (
     INDEX_NAME,
     NONE,
     SEVERAL,
-    first_label_of,
     label_of,
     shards_of,
     to_json,
@@ -120,7 +119,7 @@ def _classes(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     fields = [_field("classes/label", "cr:Int64"), _field("classes/name", "sc:Text")]
     rows = [
         {"classes/label": label, "classes/name": name}
-        for label, name in enumerate(manifest["classes"], first_label_of(manifest))
+        for label, name in enumerate(manifest["classes"])
     ]
     if rows:
         yield _record_set("classes", "label", fields, dataType="sc:Enumeration", data=rows)

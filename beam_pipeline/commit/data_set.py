@@ -20,7 +20,6 @@ from beam_pipeline.commit.summary import WriteSummary, check_budget, write_list
 from beam_pipeline.commit.tfds import tfds_files
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
 from beam_pipeline.options import ShardOptions
-from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.shards.finished import output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
@@ -208,7 +207,7 @@ def manifest_of(
     classes = list(plan.classes)
     features = exported_features(transform)
     exported = [] if plan.label == NONE else exported_classes(transform)
-    if exported != names_by_label(classes, spec.write.plan.first_label):
+    if exported != classes:
         raise UserError(
             f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when "
             "its columns were analysed: it changed while it was read; give the same command again."
@@ -222,7 +221,6 @@ def manifest_of(
         "format_version": FORMAT_VERSION,
         "splits": splits,
         "classes": classes,
-        "shard_by": spec.write.plan.shard_by,
         "features": {**record_features(plan.label), **features},
         "image": {**spec.write.image.to_manifest(), "mean": mean, "std": std},
         "listed": plan.num_images,
@@ -235,8 +233,6 @@ def manifest_of(
             "record_bytes": stats.histogram("record_bytes", BYTES_EDGES),
         },
     }
-    if first_label := spec.write.plan.first_label:
-        manifest["first_label"] = first_label
     of_bytes = {**manifest, "splits": without_index(splits), "versions": spec.versions}
     text = json.dumps(of_bytes, sort_keys=True).encode()
     manifest["fingerprint"] = hashlib.sha256(text).hexdigest()

@@ -48,12 +48,12 @@ class FinalizeTask:
 def plan_finalize(
     shards: Iterable[ShardResult], features: Mapping[str, Mapping[str, Any]]
 ) -> list[FinalizeTask]:
-    """How every shard becomes final, so that those of a split (and group) are even."""
-    groups: dict[tuple[str, str], list[ShardResult]] = collections.defaultdict(list)
+    """How every shard becomes final, so that those of a split are even."""
+    splits: dict[str, list[ShardResult]] = collections.defaultdict(list)
     for shard in sorted(shards, key=lambda s: s.name):
-        groups[shard.split, shard.group].append(shard)
+        splits[shard.split].append(shard)
     tasks = []
-    for group in groups.values():
+    for group in splits.values():
         give = [collections.Counter[str]() for _ in group]
         take: list[list[tuple[str, str, int]]] = [[] for _ in group]
         # The plan made them even: only rejects leave holes.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.planning.classes import names_by_label
 from imageshards.manifest import LABEL_FEATURE, first_label_of, roles_of, to_json
 
 FEATURES_NAME, INFO_NAME = ("features.json", "dataset_info.json")
@@ -26,7 +25,7 @@ def tfds_files(manifest: Mapping[str, Any]) -> dict[str, str]:
         FEATURES_NAME: to_json(_features(manifest)),
         INFO_NAME: to_json(_dataset_info(manifest)),
     }
-    names = names_by_label(manifest["classes"], first_label_of(manifest))
+    names = manifest["classes"]
     if (label := roles_of(manifest)["label"]) and _survives_tfds(names):
         files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
     return files

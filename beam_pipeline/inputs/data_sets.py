@@ -152,22 +152,7 @@ def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     for name in ("splits", "salt"):
         if name not in options.given and first.get(name):
             plan[name] = first[name]
-    if "first_label" not in options.given:
-        plan["first_label"] = 0 if options.source.label == NONE else _first_label(found)
     return dataclasses.replace(options, plan=dataclasses.replace(options.plan, **plan))
-
-
-def _first_label(found: Sequence[Found]) -> int:
-    """The number of the first class, alike in all data sets."""
-    (first, manifest), *others = found
-    label = int(manifest.get("first_label", 0))
-    for source, of_other in others:
-        if (other := int(of_other.get("first_label", 0))) != label:
-            raise UserError(
-                f"--input {first.input!r} was built with --first_label {label} and --input "
-                f"{source.input!r} with --first_label {other}; say by --first_label which to use."
-            )
-    return label
 
 
 def _opened(

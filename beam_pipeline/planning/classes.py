@@ -26,24 +26,15 @@ def class_order(
     return [*pinned, *sorted(set(labels).difference(pinned))]
 
 
-def names_by_label(classes: Sequence[str], first_label: int) -> list[str]:
-    """Names by label, as records have it: 0 is a background where the first class is 1."""
-    background = "background"
-    while background in classes:
-        background += "_"
-    return [*[background] * first_label, *classes]
-
-
 class ClassOrder(NamedTuple):
-    """What gives the classes of a build their labels; args of `class_order`, `names_by_label`."""
+    """What gives the classes of a build their labels; args of `class_order`."""
 
     class_names: tuple[str, ...] | None = None
     pinned: tuple[str, ...] = ()
-    first_label: int = 0
 
     def names(self, labels: Iterable[str]) -> list[str]:
         """Names by label, for the distinct labels of the data."""
-        return names_by_label(class_order(labels, self.class_names, self.pinned), self.first_label)
+        return class_order(labels, self.class_names, self.pinned)
 
 
 def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[str]:

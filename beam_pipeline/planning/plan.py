@@ -14,7 +14,7 @@ import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
 
-from beam_pipeline.options import MAX_SHARDS, PlanOptions, check_shard_by, is_split_name
+from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
 from beam_pipeline.planning.classes import class_order
 from beam_pipeline.planning.refs import SPLIT, KeyHasher
 from imageshards.errors import UserError
@@ -55,27 +55,6 @@ class SplitAssigner:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassRange:
-    """The ranks and shards of the images of one class of one split.
-
-    Classes that share shards are a group: all of a split, or each by itself (`--shard_by class`).
-
-    Attributes:
-        first_shard: Index of the group's first shard.
-        num_shards: Shards of the group.
-        first_rank: Rank of the class's first image within the group.
-    """
-
-    first_shard: int
-    num_shards: int
-    first_rank: int
-
-    def shard_of(self, rank_in_class: int) -> int:
-        """The shard of the class's image with this rank."""
-        return self.first_shard + (self.first_rank + rank_in_class) % self.num_shards
-
-
-@dataclasses.dataclass(frozen=True)
 class ShardPlan:
     """Which image goes to which shard, for all images: its size is splits x classes.
 
@@ -84,7 +63,7 @@ class ShardPlan:
         counts: (split, class id) → images that are ranked together; of images with several labels,
             or none, the id is `WHOLE_SPLIT`.
         num_shards: Split → shards.
-        ranges: (split, class id) → ranks and shards of its images.
+        first_ranks: (split, class id) → rank, within the split, of its first image.
         label: How many labels images have: `ONE`, `NONE` or `SEVERAL`.
         counts_by_label: (split, label) → images that have it.
     """
@@ -92,7 +71,7 @@ class ShardPlan:
     classes: tuple[str, ...]
     counts: Mapping[SplitClass, int]
     num_shards: Mapping[str, int]
-    ranges: Mapping[SplitClass, ClassRange]
+    first_ranks: Mapping[SplitClass, int]
     label: str = ONE
     counts_by_label: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
@@ -103,14 +82,8 @@ class ShardPlan:
 
     def images_per_shard(self, split: str) -> tuple[int, int]:
         """Images of the smallest and of the largest shard of a split."""
-        groups = collections.Counter[tuple[int, int]]()
-        for (name, class_id), of_class in self.ranges.items():
-            if name == split:
-                groups[of_class.first_shard, of_class.num_shards] += self.counts[name, class_id]
-        return (
-            min(images // shards for (_, shards), images in groups.items()),
-            max(-(-images // shards) for (_, shards), images in groups.items()),
-        )
+        images = sum(count for (name, _), count in self.counts.items() if name == split)
+        return images // self.num_shards[split], -(-images // self.num_shards[split])
 
     @functools.cached_property
     def class_ids(self) -> dict[str, int]:
@@ -186,29 +159,15 @@ def make_plan(
     splits = sorted({split for split, _ in counts})
     _check_splits(splits, options.num_shards)
     num_shards: dict[str, int] = {}
-    ranges: dict[SplitClass, ClassRange] = {}
+    first_ranks: dict[SplitClass, int] = {}
     for split in splits:
-        of_split = {c: n for (s, c), n in sorted(counts.items()) if s == split}
-        groups = [[c] for c in of_split] if options.shard_by == "class" else [list(of_split)]
-        first_shard = 0
-        for group in groups:
-            images = sum(of_split[c] for c in group)
-            least = min(-(-MIN_SHARDS // len(groups)), images // MIN_RECORDS_PER_SHARD)
-            by_size = round(images * mean_record_bytes / (options.shard_mb * 1e6))
-            default = min(images, max(1, by_size, least))
-            shards = _shards_for(split, images, default, options, classes, group)
-            rank = 0
-            for c in group:
-                ranges[split, c] = ClassRange(first_shard, shards, rank)
-                rank += of_split[c]
-            first_shard += shards
-        if first_shard > MAX_SHARDS:
-            raise UserError(
-                f"--num_shards, --shard_mb and --shard_by make {counted(first_shard, 'shard')} of "
-                f"split {split!r}; expected at most {MAX_SHARDS}; ask for fewer or larger shards."
-            )
-        num_shards[split] = first_shard
-    return ShardPlan(tuple(classes), counts, num_shards, ranges, label, dict(counts_by_label))
+        images = 0
+        for (name, class_id), count in sorted(counts.items()):
+            if name == split:
+                first_ranks[split, class_id] = images
+                images += count
+        num_shards[split] = _shards_for(split, images, options, mean_record_bytes)
+    return ShardPlan(tuple(classes), counts, num_shards, first_ranks, label, dict(counts_by_label))
 
 
 def _check_labels(labels: Collection[str], kinds: Collection[str], options: PlanOptions) -> str:
@@ -225,7 +184,6 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
             "same of all: in each ImageRef a text, in each a tuple of texts, or in each None."
         )
     (label,) = kinds
-    check_shard_by(label, options.shard_by)
     if label == SEVERAL and not labels:
         raise UserError(
             "--label several was given, but no image of --input has a label; expected lists of "
@@ -254,22 +212,21 @@ def _check_splits(splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
         )
 
 
-def _shards_for(
-    split: str,
-    images: int,
-    default: int,
-    options: PlanOptions,
-    classes: Sequence[str],
-    group: Sequence[int],
-) -> int:
+def _shards_for(split: str, images: int, options: PlanOptions, mean_record_bytes: float) -> int:
     wanted = options.num_shards.get(split, options.num_shards.get("*"))
     if wanted is None:
-        return default
+        least = min(MIN_SHARDS, images // MIN_RECORDS_PER_SHARD)
+        by_size = round(images * mean_record_bytes / (options.shard_mb * 1e6))
+        wanted = min(images, max(1, by_size, least))
     if wanted > images:
-        what = f"class {classes[group[0]]!r} of split" if options.shard_by == "class" else "split"
         raise UserError(
-            f"--num_shards received {wanted} for {what} {split!r}, which has "
+            f"--num_shards received {wanted} for split {split!r}, which has "
             f"{counted(images, 'image')}; expected at most one shard per image; ask for fewer "
             "shards or change --splits."
+        )
+    if wanted > MAX_SHARDS:
+        raise UserError(
+            f"--shard_mb received {options.shard_mb:g}, which makes {counted(wanted, 'shard')} of "
+            f"split {split!r}; expected at most {MAX_SHARDS}; ask for larger shards."
         )
     return wanted

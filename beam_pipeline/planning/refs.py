@@ -112,16 +112,13 @@ class ShardUnit:
         split: Name of the split.
         index: Index of the shard in the split.
         num_shards: Shards of the split.
-        group: Shards of one group are kept even with each other: "" or a class name.
-        class_ids: Label → number in the records (`PlanOptions.first_label`), for the labels of
-            this shard.
+        class_ids: Label → number in the records, for the labels of this shard.
         refs: Its images, in the order of its records.
     """
 
     split: str
     index: int
     num_shards: int
-    group: str
     class_ids: dict[str, int]
     refs: list[ImageRef]
 
@@ -133,12 +130,12 @@ class ShardUnit:
     def __reduce__(self) -> tuple[Any, ...]:
         # All references cross a shuffle, or wait for a local process, as units.
         ids = (list(self.class_ids), list(self.class_ids.values()))
-        shard = (self.split, self.index, self.num_shards, self.group)
+        shard = (self.split, self.index, self.num_shards)
         return _unpickle_unit, (shard, ids, pack_refs(self.refs))
 
 
 def _unpickle_unit(
-    shard: tuple[str, int, int, str], ids: tuple[list[str], list[int]], refs: bytes
+    shard: tuple[str, int, int], ids: tuple[list[str], list[int]], refs: bytes
 ) -> ShardUnit:
     return ShardUnit(*shard, dict(zip(*ids, strict=True)), unpack_refs(refs))
 

@@ -109,9 +109,9 @@ def assign_to_shards(
     """Keys the references of a sorted bucket by their shard."""
     key, batch = bucket
     split, class_id, _ = key
-    class_range = plan.ranges[split, class_id]
-    for rank, ref in enumerate(batch.refs, start=ranks[key]):
-        yield (split, class_range.shard_of(rank)), ref
+    first = plan.first_ranks[split, class_id] + ranks[key]
+    for rank, ref in enumerate(batch.refs, start=first):
+        yield (split, rank % plan.num_shards[split]), ref
 
 
 def make_unit(
@@ -121,10 +121,9 @@ def make_unit(
     (split, index), batches = shard
     refs = sort_by_hash(batches, options.salt, ORDER)
     labels = {name for ref in refs for name in names_of(ref.label)}
-    ids = {name: plan.class_ids[name] + options.first_label for name in sorted(labels)}
-    group = next(iter(labels)) if options.shard_by == "class" else ""
+    ids = {name: plan.class_ids[name] for name in sorted(labels)}
     beam.metrics.Metrics.counter("plan", "images").inc(len(refs))
-    return ShardUnit(split, index, plan.num_shards[split], group, ids, refs)
+    return ShardUnit(split, index, plan.num_shards[split], ids, refs)
 
 
 def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:

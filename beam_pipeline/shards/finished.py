@@ -23,7 +23,7 @@ def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
     image = sorted(dataclasses.asdict(options.image).items())  # their order of today may change
     digest = hashlib.sha256(repr((image, sorted(options.versions))).encode())
     digest.update(repr((options.damage, options.quarantine_bytes)).encode())
-    digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
+    digest.update(repr((unit.name, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
         where = (ref.offset_bytes, ref.source_bytes) if ref.is_record else None

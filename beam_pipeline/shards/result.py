@@ -141,7 +141,6 @@ class ShardResult:
 
     Attributes:
         name: Of the shard: the part of its file's name between prefix and suffix.
-        group: Shards of one group are kept even with each other: "" or a class name.
         num_bytes, sha256: Of the file.
         classes: Class name → records that have it.
         label: How many labels an image has: `ONE`, `NONE` or `SEVERAL`.
@@ -159,7 +158,6 @@ class ShardResult:
 
     name: str
     split: str
-    group: str
     num_records: int
     num_bytes: int
     sha256: str

@@ -105,7 +105,6 @@ def _write_records(
     return ShardResult(
         name=name,
         split=unit.split,
-        group=unit.group,
         num_records=len(rows),
         num_bytes=records.num_bytes,
         sha256=records.hexdigest(),

@@ -184,7 +184,6 @@ def _describe(
         "first_label": options.label_offset,
         "features": features,
         "image": _image(tfds, roles.image, files),
-        "shard_by": _shard_by([one["classes"] for found in shards.values() for one in found]),
         "listed": num_records,
         "rejects": {},
         "adopted": roles._asdict(),
@@ -192,12 +191,6 @@ def _describe(
     bytes_of = [[name, *(one["sha256"] for one in found)] for name, found in shards.items()]
     known = [bytes_of, told["classes"], told["first_label"], told["adopted"]]
     return told | {"fingerprint": hashlib.sha256(json.dumps(known).encode()).hexdigest()}
-
-
-def _shard_by(counts: Sequence[Mapping[str, int]]) -> str:
-    """`class` where no shard mixes classes: the reader then has to mix many shards."""
-    single = all(len(classes) <= 1 for classes in counts)
-    return "class" if single and len({name for one in counts for name in one}) > 1 else "balanced"
 
 
 def _image(

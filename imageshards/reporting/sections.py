@@ -17,7 +17,6 @@ MAX_CLASS_ROWS = 40
 ENDS = 12
 MAX_LISTED = 2000
 
-SHARD_BY = {"balanced": "same class mix in each", "class": "one class in each"}
 CLASSES = {NONE: "images have no label", SEVERAL: "an image may have several"}
 NOTES = {
     "exif_rotated": "turned upright as their EXIF orientation says",
@@ -47,12 +46,12 @@ def tiles(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The few numbers one looks for first: (name, value, remark)."""
     records, shards, size_bytes = totals(manifest)
     rejected = sum(manifest["rejects"].values())
-    shard_by = manifest.get("shard_by", "") if label_of(manifest) == ONE else ""
+    is_even = label_of(manifest) == ONE and "adopted" not in manifest
     return [
         ("Images", number(records), f"of {number(manifest['listed'])} listed"),
         ("Classes", number(len(manifest["classes"])), CLASSES.get(label_of(manifest), "")),
         ("Splits", number(len(manifest["splits"])), ", ".join(manifest["splits"])),
-        ("Shards", number(shards), SHARD_BY.get(shard_by, "")),
+        ("Shards", number(shards), "same class mix in each" * is_even),
         ("Size", size(size_bytes), f"{size(size_bytes / records)} each" if records else ""),
         ("Rejected", number(rejected), share(rejected, manifest["listed"])),
     ]

@@ -76,25 +76,14 @@ def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def balance_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Where shards of a split (by class: of a split and class) differ by more than one."""
-    groups: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for split, shard in shards_of(manifest):
-        name = f"split {split!r}"
-        if manifest.get("shard_by") == "class":
-            classes = [c for c, count in shard["classes"].items() if count]
-            if len(classes) > 1:
-                yield f"{shard['file']} holds {len(classes)} classes; shards by class hold one"
-            if len(classes) != 1:
-                continue
-            name += f", class {classes[0]!r}"
-        groups[name].append(shard)
-    for name, shards in groups.items():
-        least = min(shards, key=lambda shard: shard["num_records"])
-        most = max(shards, key=lambda shard: shard["num_records"])
+    """Where shards of a split differ by more than one."""
+    for name, split in manifest["splits"].items():
+        least = min(split["shards"], key=lambda shard: shard["num_records"])
+        most = max(split["shards"], key=lambda shard: shard["num_records"])
         if most["num_records"] - least["num_records"] > 1:
             yield (
-                f"{name}: {most['file']} holds {counted(most['num_records'], 'record')} but "
-                f"{least['file']} only {least['num_records']}; they may differ by one"
+                f"split {name!r}: {most['file']} holds {counted(most['num_records'], 'record')} "
+                f"but {least['file']} only {least['num_records']}; they may differ by one"
             )
 
 

@@ -70,7 +70,7 @@ def built(rows, tmp_path_factory) -> pathlib.Path:
     output = tmp_path_factory.mktemp("out") / "set"
     assert build("--input", rows, "--output", output, "--image_size", "50", "--columns", COLUMNS,
                  "--group_column", "person", "--splits", "train=0.7,validation=0.3",
-                 "--num_shards", "2", "--first_label", "1") == 0  # fmt: skip
+                 "--num_shards", "2") == 0  # fmt: skip
     return output
 
 

@@ -176,7 +176,6 @@ def _fixed_part(classes: Sequence[str], rejects: dict[str, int]) -> dict[str, An
         "format_version": 1,
         "splits": {},
         "classes": list(classes),
-        "shard_by": "balanced",
         "features": dict(RECORD_FEATURES),
         "image": {
             "size": 16,

@@ -93,7 +93,7 @@ def make_set(
         number += len(labels)
     image = {"size": SIDE_PX, "mode": "crop", "channels": 3}
     splits = {"train": {"num_records": number, "shards": entries}}
-    told = {"splits": splits, "image": image, "shard_by": "balanced"}
+    told = {"splits": splits, "image": image}
     write_manifest(folder, features=features, classes=list(CLASSES), **told)
     return dataclasses.replace(load_manifest(str(folder)), **changes)
 

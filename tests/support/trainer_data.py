@@ -48,6 +48,15 @@ def draw_shape(
     return image.convert("L") if grey else image
 
 
+# Which features of records an adopted data set names.
+ROLES = {
+    "image": "image/encoded",
+    "label": "image/class/label",
+    "text": "image/class/text",
+    "filename": "image/filename",
+}
+
+
 def make_data_set(
     folder: pathlib.Path,
     num_records: dict[str, int],
@@ -96,8 +105,7 @@ def make_data_set(
         folder,
         splits=splits,
         features=features,
-        shard_by="balanced",
-        **({"first_label": first_label} if first_label else {}),
+        **({"first_label": first_label, "adopted": ROLES} if first_label else {}),
         image={
             "size": height if height == width else [height, width],
             "mode": mode,

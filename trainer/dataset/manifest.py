@@ -127,7 +127,6 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         splits={name: _split(data, name, split) for name, split in raw["splits"].items()},
         classes=tuple(raw["classes"]),
         image=_image(raw["image"]),
-        shard_by=raw.get("shard_by", "balanced"),
         features=features,
         image_feature=image,
         label_feature=label,

@@ -56,7 +56,6 @@ def data_set_of_mix(config: ReadConfig, datasets: Sequence[DataSet]) -> DataSet:
         data=config.data,
         splits={name: _joined_split(name, parts) for name in names},
         image=image,
-        shard_by="class" if any(part.shard_by == "class" for part in parts) else "balanced",
         features={
             name: spec
             for name, spec in first.features.items()

@@ -147,7 +147,6 @@ class DataSet:
         classes: Names of the classes or labels, in the order of the ids; none of values, nor where
             records have no label.
         image: Its pictures.
-        shard_by: `balanced`, or `class` where a shard holds one class only.
         features: Every feature of a record, by its name in the records.
         image_feature, label_feature: Which of them hold the JPEG and the target; the latter is
             empty where records have no label.
@@ -168,7 +167,6 @@ class DataSet:
     splits: Mapping[str, Split]
     classes: tuple[str, ...]
     image: ImageSpec
-    shard_by: str
     features: Mapping[str, FeatureSpec]
     image_feature: str = IMAGE_FEATURE
     label_feature: str = LABEL_FEATURE

@@ -27,7 +27,7 @@ def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 @pytest.mark.process
 def test_lists_shards_with_checksums_the_index_splits_classes_and_columns(insects):
     assert (insects / "croissant.json").read_text() == croissant_text(manifest(insects), "set")
-    found = croissant_of(insects, first_label=1)
+    found = croissant_of(insects)
     files, sets = by_id(found["distribution"]), by_id(found["recordSet"])
     entries = [shard for _, shard in shards_of(manifest(insects))]
     assert list(files) == ["index", *(shard["file"] for shard in entries)]
@@ -36,7 +36,7 @@ def test_lists_shards_with_checksums_the_index_splits_classes_and_columns(insect
         assert (file["contentUrl"], file["sha256"]) == (shard["file"], shard["sha256"])
         assert file["contentSize"] == f"{shard['num_bytes']} B"
     assert sets["splits"]["data"] == [{"splits/name": s} for s in ("train", "validation")]
-    assert sets["classes"]["data"][1] == {"classes/label": 2, "classes/name": "bee's nest"}
+    assert sets["classes"]["data"][1] == {"classes/label": 1, "classes/name": "bee's nest"}
     fields = {field["name"]: field for field in sets["records"]["field"]}
     assert set(fields) == {*COLUMNS, "age", "weight", "place", "note", "tokens", "words"}
     assert fields["split"]["references"] == {"field": {"@id": "splits/name"}}

@@ -72,7 +72,7 @@ def unit_of(folder: pathlib.Path, count: int) -> ShardUnit:
     """One shard of the pictures in a folder."""
     paths = sorted(folder.glob("cat*.jpg"))[:count]
     refs = [ImageRef(path.name, str(path), "cat", "train") for path in paths]
-    return ShardUnit("train", 0, 1, "", {"cat": 0}, refs)
+    return ShardUnit("train", 0, 1, {"cat": 0}, refs)
 
 
 def places_of(output: str, in_place: bool) -> ShardPlaces:

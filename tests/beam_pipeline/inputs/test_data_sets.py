@@ -164,14 +164,3 @@ def test_the_data_set_of_the_output_is_read_where_it_is_kept(made, tmp_path):
     options = BuildOptions(InputOptions(str(tmp_path / "out")), str(tmp_path / "out"))
     found = open_inputs(options, str(made.directory))
     assert found.source.layout == "data_set" and found.source.location == str(made.directory)
-
-
-def test_first_labels_are_those_of_the_data_sets_or_given(made, tmp_path):
-    other = Dataset(tmp_path / "b")
-    other.manifest["first_label"] = 1
-    other.save()
-    assert opened(other.directory).plan.first_label == 1
-    assert "--first_label 1; say by --first_label which" in error_of(
-        made.directory, other.directory
-    )
-    assert opened(made.directory, other.directory, given={"first_label"}).plan.first_label == 0

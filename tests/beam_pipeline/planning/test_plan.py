@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.options import PlanOptions
 from beam_pipeline.planning import plan as planning
-from beam_pipeline.planning.classes import class_order, distinct_labels, names_by_label
+from beam_pipeline.planning.classes import class_order, distinct_labels
 from beam_pipeline.planning.refs import RANK, SPLIT, ImageRef, KeyHasher, RefBatch
 from imageshards.errors import UserError
 
@@ -28,12 +28,13 @@ def make_plan(counts, **options):
 
 
 def assigned(plan):
-    """(split, shard) → class id → images, from the ranges alone."""
+    """(split, shard) → class id → images, from the ranks alone."""
     shards: dict[tuple[str, int], collections.Counter[int]]
     shards = collections.defaultdict(collections.Counter)
     for (split, class_id), count in plan.counts.items():
         for rank in range(count):
-            shards[split, plan.ranges[split, class_id].shard_of(rank)][class_id] += 1
+            of_split = plan.first_ranks[split, class_id] + rank
+            shards[split, of_split % plan.num_shards[split]][class_id] += 1
     return shards
 
 
@@ -51,23 +52,6 @@ def test_balanced_shards_are_even_in_records_and_in_every_class(counts, wanted):
         for class_id in range(len(plan.classes)):
             of_class = [shard[class_id] for shard in of_split]
             assert max(of_class) - min(of_class) <= 1
-
-
-@given(COUNTS, st.integers(1, 5))
-def test_shards_by_class_hold_one_class_each_and_are_even(counts, wanted):
-    wanted = min([wanted, *counts.values()])
-    plan = make_plan(counts, shard_by="class", num_shards={"*": wanted})
-    by_class = collections.defaultdict(list)
-    for (split, _), found in assigned(plan).items():
-        ((class_id, images),) = found.items()
-        by_class[split, plan.classes[class_id]].append(images)
-    assert by_class.keys() == counts.keys()
-    for key, images in by_class.items():
-        assert (len(images), sum(images)) == (wanted, counts[key])
-        assert max(images) - min(images) <= 1
-    for split in plan.num_shards:
-        sizes = [n for (name, _), images in by_class.items() if name == split for n in images]
-        assert plan.images_per_shard(split) == (min(sizes), max(sizes))
 
 
 @given(COUNTS, st.floats(1e-4, 1.0))
@@ -90,9 +74,6 @@ def test_shards_by_size_are_as_many_as_the_size_asks_for(counts, shard_mb):
         ({"a": 512}, {}, 16),
         ({"a": 100_000}, {}, 16),  # 100 MB
         ({"a": 100_000}, {"num_shards": {"train": 2}}, 2),  # others follow their size
-        ({"a": 500, "b": 524}, {"shard_by": "class"}, 16),  # 8 of each class
-        ({"a": 100, "b": 524}, {"shard_by": "class"}, 11),
-        (dict.fromkeys("abcdefghijklmnopqrst", 320), {"shard_by": "class"}, 20),
     ],
 )
 def test_a_split_has_16_shards_where_each_holds_32_records(images, options, expected):
@@ -158,11 +139,6 @@ def test_class_order(labels, class_names, pinned, expected):
     assert class_order(labels, class_names, pinned) == expected
 
 
-def test_a_class_called_background_does_not_meet_label_0():
-    assert names_by_label(["background", "x"], 1) == ["background_", "background", "x"]
-    assert names_by_label(["x"], 0) == ["x"]
-
-
 @pytest.mark.parametrize(
     ("label", "class_names", "words"),
     [
@@ -192,11 +168,6 @@ def test_a_bad_label_is_told_with_its_image(label, class_names, words):
         ({("train", "a"): 3}, {"allow_one_class": False}, ["one class", "'a'"]),
         ({("train", "a"): 3}, {"num_shards": {"val": 2}}, ["--num_shards", "'val'", "train"]),
         ({("train", "a"): 3}, {"num_shards": {"train": 4}}, ["4", "'train'", "3 images"]),
-        (
-            {("train", "a"): 3, ("train", "b"): 9},
-            {"num_shards": {"*": 4}, "shard_by": "class"},
-            ["class 'a'", "3 images"],
-        ),
         ({("tr/ain", "a"): 3}, {}, ["split", "'tr/ain'", "letters"]),
         ({("train", "a"): 100_001}, {"shard_mb": 1e-9}, ["100,001 shards", "99999"]),
     ],
@@ -211,7 +182,6 @@ def test_what_cannot_be_planned_is_one_sentence(counts, options, words):
     ("kinds", "options", "words"),
     [
         ({("train", "several"): 3}, {}, ["--label several", "no image", "--label none"]),
-        ({("train", "none"): 3}, {"shard_by": "class"}, ["--shard_by class", "--label none"]),
         ({("train", "none"): 3, ("test", "one"): 3}, {}, ["none and one", "ImageRef"]),
         ({}, {}, ["no image"]),
     ],

@@ -70,31 +70,26 @@ def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[Sh
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.integers(5, 60), min_size=1),
     st.integers(1, 5),
-    st.sampled_from(["balanced", "class"]),
     st.integers(1, 40),
     st.integers(0, 9),
 )
 def test_every_image_is_in_one_shard_and_the_plan_depends_on_no_order(
-    counts, num_shards, shard_by, batch_size, seed
+    counts, num_shards, batch_size, seed
 ):
-    options = PlanOptions(
-        splits={"train": 1.0}, num_shards={"*": num_shards}, shard_by=shard_by, allow_one_class=True
-    )
+    options = PlanOptions(splits={"train": 1.0}, num_shards={"*": num_shards}, allow_one_class=True)
     refs = refs_of(counts)
     units = run(batched(refs, batch_size), options, seed)
     found = [ref for unit in units for ref in unit.refs]
     assert sorted(found) == sorted(ref._replace(split="train") for ref in refs)
-    for group in {unit.group for unit in units}:
-        sizes = [len(unit.refs) for unit in units if unit.group == group]
-        assert max(sizes) - min(sizes) <= 1
+    sizes = [len(unit.refs) for unit in units]
+    assert max(sizes) - min(sizes) <= 1
     random.Random(seed).shuffle(refs)
     assert run(batched(refs, batch_size + 1), options, seed + 1) == units
 
 
-@pytest.mark.parametrize("shard_by", ["balanced", "class"])
 @pytest.mark.parametrize("bucket_size", [1, 7, 40])
-def test_large_classes_ranked_in_buckets_give_the_same_plan(monkeypatch, shard_by, bucket_size):
-    options = PlanOptions(num_shards={"*": 3}, shard_by=shard_by)
+def test_large_classes_ranked_in_buckets_give_the_same_plan(monkeypatch, bucket_size):
+    options = PlanOptions(num_shards={"*": 3})
     batches = batched(refs_of({"a": 150, "b": 61}), 16)
     expected = run(batches, options)
     monkeypatch.setattr(plan_module, "MIN_BUCKET_SIZE", bucket_size)
@@ -116,13 +111,11 @@ def test_records_inside_a_shard_are_in_the_order_of_their_hashes():
 def test_a_shard_knows_the_ids_of_its_labels_and_its_name():
     units = run(
         batched(refs_of({"a": 4, "b": 4}, "test"), 3),
-        PlanOptions(num_shards={"*": 2}, shard_by="class", class_names=("z", "b", "a")),
+        PlanOptions(num_shards={"*": 2}, class_names=("z", "b", "a")),
     )
-    assert [(u.name, u.group, u.class_ids) for u in units] == [
-        ("test-00000-of-00004", "b", {"b": 1}),
-        ("test-00001-of-00004", "b", {"b": 1}),
-        ("test-00002-of-00004", "a", {"a": 2}),
-        ("test-00003-of-00004", "a", {"a": 2}),
+    assert [(u.name, u.class_ids) for u in units] == [
+        ("test-00000-of-00002", {"a": 2, "b": 1}),
+        ("test-00001-of-00002", {"a": 2, "b": 1}),
     ]
 
 
@@ -230,6 +223,6 @@ def test_images_without_one_label_are_even_by_their_number(labels, monkeypatch):
         assert len(sizes) == 4 and max(sizes) - min(sizes) <= 1
     assert {ref.key for unit in units for ref in unit.refs} == {ref.key for ref in refs}
     names = {n for label in labels for n in label or ()}
-    assert all(unit.class_ids.keys() <= names and unit.group == "" for unit in units)
+    assert all(unit.class_ids.keys() <= names for unit in units)
     again = run(batched(refs[::-1], 11), PlanOptions(num_shards={"*": 4}), seed=1)
     assert {u.name: u.refs for u in again} == {u.name: u.refs for u in units}

@@ -13,7 +13,7 @@ from beam_pipeline.shards.places import ShardPlaces
 from imageshards.errors import OutputError
 from tests.beam_pipeline.shards.test_result import result
 
-UNIT = ShardUnit("train", 0, 1, "", {"cat": 0}, [ImageRef("a.jpg", "/in/a.jpg", "cat", "train")])
+UNIT = ShardUnit("train", 0, 1, {"cat": 0}, [ImageRef("a.jpg", "/in/a.jpg", "cat", "train")])
 OPTIONS = ShardOptions(image=ImageOptions(), versions=(("pillow", "12.3.0"), ("libjpeg", "3")))
 
 

@@ -23,7 +23,7 @@ SMALL = ImageOptions(height_px=20, width_px=20)
 
 
 def make(ref: ImageRef = REF, data: bytes = jpeg(1, 60, 40)) -> dict[str, Values]:
-    unit = ShardUnit("train", 0, 1, "", {"cat": 4}, [ref])
+    unit = ShardUnit("train", 0, 1, {"cat": 4}, [ref])
     record = make_record(ref, data, unit, ShardOptions(image=SMALL), ShardStats(), 0)
     assert decode_example(record.payload).keys() == record.features.keys()
     return record.features

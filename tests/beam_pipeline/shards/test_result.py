@@ -86,7 +86,7 @@ def result(label: str = ONE) -> ShardResult:
     stats.add(0, 5, [(1, 2, 3)] * 3, None)
     reject = Reject("a.jpg", "/a.jpg", "cat", "train", "empty", "decode", "it is empty")
     return ShardResult(
-        name="train-00000-of-00001", split="train", group="", num_records=2, num_bytes=200,
+        name="train-00000-of-00001", split="train", num_records=2, num_bytes=200,
         sha256="0" * 64, classes={"cat": 2}, num_rejects=1, digest="d", rows=rows, read_bytes=9,
         rejects=[reject], stats=stats, label=label,
     )  # fmt: skip

@@ -42,7 +42,7 @@ def batches(tmp_path_factory) -> list[RefBatch]:
 def run(batches, write: WriteBalancedTFRecord, shards: int = 4) -> list[str]:
     """Runs a pipeline of the transforms alone; returns the paths that came out."""
     options = dataclasses.replace(SMALL, plan=PlanOptions(num_shards={"train": shards}))
-    units = [ShardUnit("train", index, shards, "", {}, []) for index in range(shards)]
+    units = [ShardUnit("train", index, shards, {}, []) for index in range(shards)]
     paths = [write.places.final_path(write.places.shard_name(unit)) for unit in units]
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
         planned = pipeline | beam.Create(batches) | PlanShards(options)
@@ -82,7 +82,7 @@ def test_prefix_template_and_suffix_name_the_files(
 def test_a_template_without_a_number_is_for_one_shard():
     write = WriteBalancedTFRecord("two-", SMALL, shard_name_template="")
     with pytest.raises(ValueError, match=r"shard_name_template received '' for the 2 shards"):
-        write.places.shard_name(ShardUnit("train", 0, 2, "", {}, []))
+        write.places.shard_name(ShardUnit("train", 0, 2, {}, []))
 
 
 def test_two_runs_with_the_same_options_are_two_runs():
@@ -104,7 +104,7 @@ def write_two(batches: list[RefBatch], folder: pathlib.Path) -> tuple[BalancedSi
     results = []
     for index, batch in enumerate(batches):
         writer = sink.open_writer(temporary, str(index))
-        writer.write(ShardUnit("train", index, 2, "", {"cat": 0, "dog": 1}, [*batch.refs, bad]))
+        writer.write(ShardUnit("train", index, 2, {"cat": 0, "dog": 1}, [*batch.refs, bad]))
         results.append(writer.close())
     return sink, temporary, results
 

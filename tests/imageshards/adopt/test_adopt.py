@@ -138,13 +138,6 @@ def test_lengths_of_all_records_make_a_shape(tmp_path):
     }
 
 
-def test_shards_of_one_class_each_are_recognised(tmp_path):
-    assert adopted(tmp_path, {"image": jpeg(), "label": 0})[0]["shard_by"] == "balanced"
-    (tmp_path / "manifest.json").unlink()
-    told, _ = adopted(tmp_path, {"image": jpeg(), "label": 1}, name="b.tfrecord")
-    assert told["shard_by"] == "class"
-
-
 def test_a_build_does_not_write_over_shards_of_others(slim):
     with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
         load_manifest(str(slim), adopted=True)

@@ -9,7 +9,6 @@ import pytest
 from imageshards.example import decode_example, encode_example
 from imageshards.index import IndexRows, index_file, index_table, write_index
 from imageshards.verification.command import CHECKS, main, verify
-from imageshards.verification.data_set import balance_problems
 from tests.support.dataset_factory import Dataset, features_of, framed
 from tests.support.external_sets import flip_byte
 
@@ -216,25 +215,6 @@ def test_a_wrong_statement_of_the_manifest_is_found(dataset, check, path, value,
     inner[path[-1]] = value
     dataset.save()
     assert said in "\n".join(problems_of(dataset)[check])
-
-
-@pytest.mark.parametrize(
-    ("classes", "said"),
-    [
-        ([{"cat": 7}, {"dog": 2}, {"dog": 3}], ""),
-        ([{"cat": 7}, {"dog": 2}, {}], ""),
-        ([{"cat": 7}, {"dog": 2}, {"dog": 4}], "class 'dog': 2 holds 4 records but 1 only 2"),
-        ([{"cat": 1, "dog": 1}, {"dog": 2}], "0 holds 2 classes"),
-    ],
-    ids=["even", "empty", "uneven", "mixed"],
-)
-def test_shards_by_class_hold_one_class_and_balance_within_it(classes, said):
-    shards = [
-        {"file": str(number), "num_records": sum(counts.values()), "classes": counts}
-        for number, counts in enumerate(classes)
-    ]
-    found = balance_problems({"shard_by": "class", "splits": {"train": {"shards": shards}}})
-    assert (said in (told := " ".join(found))) and bool(told) == bool(said)
 
 
 # ---- the command ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from tests.support.dataset_factory import Dataset
-from tests.support.trainer_data import edit_manifest
+from tests.support.trainer_data import ROLES, edit_manifest
 from trainer.dataset.index import record_labels
 from trainer.dataset.manifest import load_manifest
 
@@ -86,9 +86,9 @@ def test_a_condition_on_the_label_means_the_class_where_labels_begin_at_1(tmp_pa
     for place, payload in enumerate(dataset.payloads[name]):
         label = {"image/class/label": [place % 2 + 1]}
         dataset.replace(name, place, decode_example(payload) | label)
-    edit_manifest(tmp_path, first_label=1)
+    edit_manifest(tmp_path, first_label=1, adopted=ROLES)
     assert found(tmp_path, "image/class/label==1") == [-1, 1] * 3
-    edit_manifest(tmp_path, first_label=0)
+    edit_manifest(tmp_path, first_label=0, adopted=ROLES)
     with pytest.raises(UserError, match="index has labels from 1 to 2; expected 2 classes from 0"):
         found(tmp_path)
 

@@ -27,7 +27,7 @@ def _set(name: str, splits: dict[str, int] | None = None, **changes: Any) -> Dat
         split: Split(split, (Shard(f"{name}/{split}", count, 10 * count),))
         for split, count in (splits or {"train": 4}).items()
     }
-    dataset = DataSet(name, made, CLASSES, IMAGE, "balanced", FEATURES, fingerprint=name)
+    dataset = DataSet(name, made, CLASSES, IMAGE, FEATURES, fingerprint=name)
     return dataclasses.replace(dataset, **changes)
 
 

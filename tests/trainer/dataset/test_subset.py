@@ -32,7 +32,7 @@ def _counted(counts: tuple[int, ...]) -> DataSet:
         Shard("a", sum(counts), 1, first),
         Shard("b", 5, 1, second),
     )
-    return DataSet("DATA", {"train": Split("train", shards)}, CLASSES, IMAGE, "balanced", FEATURES)
+    return DataSet("DATA", {"train": Split("train", shards)}, CLASSES, IMAGE, FEATURES)
 
 
 def test_classes_are_renumbered_in_the_order_given(tmp_path: pathlib.Path) -> None:

@@ -39,9 +39,7 @@ INPUTS = ModelInputs((1, 1), IMAGE)
 def subset_of(classes: tuple[str, ...], num_records: int = 0, target: str = "class") -> Subset:
     features = {"image/encoded": FeatureSpec("string", ()), "n": FeatureSpec("float32", (2,))}
     column: dict[str, Any] = {"label_feature": "n"} if target == "values" else {}
-    dataset = DataSet(
-        "somewhere", {}, classes, IMAGE, "balanced", features, target=target, **column
-    )
+    dataset = DataSet("somewhere", {}, classes, IMAGE, features, target=target, **column)
     return Subset(dataset, Split("validation", ()), classes, None, (), num_records, None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 import threading
 from collections import Counter
@@ -274,6 +275,7 @@ def test_a_disk_whose_reads_take_long_is_read_ahead_like_a_store(
         return original(path, begin, end)
 
     monkeypatch.setattr(storage, "read_range", noted)
+    monkeypatch.setattr("trainer.reader.records._SLOW_READ_SEC", math.inf)
     list(batches_of(large, 64, 5).dataset().take(6))
     assert threads == {"imageshards-records"}
     monkeypatch.setattr("trainer.reader.records._SLOW_READ_SEC", -1.0)
