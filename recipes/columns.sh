@@ -35,7 +35,7 @@ imageshards train --data "$OUTPUT/shards" --output "$OUTPUT/model" \
     --epochs "$EPOCHS" --batch_size 32 --seed 1
 
 imageshards evaluate --model_path "$OUTPUT/model" --data "$OUTPUT/shards"
-imageshards export --model_path "$OUTPUT/model" --format saved_model \
+imageshards export --model_path "$OUTPUT/model" \
     --output "$OUTPUT/exported" --overwrite
 
 # The served model takes the values of the table: original photos, meta before zscore.

@@ -42,5 +42,5 @@ imageshards evaluate --model_path "$OUTPUT/model" --data "$OUTPUT/shards" \
 # Photos as they came from the camera; most of them were trained on, unlike those above.
 imageshards predict --model_path "$OUTPUT/model" "$IMAGES"/cat.?.jpg "$IMAGES"/dog.?.jpg
 
-imageshards export --model_path "$OUTPUT/model" --format saved_model \
+imageshards export --model_path "$OUTPUT/model" \
     --output "$OUTPUT/exported" --overwrite

@@ -75,7 +75,7 @@ INSTALLATIONS = (
             "train --data shards --output model --model cnn --epochs 1 --batch_size 16",
             "evaluate --model_path model --data shards",
             "predict --model_path model photos/circle/circle_0004.jpg",
-            "export --model_path model --format saved_model --output served",
+            "export --model_path model --output served",
         ),
     ),
     Installation(

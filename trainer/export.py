@@ -20,17 +20,12 @@ if TYPE_CHECKING:
     import argparse
 
 PROGRAM = "imageshards export"
-FORMATS = ("saved_model", "tflite")
 _SAVED_MODEL = "saved_model.pb"
-_TFLITE_SUFFIX = ".tflite"
 _EPILOG = (
-    "saved_model: a folder for TensorFlow Serving or tf.saved_model.load; its signature takes the "
-    "bytes of image files (and raw columns where the model has such inputs) and gives class, "
-    "class_id, probability and probabilities; of a model that finds labels, classes and "
-    "probabilities of all of them; of one that finds values, these. tflite: one file that takes "
-    "decoded pixels, "
-    "0..255, of the model's own size and gives probabilities or values; as a zip file it holds "
-    "labels.txt, the name of an output a line."
+    "Writes a folder for TensorFlow Serving or tf.saved_model.load; its signature takes the bytes "
+    "of image files (and raw columns where the model has such inputs) and gives class, class_id, "
+    "probability and probabilities; of a model that finds labels, classes and probabilities of all "
+    "of them; of one that finds values, these."
 )
 
 
@@ -38,16 +33,13 @@ def make_parser() -> Parser:
     """The flags of `imageshards export`."""
     parser = Parser(prog=PROGRAM, description=__doc__, epilog=_EPILOG)
     add_model_flags(parser)
-    parser.add_argument("--format", required=True, choices=FORMATS, help="what to write")
     parser.add_argument(
         "--output",
         required=True,
         metavar="PATH",
-        help="new folder for saved_model; file ending in .tflite; local, gs:// or s3://",
+        help="new folder, local, gs:// or s3://",
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replaces an earlier export of the same format"
-    )
+    parser.add_argument("--overwrite", action="store_true", help="replaces an earlier export")
     return parser
 
 
@@ -67,28 +59,21 @@ def export(args: argparse.Namespace) -> list[str]:
     output = args.output.rstrip("/")
     if storage.is_local(output):
         output = os.path.normpath(args.output)
-    check_output(output, args.format, args.overwrite)
+    check_output(output, args.overwrite)
     source, card = find_model(args)
     lines = [f"model    {chosen(args, source, card)}"]
     with quiet_import():
         from trainer.serving import servable
 
         model = load_for_serving(source, args)
-    if args.format == "tflite":
-        return lines + _written(output, lambda path: servable.write_tflite(model, card, path))
     transform = model_file.find_transform(source)
     return lines + _written(
         output, lambda path: servable.write_saved_model(model, card, transform, path)
     )
 
 
-def check_output(output: str, kind: str, overwrite: bool) -> None:
-    """Refuses an output of the wrong kind, and one that is there already."""
-    is_file = kind == "tflite"
-    if is_file and not output.endswith(_TFLITE_SUFFIX):
-        raise UserError(
-            f"--output received {output!r}; expected a file name ending in {_TFLITE_SUFFIX}."
-        )
+def check_output(output: str, overwrite: bool) -> None:
+    """Refuses an output that is there already, unless it is an export to be replaced."""
     storage.check_bucket(output, "--output")
     if not _is_there(output):
         return
@@ -97,11 +82,10 @@ def check_output(output: str, kind: str, overwrite: bool) -> None:
             f"--output received {output!r}, which is there already; use another name, or "
             "--overwrite to replace it."
         )
-    whole = storage.exists(output) if is_file else _is_saved_model(output)
-    if not whole:
+    if not storage.exists(storage.join(output, _SAVED_MODEL)) or os.path.islink(output):
         raise UserError(
-            f"--output received {output!r} with --overwrite, which is not a {kind} export; "
-            "expected one, or a new name: nothing else is replaced."
+            f"--output received {output!r} with --overwrite, which is no export; expected one, or "
+            "a new name: nothing else is replaced."
         )
 
 
@@ -109,10 +93,6 @@ def _is_there(path: str) -> bool:
     if storage.is_local(path):
         return os.path.lexists(path)
     return storage.exists(path) or storage.is_folder(path)
-
-
-def _is_saved_model(folder: str) -> bool:
-    return storage.exists(storage.join(folder, _SAVED_MODEL)) and not os.path.islink(folder)
 
 
 def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
@@ -125,12 +105,11 @@ def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
         with tempfile.TemporaryDirectory(prefix=".export-", dir=beside) as near:
             made = os.path.join(near, storage.name_of(output))
             lines = write(made)
-            if os.path.isdir(made):
-                storage.delete_folder(output)
-            if os.path.isdir(made) and not storage.is_local(output):
-                _upload(made, output)
-            else:
+            storage.delete_folder(output)
+            if storage.is_local(output):
                 storage.move(made, output)
+            else:
+                _upload(made, output)
     except OSError as e:
         raise UserError(
             f"--output received {output!r}, which cannot be written ({e.strerror or e}); make "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imageshards.manifest import LABEL_FEATURE, first_label_of, roles_of, to_json
+from imageshards.manifest import LABEL_FEATURE, roles_of, to_json
 
 FEATURES_NAME, INFO_NAME = ("features.json", "dataset_info.json")
 
@@ -57,7 +57,7 @@ def _feature(feature: str, spec: Mapping[str, Any], manifest: Mapping[str, Any])
         }
         return {"image": content, "pythonClassName": f"{_FEATURES}image_feature.Image"}
     if feature == roles_of(manifest)["label"]:
-        num_labels = first_label_of(manifest) + len(manifest["classes"])
+        num_labels = len(manifest["classes"])
         label = {
             "classLabel": {"numClasses": str(num_labels)},
             "pythonClassName": f"{_FEATURES}class_label_feature.ClassLabel",

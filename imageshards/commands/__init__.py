@@ -44,7 +44,7 @@ GROUPS = {
         "train": Command("trainer.__main__", "train an image classifier on a data set"),
         "evaluate": Command("trainer.evaluate", "measure a trained model on one split, exactly"),
         "predict": Command("trainer.predict", "classify image files with a trained model"),
-        "export": Command("trainer.export", "write a model for serving: SavedModel, TFLite"),
+        "export": Command("trainer.export", "write a model for serving, a SavedModel"),
         "bench": Command("trainer.bench_input", "measure how fast a data set can be read"),
     },
 }

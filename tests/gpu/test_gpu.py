@@ -142,7 +142,7 @@ def test_a_model_of_a_gpu_says_the_same_without_one(
 ) -> None:
     train(*flags(shapes, tmp_path / "run"))
     served, pictures = tmp_path / "served", sorted(jpegs.glob("*.jpg"))[:4]
-    asked = ["--model_path", tmp_path / "run", "--output", served, "--format", "saved_model"]
+    asked = ["--model_path", tmp_path / "run", "--output", served]
     done = python("-m", "trainer.export", *asked)
     assert done.returncode == 0, done.stderr
     here = python("-c", SERVED, served, *pictures)

@@ -139,7 +139,6 @@ INDEX = {"file": "index/a.parquet", "num_bytes": 1, "sha256": "0" * 64}
         (("image", "size"), [1, 2, 3], "image.size is an array; expected one side or two"),
         (("image", "mean"), [float("inf")], r"image.mean\[0\] is inf; expected a number"),
         (("options",), {"plan": {"splits": {"train": "0.9"}}}, "splits.train is '0.9'"),
-        (("first_label",), "1", "first_label is '1'; expected 0 or 1"),
         (("compression",), "zip", "compression is 'zip'; expected none"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 from imageshards.example import Values, decode_example, dtype_of
 from imageshards.index import IndexRows, index_schema, index_table, read_shard_index
 from imageshards.jpeg import open_picture
-from imageshards.manifest import first_label_of, load_manifest, shards_of
+from imageshards.manifest import load_manifest, shards_of
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, read_records
 
 _COLOURS = {1: (b"Grayscale", "L"), 3: (b"RGB", "RGB")}
@@ -53,7 +53,7 @@ def _problems(held: Mapping[str, Values], manifest: Mapping[str, Any]) -> Iterat
         if spec["shape"] is not None and len(values) != math.prod(spec["shape"]):
             yield f"{name} has {len(values)} values"
     one = {name: values[0] for name, values in held.items() if declared[name]["shape"] == []}
-    label = int(one["image/class/label"]) - first_label_of(manifest)
+    label = int(one["image/class/label"])
     if label < 0 or manifest["classes"][label].encode() != one["image/class/text"]:
         yield f"label {label} is not {one['image/class/text']!r}"
     if not re.fullmatch(rb"[0-9a-f]{64}", bytes(one["image/key/sha256"])):  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import resource
-import zipfile
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ def run(*arguments: object) -> int:
 
 def served(model_path: pathlib.Path, output: pathlib.Path) -> Any:
     """The signature of an export."""
-    assert run("--model_path", model_path, "--format", "saved_model", "--output", output) == 0
+    assert run("--model_path", model_path, "--output", output) == 0
     return tf.saved_model.load(str(output)).signatures["serving_default"]
 
 
@@ -53,7 +52,7 @@ def test_a_saved_model_takes_files_and_gives_names_and_probabilities(
     model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "deep" / "served"
-    assert run("--model_path", model_folder, "--format", "saved_model", "--output", output) == 0
+    assert run("--model_path", model_folder, "--output", output) == 0
     shown = capsys.readouterr().out
     assert "input    image_bytes: string [batch]" in shown and "classes  2" in shown
     loaded = tf.saved_model.load(str(output))
@@ -89,10 +88,6 @@ def test_labels_and_values_are_served_as_such(
     assert set(found) == {"values"}
     np.testing.assert_allclose(found["values"], outputs, atol=1e-5)
     assert (tmp_path / "v" / "assets" / "labels.txt").read_text() == "box[0]\nbox[1]\n"
-    given = ("--model_path", tmp_path / "values", "--format", "tflite")
-    assert run(*given, "--output", tmp_path / "v.tflite") == 0
-    lite = tf.lite.Interpreter(str(tmp_path / "v.tflite")).get_signature_runner()
-    np.testing.assert_allclose(lite(image=pictures[:1])["values"], outputs[:1], atol=1e-4)
 
 
 def test_a_served_batch_names_the_files_that_are_broken(
@@ -106,9 +101,7 @@ def test_a_served_batch_names_the_files_that_are_broken(
         assert f"not whole pictures, at the indices] {indices}" in str(caught.value)
 
 
-def test_the_share_of_the_centre_that_was_evaluated_is_served(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_share_of_the_centre_that_was_evaluated_is_served(tmp_path: pathlib.Path) -> None:
     of = card(eval_crop=0.6)
     model = saved(tmp_path, of)
     serve = served(tmp_path, tmp_path / "s")
@@ -120,9 +113,6 @@ def test_the_share_of_the_centre_that_was_evaluated_is_served(
     (tmp_path / "a.jpg").write_bytes(JPEG)
     (found,) = Predictor(model, of).predict([str(tmp_path / "a.jpg")], 1)
     np.testing.assert_allclose(found.found, expected[0], atol=1e-3)
-    capsys.readouterr()
-    run("--model_path", tmp_path, "--format", "tflite", "--output", tmp_path / "s.tflite")
-    assert "decoded and the central 0.6 of their sides fitted to 48x48" in capsys.readouterr().out
 
 
 def test_features_without_a_transform_are_taken_as_recorded(
@@ -149,54 +139,24 @@ def test_features_without_a_transform_are_taken_as_recorded(
     np.testing.assert_allclose(found["probabilities"], tf.nn.softmax(model(inputs)), atol=1e-6)
 
 
-@pytest.mark.parametrize("extra", [False, True])
-def test_tflite_gives_the_models_probabilities(tmp_path: pathlib.Path, extra: bool) -> None:
-    of = card({"meta": FeatureSpec("float32", (3,))} if extra else {})
-    model = saved(tmp_path, of)
-    output = tmp_path / "small.tflite"
-    assert run("--model_path", tmp_path, "--format", "tflite", "--output", output) == 0
-    assert zipfile.ZipFile(output).read("labels.txt") == b"cat\ndog\n"
-    inputs: Any = np.random.default_rng(0).integers(0, 256, (1, *SIZE, 3), np.uint8)
-    if extra:
-        inputs = {"image": inputs, "meta": np.array([[0.1, 0.2, -0.4]], np.float32)}
-    interpreter = tf.lite.Interpreter(str(output))
-    lite = interpreter.get_signature_runner()
-    found = lite(**(inputs if extra else {"image": inputs}))["probabilities"]
-    np.testing.assert_allclose(found, tf.nn.softmax(model(inputs)), atol=1e-5)
-
-
-def test_tflite_refuses_sequences_of_any_length(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved(tmp_path, card({"tokens": FeatureSpec("int64", None)}))
-    assert (
-        run("--model_path", tmp_path, "--format", "tflite", "--output", tmp_path / "a.tflite") == 2
-    )
-    assert "takes tokens of any length" in capsys.readouterr().err
-    assert not (tmp_path / "a.tflite").exists()
-
-
 def test_an_export_is_only_replaced_when_asked(
     model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def one(kind: str, name: str, *more: str) -> tuple[int, str]:
-        code = run(
-            "--model_path", model_folder, "--format", kind, "--output", tmp_path / name, *more
-        )
+    def one(name: str, *more: str) -> tuple[int, str]:
+        code = run("--model_path", model_folder, "--output", tmp_path / name, *more)
         return code, capsys.readouterr().err
 
-    assert one("tflite", "m.bin")[1].count("expected a file name ending in .tflite") == 1
     (tmp_path / "s").mkdir()
     for name in ("saved_model.pb", "old"):
         (tmp_path / "s" / name).write_text("")
-    assert "which is there already" in one("saved_model", "s")[1]
-    assert one("saved_model", "s", "--overwrite")[0] == 0
+    assert "which is there already" in one("s")[1]
+    assert one("s", "--overwrite")[0] == 0
     assert not (tmp_path / "s" / "old").exists()
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(JPEG)
-    assert "nothing else is replaced" in one("saved_model", "photos", "--overwrite")[1]
+    assert "nothing else is replaced" in one("photos", "--overwrite")[1]
     assert (tmp_path / "photos" / "a.jpg").exists()
-    assert "did you mean --overwrite" in one("saved_model", "t", "--overwrit")[1]
+    assert "did you mean --overwrite" in one("t", "--overwrit")[1]
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(
@@ -215,7 +175,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     monkeypatch.setattr(tf.saved_model, "save", save_where_nothing_has_room)
-    flags = ["--model_path", model_folder, "--format", "saved_model"]
+    flags = ["--model_path", model_folder]
     assert run(*flags, "--output", tmp_path / "served") == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1

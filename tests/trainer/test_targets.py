@@ -148,7 +148,7 @@ def test_files_are_predicted_and_served_as_the_model_finds_them(
     np.testing.assert_allclose(found, values, atol=0.1)
     for column, name, expected in (("words", "probabilities", shares), ("rgb", "values", values)):
         argv = ("--model_path", trained.runs[column], "--last", "--output", tmp_path / column)
-        assert export.main([*map(str, argv), "--format", "saved_model"]) == 0
+        assert export.main([*map(str, argv)]) == 0
         serve = tf.saved_model.load(str(tmp_path / column)).signatures["serving_default"]
         answer = serve(image_bytes=tf.constant([file.read_bytes() for file in files]))[name]
         np.testing.assert_allclose(answer, expected, atol=0.1)

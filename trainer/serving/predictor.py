@@ -49,8 +49,8 @@ class Predictor:
         if columns.signature:
             raise UserError(
                 f"--model_path received a model that takes {', '.join(columns.signature)} "
-                "besides the picture, which files do not have; use imageshards export "
-                "--format saved_model, whose signature takes them."
+                "besides the picture, which files do not have; use imageshards export, "
+                "whose signature takes them."
             )
         self._options = ImageOptions.from_manifest(inputs.image.options)
         pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)

@@ -1,20 +1,17 @@
-"""Exports for serving: a SavedModel that takes image files, or a TFLite file."""
+"""The export for serving: a SavedModel that takes image files."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-import zipfile
 from typing import Any
 
 import tensorflow as tf
 
-from imageshards.errors import UserError
 from imageshards.images.options import ImageOptions
 from trainer.augment.decode import batch_pictures
-from trainer.dataset.spec import ModelCard, ModelInputs, model_input
+from trainer.dataset.spec import ModelCard, ModelInputs
 from trainer.serving.columns import Columns
-from trainer.serving.model_file import NO_TIME
 from trainer.serving.preprocess import record_jpeg
 
 IMAGE_BYTES = "image_bytes"
@@ -49,41 +46,6 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
     return _described(card, columns, function)
 
 
-def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
-    """Writes a TFLite model, pixels in, probabilities or values out; returns lines of it.
-
-    Refuses one that takes sequences of any length.
-    """
-    inputs = card.inputs
-    unbounded = [name for name, spec in inputs.features.items() if spec.shape is None]
-    if unbounded and inputs.sequence_length is None:
-        raise UserError(
-            f"--format tflite received a model that takes {', '.join(unbounded)} of any length, "
-            "where TFLite wants a fixed one; train with --sequence_length, or use --format "
-            "saved_model."
-        )
-    name = "values" if card.target == "values" else "probabilities"
-    specs = {t.name: tf.TensorSpec((1, *t.shape[1:]), t.dtype, t.name) for t in model.inputs}
-
-    def predict(**tensors: Any) -> dict[str, Any]:
-        return {name: answer(model, model_input(tensors), card)}
-
-    function = tf.function(predict, autograph=False).get_concrete_function(**specs)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], _variables_of(model))
-    with open(path, "wb") as f:
-        f.write(converter.convert())
-    # Where TensorFlow Lite's own tools look for it: readers of the model pass over what follows it.
-    with zipfile.ZipFile(path, "a") as labels:
-        labels.writestr(zipfile.ZipInfo(LABELS_FILE, NO_TIME), _labels(card))
-    height_px, width_px = inputs.size
-    part = "" if inputs.eval_crop == 1 else f"the central {inputs.eval_crop:g} of their sides "
-    return [
-        *(f"input    {n}: {s.dtype.name} {s.shape.as_list()}" for n, s in sorted(specs.items())),
-        f"{_noun(card)} {len(card.names)}, in the file as {LABELS_FILE}: unzip it",
-        f"pictures are decoded and {part}fitted to {height_px}x{width_px} px by the caller, 0..255",
-    ]
-
-
 def _labels(card: ModelCard) -> str:
     return "".join(f"{name}\n" for name in card.names)
 
@@ -100,8 +62,7 @@ def answer(model: Any, inputs: Any, card: ModelCard) -> Any:
 def _variables_of(model: Any) -> Any:
     """What is saved with a function that calls `model`.
 
-    Not the model itself: its layers would each be traced once more, and in a Keras 3 model the
-    converter of TFLite does not find the variables, but writes NaN for them.
+    Not the model itself, whose layers would each be traced once more.
     """
     module = tf.Module()
     module.weights = [variable.value for variable in model.variables]

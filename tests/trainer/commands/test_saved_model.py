@@ -82,7 +82,7 @@ def test_a_compiled_model_is_evaluated_predicts_and_is_exported(
     (row,) = json.loads(told.stdout)
     assert sum(one["probability"] for one in row["top"]) == pytest.approx(1, abs=1e-5)
     out = tmp_path / "served"
-    told = run_forked("trainer.export", *of_run, "--format", "saved_model", "--output", out)
+    told = run_forked("trainer.export", *of_run, "--output", out)
     assert told.returncode == 0, told.stderr
     import tensorflow as tf
 

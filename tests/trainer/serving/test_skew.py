@@ -129,7 +129,7 @@ def test_raw_columns_become_what_the_records_hold(built: Built, tmp_path: pathli
     model_file.save_model(model, str(tmp_path / "model.keras"), card)
     copy_transform(built.dataset, str(tmp_path))
     output = str(tmp_path / "served")
-    arguments = ["--model_path", str(tmp_path), "--format", "saved_model", "--output", output]
+    arguments = ["--model_path", str(tmp_path), "--output", output]
     assert export.main(arguments) == 0
     serve = tf.saved_model.load(output).signatures["serving_default"]
     # Neither the label nor the caption feeds the model: a request need not bring them.
