@@ -25,7 +25,7 @@ AUGMENT_LEVELS = ("none", "light", "strong")
 AUGMENT_ON = ("auto", "device", "host")
 CACHES = ("none", "pixels")
 BALANCES = ("none", "weights", "sampling")
-OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "muon")
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 SCHEDULES = ("constant", "step", "linear", "exponential", "cosine")
 # Of `keras.losses`, by the kind of the target; the first is the default.
 LOSSES = {
@@ -275,7 +275,7 @@ class OptimizerConfig:
 
     # fmt: off
     optimizer: Annotated[str, Option(
-        "sgd is with Nesterov momentum; muon steps matrices but the last, and adamw the rest",
+        "sgd is with Nesterov momentum",
         choices=OPTIMIZERS)] = "adam"
     learning_rate: Annotated[float, Option(
         "the peak, where the warm-up ends and the schedule begins", above=0)] = 1e-3
@@ -289,7 +289,7 @@ class OptimizerConfig:
     decay_rate: Annotated[float, Option(
         "the schedules step and exponential multiply the rate by it every --decay_steps",
         above=0)] = 0.1
-    momentum: Annotated[float, Option("of sgd, rmsprop and muon", least=0, below=1)] = 0.9
+    momentum: Annotated[float, Option("of sgd and rmsprop", least=0, below=1)] = 0.9
     weight_decay: Annotated[float, Option(
         "decoupled; normalisations and biases are exempt", least=0)] = 0.0
     loss: Annotated[str | None, Option(

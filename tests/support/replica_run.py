@@ -25,7 +25,7 @@ BATCH_SIZE = 8
 TOTAL_STEPS = 6
 NUM_CLASSES = 3
 # With momentum, with two moments, and with steps of a whole matrix.
-OPTIMIZERS = ("sgd", "adamw", "muon")
+OPTIMIZERS = ("sgd", "adamw")
 
 
 def run_checks(replicas: int, *checks: str) -> Any:

@@ -140,7 +140,7 @@ def compile_model(
             "--classes received one class, or --data has no other: every answer would be right, "
             "and nothing learnt; expected at least two classes to tell apart."
         )
-    optimizer = make_optimizer(config, batch_size, total_steps, _head(model))
+    optimizer = make_optimizer(config, batch_size, total_steps)
     exempt_from_decay(optimizer, model)
     model.compile(
         optimizer=optimizer,
@@ -260,12 +260,6 @@ def _synchronise(model: keras.Model) -> None:
     for layer in model._flatten_layers(include_self=False):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True
-
-
-def _head(model: keras.Model) -> str | None:
-    """A pattern for the path of the last matrix, which makes the logits."""
-    matrices = [v.path for v in model.trainable_variables if len(v.shape) == 2]
-    return f"^{re.escape(matrices[-1])}$" if matrices else None
 
 
 def _bare(name: str) -> str:

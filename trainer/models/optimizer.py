@@ -24,8 +24,6 @@ _CLASSES: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "adam": keras.optimizers.Adam,
     "adamw": keras.optimizers.AdamW,
     "rmsprop": keras.optimizers.RMSprop,
-    "lamb": keras.optimizers.Lamb,
-    "muon": keras.optimizers.Muon,
 }
 _NORMS = (
     keras.layers.BatchNormalization,
@@ -176,13 +174,11 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
 
 def make_optimizer(
-    config: OptimizerConfig, batch_size: int, total_steps: int, head: str | None = None
+    config: OptimizerConfig, batch_size: int, total_steps: int
 ) -> keras.optimizers.Optimizer:
     """An optimizer that is not built yet; create it inside the strategy's scope.
 
     Weight decay is decoupled: every step takes learning rate · `weight_decay` · weight off.
-
-    Muon leaves the last layer to AdamW: `head` is a pattern for its path.
     """
     options: dict[str, Any] = {
         "learning_rate": make_schedule(config, batch_size, total_steps),
@@ -195,15 +191,12 @@ def make_optimizer(
         options |= {"use_ema": True, "ema_momentum": momentum}
     if config.accumulate_steps > 1:
         options["gradient_accumulation_steps"] = config.accumulate_steps
-    if config.optimizer in ("sgd", "rmsprop", "muon"):
+    if config.optimizer in ("sgd", "rmsprop"):
         options["momentum"] = float(config.momentum)
     if config.optimizer == "sgd":
         options["nesterov"] = True
     if config.optimizer == "adamw":  # The only one that takes no None.
         options["weight_decay"] = config.weight_decay
-    if config.optimizer == "muon":
-        options |= {"adam_weight_decay": config.weight_decay or None}
-        options |= {"exclude_layers": [head] if head else None}
     optimizer = _CLASSES[config.optimizer](**options)
     return LossScaleOptimizer(optimizer) if config.precision == "float16" else optimizer
 

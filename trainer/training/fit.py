@@ -126,11 +126,6 @@ def fit(
         checkpoint_steps=checkpoint_steps,
         keep_checkpoints=keep_checkpoints,
     )
-    if folder is None and train.skip_broken:
-        raise UserError(
-            f"skip_broken received {train.skip_broken} without checkpoint_dir; expected a folder "
-            "there for copies of the shards without their broken records."
-        )
     with nullcontext() if folder is None else begin_run(folder, overwrite):
         settings = train.identity if folder is not None else {}
         chosen = {"steps_per_epoch": steps_per_epoch, "class_weight": weights}

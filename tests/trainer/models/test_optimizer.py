@@ -160,14 +160,3 @@ def test_a_compiled_model_has_all_that_was_asked_for() -> None:
     assert (network.loss.num_classes, network.loss.label_smoothing) == (3, 0.2)
     assert float(chosen.learning_rate) == 0.5 and chosen.ema_momentum == 0.9
     assert network.jit_compile is False
-
-
-def test_muon_leaves_the_last_layer_and_convolutions_to_adamw() -> None:
-    network = replica_run.start(tf.distribute.get_strategy(), OptimizerConfig(optimizer="muon"))
-    by_muon = [
-        variable.path
-        for variable in network.trainable_variables
-        if not network.optimizer._should_use_adamw(variable)
-    ]
-    assert len(by_muon) == 2 and all("dense" in path and "kernel" in path for path in by_muon)
-    assert network.trainable_variables[-2].path not in by_muon

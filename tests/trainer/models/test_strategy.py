@@ -18,7 +18,7 @@ from trainer.models.strategy import make_strategy, to_device  # noqa: E402
 pytestmark = pytest.mark.process
 
 # `plain` is sgd. `float16` is adamw with averages and a loss scale: every kind of state there is.
-SAME = [f"same:{name}" for name in ("adamw", "muon", "plain", "clipped")]
+SAME = [f"same:{name}" for name in ("adamw", "plain", "clipped")]
 SAME += ["augment:strong", "frozen:float16"]
 
 

@@ -50,7 +50,6 @@ def wrong(shapes: pathlib.Path, data: Any) -> types.SimpleNamespace:
     made_later = compiled()
     made_later.second = keras.optimizers.Adam()
     return types.SimpleNamespace(
-        skipping=ims.open(shapes, skip_broken=3).train(batch_size=8),
         classes=data.evaluation(batch_size=8, classes=["square", "circle"]),
         by_lambda=data.train(batch_size=8, augment=lambda *given: given[:2]),
         made_later=made_later,
@@ -95,7 +94,6 @@ def wrong(shapes: pathlib.Path, data: Any) -> types.SimpleNamespace:
             "validation_data received the classes square, circle",
         ),
         (lambda t, w: {"model": keras.Sequential()}, "model received one that is not compiled"),
-        (lambda t, w: {"train": w.skipping}, "skip_broken received 3 without checkpoint_dir"),
         (
             lambda t, w: {"train": w.by_lambda, "checkpoint_dir": "RUN"},
             "augment received a lambda, .* def",
