@@ -197,8 +197,6 @@ _MANIFEST = keyed(
         "fingerprint": text(),
     },
     {
-        # Nobody can seek in compressed shards. Manifests of today do not have this key.
-        "compression": one_of("none"),
         "skipped": _COUNTS,
         "copies": _COUNTS,
         "source": keyed({}, {"formats": _COUNTS, "notes": _COUNTS}),

@@ -12,7 +12,7 @@ from typing import Any
 from imageshards import manifest, storage
 from imageshards.adopt.classes import name_classes
 from imageshards.adopt.features import AdoptOptions, check_picture, features_of, find_roles
-from imageshards.adopt.files import expand, find_splits, folder_from
+from imageshards.adopt.files import check_plain, find_splits, folder_from
 from imageshards.adopt.scan import Roles, ScannedFile, scan_files
 from imageshards.adopt.tfds import TfdsFolder, open_tfds
 from imageshards.errors import UserError
@@ -31,8 +31,7 @@ def adopt(
 
     Args:
         directory: A folder of TFRecords or of TFDS.
-        output: Where manifest and index are written, and plain copies of files that are
-            compressed; None for beside the files.
+        output: Where manifest and index are written; None for beside the files.
         options: What the files do not say.
 
     Returns:
@@ -72,8 +71,7 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
                 f"--split received {name!r}; expected the name of a split: letters, digits and "
                 "underscores."
             )
-    plain = expand(splits, directory, output)
-    splits = {name: [plain.get(path, path) for path in paths] for name, paths in splits.items()}
+    check_plain([path for paths in splits.values() for path in paths])
     firsts = {name: first for name, paths in splits.items() if (first := _first_example(paths))}
     if not firsts:
         raise UserError(
@@ -86,7 +84,7 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
     splits = _labelled(splits, firsts, roles.label)
     files = scan_files([path for paths in splits.values() for path in paths], roles)
     if tfds is not None:
-        _check_lengths(tfds, files, plain)
+        _check_lengths(tfds, files)
     # TFDS's names belong to its label only, not to another one that was mapped.
     of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
     classes = name_classes(files, options.class_names or of_tfds, options.label_offset, roles.label)
@@ -129,13 +127,10 @@ def _labelled(
     return {name: paths for name, paths in splits.items() if name not in without}
 
 
-def _check_lengths(
-    tfds: TfdsFolder, files: Mapping[str, ScannedFile], plain: Mapping[str, str]
-) -> None:
+def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
     """A file that ends between two records has no damage; TFDS says how many there were."""
     for lengths in tfds.splits.values():
-        for stored, length in lengths.items():
-            path = plain.get(stored, stored)
+        for path, length in lengths.items():
             if path in files and len(files[path].rows) != length:
                 raise UserError(
                     f"DIR received a data set whose file {path} holds "

@@ -29,7 +29,7 @@ def make_parser() -> Parser:
         prog="imageshards adopt",
         description="Reads TFRecords that others wrote, once, and writes a manifest.json and an\n"
         "index for them, by which they are trained and evaluated on. The records stay as\n"
-        "they are; files that are compressed as a whole are copied, decompressed.",
+        "they are.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,25 +1,19 @@
-"""The TFRecord files that others wrote: which there are, the split of each, plain copies."""
+"""The TFRecord files that others wrote: which there are, and the split of each."""
 
 from __future__ import annotations
 
-import gzip
-import itertools
 import os
 import re
-import shutil
-import zlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import SPLIT_NAMES
-from imageshards.progress import with_progress
 from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
 
 ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords or NAME-00000-of-00008"
 
-_COPIED_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 # Path before it, number, how many, what follows in the file's name.
 _PART = re.compile(r"(.*)-(\d+)-of-(\d+)([^/]*)$")
@@ -132,46 +126,21 @@ def folder_from(output: str, path: str) -> str:
     return folder.removeprefix(f"{output}/")
 
 
-def expand(splits: Mapping[str, Sequence[str]], directory: str, output: str) -> dict[str, str]:
-    """Writes plain copies of the files that are compressed as a whole: nobody can seek in those.
-    Compressed file → its copy in `output`.
+def check_plain(paths: Sequence[str]) -> None:
+    """Refuses files that are compressed as a whole: nobody can seek in those.
 
     Raises:
-        UserError: A file is damaged, or `output` is where the files are.
-        OSError: A file cannot be read or written.
+        UserError: One is.
+        OSError: A file cannot be read.
     """
-    copies = {
-        path: storage.join(output, f"{split}-{number:05d}-of-{len(paths):05d}.tfrecord")
-        for split, paths in splits.items()
-        for number, path in enumerate(paths)
-    }
-    compressed = storage.map_concurrently(_is_gzip, copies)
-    wanted = dict(itertools.compress(copies.items(), compressed))
-    if wanted and output == directory:
-        raise UserError(
-            f"DIR received a data set whose file {next(iter(wanted))} is compressed with gzip, so "
-            "no record is found inside of it; expected --output FOLDER, another one: there they "
-            "are written decompressed."
-        )
-    written = storage.map_concurrently(lambda pair: _expand(*pair), wanted.items())
-    for _ in with_progress(written, len(wanted), "files", "decompressing"):
-        pass
-    return wanted
+    for path, head in zip(paths, storage.map_concurrently(_head, paths), strict=True):
+        # The length of a plain record may look like gzip's magic number.
+        if head.startswith(_GZIP_MAGIC) and not is_header(head):
+            raise UserError(
+                f"DIR received a data set whose file {path} is compressed with gzip, so no record "
+                "is found inside of it; expected plain files: gunzip them first."
+            )
 
 
-def _is_gzip(path: str) -> bool:
-    head = storage.read_range(path, 0, HEADER_BYTES)
-    # The length of a plain record may look like gzip's magic number.
-    return head.startswith(_GZIP_MAGIC) and not is_header(head)
-
-
-def _expand(path: str, copy: str) -> None:
-    try:
-        with storage.open_read(path) as stored, gzip.open(stored) as plain:
-            with storage.open_write(copy) as file:
-                shutil.copyfileobj(plain, file, _COPIED_BYTES)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-        raise UserError(
-            f"DIR received a data set whose file {path} is damaged: its gzip stream is not whole "
-            f"({str(e).rstrip('.')}); expected whole files: copy it again."
-        ) from e
+def _head(path: str) -> bytes:
+    return storage.read_range(path, 0, HEADER_BYTES)

@@ -9,7 +9,6 @@ import pathlib
 import pytest
 from PIL import Image, ImageDraw
 
-from beam_pipeline.columns.export import exported_classes
 from imageshards.index import read_index
 from imageshards.verification import command as verify
 from tests.support.builds import build, manifest, records_of
@@ -98,14 +97,6 @@ def test_the_manifest_tells_their_types_and_shapes(built):
     names = read_index(str(built), manifest(built)).column_names
     small = ["age", "caption", "image/object/class/label", "meta", "tokens"]
     assert names[-5:] == small
-
-
-def test_labels_begin_at_1_in_records_and_the_transform_names_the_background(built):
-    found = {
-        (r["image/class/text"][0], r["image/class/label"][0]) for r in records_of(built).values()
-    }
-    assert found == {(b"even", 1), (b"odd", 2)}
-    assert exported_classes(str(built / "transform")) == ["background", "even", "odd"]
 
 
 def test_a_group_is_in_one_split(built):

@@ -139,7 +139,6 @@ INDEX = {"file": "index/a.parquet", "num_bytes": 1, "sha256": "0" * 64}
         (("image", "size"), [1, 2, 3], "image.size is an array; expected one side or two"),
         (("image", "mean"), [float("inf")], r"image.mean\[0\] is inf; expected a number"),
         (("options",), {"plan": {"splits": {"train": "0.9"}}}, "splits.train is '0.9'"),
-        (("compression",), "zip", "compression is 'zip'; expected none"),
     ],
 )
 def test_a_wrong_form_is_named_before_anybody_trips_over_it(dataset, path, value, said):

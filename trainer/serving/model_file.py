@@ -246,9 +246,8 @@ def _card_from_json(raw: Mapping[str, Any]) -> ModelCard:
     }
     changed = {"size": _tuple(inputs["size"]), "features": features}
     card["inputs"] = ModelInputs(**{**inputs, **changed, "image": ImageSpec(**image | tuples)})
-    # Cards of before --target do not have its keys: the defaults say what these models find.
-    shape = _tuple(card.get("target_shape", []))
-    return ModelCard(**card | {"classes": tuple(card["classes"]), "target_shape": shape})
+    shapes = {name: _tuple(card[name]) for name in ("classes", "target_shape")}
+    return ModelCard(**card | shapes)
 
 
 def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:

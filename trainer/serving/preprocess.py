@@ -21,13 +21,19 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from imageshards.images.decode import ORIENTATION_TAG
 from imageshards.images.encode import DRAFT_MARGINS
+from imageshards.images.geometry import TURNS
 from imageshards.images.options import ImageOptions
-from trainer.serving import exif
 from trainer.serving.resize import ResizeGeometry, resize, resize_geometry
 
 # ITU-R 601-2 luma in 16 bits, as Pillow has it.
 _LUMA = (19595, 38470, 7471)
+_HEADER = b"Exif\0\0"
+# Cameras write EXIF first; a segment before it has 64 KiB at most. Pictures behind the first one,
+# as in an MPO, have EXIF of their own.
+_HEAD_BYTES = 1 << 17
+_ENTRY_BYTES = 12
 
 
 def record_jpeg(encoded: Any, options: ImageOptions) -> Any:
@@ -61,8 +67,8 @@ class _Decoded(NamedTuple):
 def _decode_jpeg(encoded: Any, options: ImageOptions) -> _Decoded:
     height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(encoded))
     _check_pixels(height, width, options)
-    turn = exif.orientation(encoded)
-    swap = exif.swaps_axes(turn)
+    turn = orientation(encoded)
+    swap = turn >= 5  # the upright picture's width is the stored height
     size = tf.where(swap, width, height), tf.where(swap, height, width)
     draft = _draft(resize_geometry(*size, options).shrink, options)
 
@@ -129,7 +135,7 @@ def _resized_upright(decoded: _Decoded, options: ImageOptions) -> Any:
     """The picture of a record: resized as stored, turned upright, put on the canvas."""
     pixels = tf.ensure_shape(decoded.pixels, (None, None, options.channels))
     geometry = resize_geometry(*decoded.size, options)
-    swap = exif.swaps_axes(decoded.turn)
+    swap = decoded.turn >= 5
     # The kept part lies around the middle: mirroring does not move it.
     left, top, right, bottom = (
         tf.where(swap, geometry.crop[other], geometry.crop[own]) / decoded.ratio
@@ -143,7 +149,7 @@ def _resized_upright(decoded: _Decoded, options: ImageOptions) -> Any:
         tf.where(swap, geometry.content[0], geometry.content[1]),
     )
     resized = resize(pixels, size, box, options.filter)
-    return _on_canvas(exif.upright(resized, decoded.turn), geometry, options)
+    return _on_canvas(upright(resized, decoded.turn), geometry, options)
 
 
 def _on_canvas(content: Any, geometry: ResizeGeometry, options: ImageOptions) -> Any:
@@ -170,3 +176,38 @@ def _check_pixels(height: Any, width: Any, options: ImageOptions) -> None:
     found = tf.cast(height, tf.int64) * tf.cast(width, tf.int64)
     message = f"The picture has more than {limit} pixels."
     tf.debugging.assert_less_equal(found, tf.constant(limit, tf.int64), message)
+
+
+def orientation(encoded: Any) -> Any:
+    """The EXIF orientation of a JPEG: the tag in its first EXIF block (TIFF 6.0, section 2).
+
+    An int32 scalar 1..8: 1, as stored, where there is none, it is out of range, or the file broken.
+    """
+    parts = tf.strings.split(tf.strings.substr(encoded, 0, _HEAD_BYTES), _HEADER, maxsplit=1)
+    values = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(parts[1:]), tf.uint8), tf.int64)
+    little = tf.reduce_all(tf.equal(values[:2], ord("I")))
+
+    def number(parts: Any) -> Any:
+        """Bytes along the last axis → their value in the file's byte order; of none, none."""
+        big = 256 ** tf.reverse(tf.range(tf.shape(parts, tf.int64)[-1]), [0])
+        return tf.reduce_sum(parts * tf.where(little, tf.reverse(big, [0]), big), -1)
+
+    start = number(values[4:8]) + 2
+    whole = tf.maximum((tf.size(values, tf.int64) - start) // _ENTRY_BYTES, 0)
+    whole = tf.minimum(number(values[start - 2 : start]), whole)
+    entries = tf.reshape(values[start : start + whole * _ENTRY_BYTES], (-1, _ENTRY_BYTES))
+    entries = entries[tf.equal(number(entries[:, :2]), ORIENTATION_TAG)][:1]
+    kind = number(entries[:, 2:4])
+    as_byte, as_short, as_long = (number(entries[:, 8 : 8 + size]) for size in (1, 2, 4))
+    value = tf.where(kind == 1, as_byte, tf.where(kind == 4, as_long, as_short))
+    sensible = value[(value >= 1) & (value <= 8)]
+    # The highest of none is the lowest number there is; of one, it is that one.
+    return tf.cast(tf.maximum(tf.reduce_max(sensible), 1), tf.int32)
+
+
+def upright(picture: Any, number: Any) -> Any:
+    """Turns and mirrors a stored picture [height, width, channels] as its orientation 1..8 says."""
+    swap, mirror_x, mirror_y = tf.unstack(tf.gather(list(TURNS.values()), number - 1))
+    picture = tf.cond(swap, lambda: tf.transpose(picture, (1, 0, 2)), lambda: picture)
+    picture = tf.cond(mirror_x, lambda: tf.reverse(picture, [1]), lambda: picture)
+    return tf.cond(mirror_y, lambda: tf.reverse(picture, [0]), lambda: picture)

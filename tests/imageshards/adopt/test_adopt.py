@@ -213,7 +213,7 @@ def _broken_label(path):
         (_flip, "train-00001-of-00002, record 0 at byte 0: the payload's checksum is wrong; exp"),
         (_cut, "00002, record 2 at byte .*: the file ends inside the record .*--split NAME=GLOB"),
         (_broken_label, "record 0 at byte 0: it has no feature image/class/label with one value"),
-        (_compress, "00001-of-00002 is compressed with gzip, .*; expected --output FOLDER"),
+        (_compress, "00001-of-00002 is compressed with gzip, .*: gunzip them first"),
         (lambda path: path.write_bytes(b"a text, no TFRecord"), "at byte 0: the checksum of its"),
     ],
     ids=["flipped", "cut", "two labels", "compressed", "text"],
@@ -224,36 +224,6 @@ def test_a_damaged_file_is_named(slim, damage, sentence):
         splits = (("train", f"{slim}/train-*"),)
         adopt(str(slim), options=AdoptOptions(label_offset=1, splits=splits))
     assert not (slim / "manifest.json").exists()
-
-
-@pytest.fixture
-def zipped(slim, tmp_path):
-    """The same files, compressed."""
-    (tmp_path / "zipped").mkdir()
-    for path in slim.iterdir():
-        (tmp_path / "zipped" / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-    return tmp_path / "zipped"
-
-
-def test_compressed_files_become_plain_shards(slim, zipped, tmp_path):
-    out = tmp_path / "out"
-    assert main([str(zipped), "--output", str(out), "--label_offset", "1"]) == 0
-    told = load_manifest(str(out), adopted=True)
-    plain = {path.name: path.read_bytes() for path in slim.iterdir()}
-    assert {path.stem: path.read_bytes() for path in out.glob("*.tfrecord")} == plain
-    assert not any("folder" in shard for _, shard in shards_of(told))
-    beside = read_index(str(slim), adopt(str(slim), options=AdoptOptions(label_offset=1)))
-    assert read_index(str(out), told).drop(["shard"]) == beside.drop(["shard"])
-    assert len([*zipped.iterdir()]) == len(plain)
-
-
-@pytest.mark.parametrize("damage", [_cut, _flip], ids=["cut", "flipped"])
-def test_of_damaged_compressed_files_nothing_is_adopted(zipped, tmp_path, damage):
-    damage(zipped / "train-00001-of-00002.gz")
-    with pytest.raises(UserError, match="train-00001-of-00002.gz is damaged: its gzip stream"):
-        adopt(str(zipped), str(tmp_path / "out"), AdoptOptions(label_offset=1))
-    left = {path.name for path in (tmp_path / "out").iterdir()}
-    assert not left & {"manifest.json", "train-00001-of-00002.tfrecord"}
 
 
 def test_the_manifest_of_a_build_is_not_replaced(tmp_path, capsys):

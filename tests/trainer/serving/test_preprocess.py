@@ -19,7 +19,7 @@ from tests.support.pictures import lossless_jpeg, saved, scene
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.serving import exif, preprocess, resize  # noqa: E402
+from trainer.serving import preprocess, resize  # noqa: E402
 
 
 def with_exif(block: bytes, before: bytes = b"") -> bytes:
@@ -47,7 +47,7 @@ ENTRY = st.tuples(
     st.sampled_from([1, 3, 4, 9]),
     st.integers(0, 10) | st.integers(0, 2**32 - 1),
 )
-orientation = tf.function(exif.orientation, [tf.TensorSpec((), tf.string)], autograph=False)
+orientation = tf.function(preprocess.orientation, [tf.TensorSpec((), tf.string)], autograph=False)
 
 
 @settings(max_examples=150, deadline=None)
