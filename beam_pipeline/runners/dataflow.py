@@ -1,21 +1,18 @@
 """`--runner DataflowRunner`: checks before a job is submitted, and its errors as sentences.
 
 On Dataflow a mistake costs minutes: machines start, images are pulled, then a traceback is logged
-elsewhere. What can be checked is checked here, within seconds. Beam's own client waits 20 s for
-credentials that are not there, and makes a bucket if none is given.
+elsewhere. What can be checked without the service is checked here, within seconds; a second job of
+the same name, and so for the same output, is refused by the service. Beam's own client makes a
+bucket if none is given.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
-import google.auth.exceptions
-import requests
 from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
     PipelineOptions,
@@ -27,19 +24,12 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.runners.dataflow import dataflow_runner
-from google.api_core.exceptions import GoogleAPICallError
-from google.auth.credentials import AnonymousCredentials
 
-from beam_pipeline.beam_files import store_settings
 from beam_pipeline.runners.flags import checkout_setup
 from beam_pipeline.runners.remote import RemoteRunner
 from imageshards import storage
 from imageshards.errors import UserError, last_line, user_error_in
-from imageshards.storage.gcs import find_credentials
 
-API_TIMEOUT_SEC = 15.0
-
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 # Beside the setup.py of a checkout.
 _REQUIREMENTS = "deploy/dataflow/requirements.txt"
 
@@ -65,20 +55,6 @@ class DataflowRunner(RemoteRunner):
             folder = getattr(cloud, flag)
             if folder and not storage.is_local(folder):
                 storage.check_bucket(folder, f"--{flag}")
-        # Asks for jobs of this name, and by that whether project, region and rights are good.
-        request = {
-            "project_id": cloud.project, "location": cloud.region, "name": cloud.job_name or "",
-            "filter": "ACTIVE",
-        }  # fmt: skip
-        with _api_client(self.options) as client:
-            for job in client.list_jobs(request, timeout=API_TIMEOUT_SEC):
-                if job.name == cloud.job_name:
-                    raise UserError(
-                        f"the Dataflow job {job.id} with the name {job.name!r} is running and "
-                        "would write to the same --output; wait for it, or end it with: gcloud "
-                        f"dataflow jobs cancel {job.id} --region {cloud.region} --project "
-                        f"{cloud.project}"
-                    )
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
         """See `Runner.new_pipeline`; what Beam's own image lacks for columns is asked for."""
@@ -140,52 +116,6 @@ def check_package(options: PipelineOptions) -> None:
             "checkout; expected --sdk_container_image with it inside (deploy/dataflow), or "
             "--extra_package imageshards-….whl."
         )
-
-
-@contextlib.contextmanager
-def _api_client(options: PipelineOptions) -> Iterator[Any]:
-    """A client of the service whose errors are sentences.
-
-    Beam's own looks for credentials for 20 s, and for a job's name through all jobs there ever
-    were, the first page again and again if none has it.
-    """
-    from google.cloud import dataflow
-
-    cloud = options.view_as(GoogleCloudOptions)
-    try:
-        yield dataflow.JobsV1Beta3Client(
-            credentials=AnonymousCredentials() if cloud.no_auth else _credentials(),
-            client_options={"api_endpoint": cloud.dataflow_endpoint.rstrip("/")},
-            transport="rest",
-        )
-    except google.auth.exceptions.GoogleAuthError as e:
-        raise _no_credentials(f"those found are refused ({last_line(str(e))})") from e
-    except GoogleAPICallError as e:
-        raise UserError(
-            f"Dataflow refuses project {cloud.project!r}, region {cloud.region!r} ({e.code}: "
-            f"{last_line(str(e.message))}); fix the flags, give these credentials the role "
-            "roles/dataflow.developer there, or try again later."
-        ) from e
-    except (requests.RequestException, OSError) as e:
-        raise UserError(
-            f"the Dataflow service at {cloud.dataflow_endpoint} does not answer "
-            f"({type(e).__name__}); expected it within {API_TIMEOUT_SEC:.0f} s: fix the "
-            "network, the proxy or --dataflow_endpoint."
-        ) from e
-
-
-def _credentials() -> Any:
-    credentials = find_credentials(store_settings("gs"), _SCOPES)
-    if isinstance(credentials, AnonymousCredentials):
-        raise _no_credentials("none were found")
-    return credentials
-
-
-def _no_credentials(problem: str) -> UserError:
-    return UserError(
-        f"Dataflow needs credentials of Google Cloud on this machine, and {problem}; run `gcloud "
-        "auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
-    )
 
 
 def _failed(e: Any) -> UserError:

@@ -242,7 +242,7 @@ class GcsBackend(ObjectStore):
                     return
 
 
-def find_credentials(settings: Mapping[str, Any], scopes: Sequence[str] = _SCOPES) -> Any:
+def find_credentials(settings: Mapping[str, Any]) -> Any:
     """Google's own search for credentials, without its 20 s of waiting; anonymous if none.
 
     Raises:
@@ -260,7 +260,7 @@ def find_credentials(settings: Mapping[str, Any], scopes: Sequence[str] = _SCOPE
     if before is None and not _has_metadata_server():
         os.environ["NO_GCE_CHECK"] = "true"
     try:
-        found, _ = google.auth.default(list(scopes))
+        found, _ = google.auth.default(list(_SCOPES))
     except google.auth.exceptions.DefaultCredentialsError:
         return google.auth.credentials.AnonymousCredentials()
     finally:
@@ -271,7 +271,7 @@ def find_credentials(settings: Mapping[str, Any], scopes: Sequence[str] = _SCOPE
 
         *delegates, target = str(account).split(",")
         return impersonated_credentials.Credentials(
-            found, target, list(scopes), delegates=delegates
+            found, target, list(_SCOPES), delegates=delegates
         )
     return found
 

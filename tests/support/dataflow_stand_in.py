@@ -62,20 +62,12 @@ class StandIn(HttpStandIn):
             "--dataflow_endpoint", self.endpoint, "--no_auth", NO_FREEZE,
         ]  # fmt: skip
 
-    def refuse(self, method: str, status: int, message: str) -> None:
-        """The next request of a method is answered with an error of Google's kind."""
-        error = {"code": status, "message": message}
-        self.fail(json_reply({"error": error}, status), method=method)
-
     def end_jobs(self, state: str, message: str = "") -> None:
         """Jobs are not run: they get this state at once, `RUNNING` for ever, and a message."""
         self._ending = (state, message)
 
     def answer(self, request: Request) -> Reply:
         """What the service says."""
-        refusal: Reply | None = self.fault(request)
-        if refusal is not None:
-            return refusal
         reply = self._answer(request.command, request.path, json.loads(request.body or b"null"))
         if reply is None:
             error = {"code": 404, "message": f"no such path: {request.path}"}

@@ -216,6 +216,14 @@ class TestASubmission:
         assert "ended as FAILED (Startup failed: no quota for CPUS)" in said
         assert f"/jobs/{REGION}/" in said and "Traceback" not in said
 
+    def test_for_an_output_whose_job_runs_is_refused_by_the_service(self, bucket, service, package):
+        name = job_name(f"{bucket}/x")
+        running = {"id": "7", "name": name, "currentState": "JOB_STATE_RUNNING"}
+        service.jobs["7"] = running | {"clientRequestId": "of another"}
+        code, said = run(*flags(bucket, "x"), *service.flags, *package)
+        assert code == 2 and list(service.jobs) == ["7"]
+        assert f"active job named {name} with id: 7" in said and "Traceback" not in said
+
     def test_into_a_bucket_that_is_not_there_is_refused(self, bucket, service, package):
         nowhere = "--temp_location=gs://nowhere-9/temp"
         code, said = run(*flags(bucket, "x"), *service.flags, *package, nowhere)
@@ -268,33 +276,3 @@ class TestPreflight:
             check(options(), source="/data")
         with pytest.raises(UserError, match="--output 'out' is on this machine"):
             check(options(), output="out")
-
-    def test_missing_credentials_are_found_out_at_once(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(storage, "check_bucket", lambda path, flag: None)
-        for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-        monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-        with pytest.raises(UserError, match="and none were found; run `gcloud auth"):
-            check(options())
-
-    def test_what_the_service_refuses_is_one_sentence_and_so_is_its_absence(self, tmp_path):
-        with StandIn(tmp_path) as service:
-            service.refuse("GET", 403, "Dataflow API has not been used.")
-            with pytest.raises(UserError, match="403: .*has not been used.*dataflow.developer"):
-                check(options("--no_auth", dataflow_endpoint=service.endpoint, temp_location="/x"))
-        asked = options("--no_auth", dataflow_endpoint="http://localhost:9", temp_location="/x")
-        with pytest.raises(UserError, match="localhost:9 does not answer"):
-            check(asked)
-
-    def test_a_second_job_for_an_output_is_refused_while_the_first_runs(self, tmp_path):
-        with StandIn(tmp_path) as service:
-            name = job_name(GOOD[1])
-            service.jobs["7"] = {"id": "7", "name": name, "currentState": "JOB_STATE_RUNNING"}
-            asked = options(
-                "--no_auth", dataflow_endpoint=service.endpoint, temp_location="/x", job_name=name
-            )
-            with pytest.raises(UserError, match="job 7 .* is running .* jobs cancel 7"):
-                check(asked)
-            service.jobs["7"]["currentState"] = "JOB_STATE_DONE"
-            check(asked)
