@@ -44,21 +44,6 @@ def test_a_saved_model_is_loaded_with_its_weights_and_every_field_of_its_card(
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_card_of_before_targets_is_that_of_a_class(tmp_path: pathlib.Path) -> None:
-    saved(tmp_path, card())
-    path = tmp_path / "model.keras"
-    with zipfile.ZipFile(path) as z:
-        members = {name: z.read(name) for name in z.namelist()}
-    told = json.loads(members[model_file.CARD_FILE])
-    del told["target"], told["target_shape"], told["column"]
-    members[model_file.CARD_FILE] = json.dumps(told).encode()
-    with zipfile.ZipFile(path, "w") as z:
-        for name, content in members.items():
-            z.writestr(name, content)
-
-    assert model_file.read_card(str(path)) == card()
-
-
 def test_a_model_is_saved_without_its_optimizer_and_can_train_further(
     tmp_path: pathlib.Path,
 ) -> None:
