@@ -294,21 +294,14 @@ class Data:
     ) -> EvaluationData:
         """Describes one pass over a split, each record once.
 
+        What is not told here is as for `train`.
+
         Args:
             batch_size: Global: the sum over all replicas.
             image_size: Side in pixels, or (height, width); None for the data set's own.
             eval_crop: Share of each side that is kept around the centre, before resizing: 0.875
                 as published ImageNet figures are measured.
             split: None for `validation`, `val` or `valid`, the first there is.
-            target: As for `train`, and so are those that follow.
-            sample_weight: What a record weighs.
-            classes: Only records of these.
-            where: Conditions.
-            inputs: What the model is fed with.
-            sequence_length: Padded length.
-            cache: As for `train`.
-            cache_folder: For the cache.
-            threads: Of the reader.
 
         Raises:
             UserError: The data set does not hold that, or an argument is wrong.

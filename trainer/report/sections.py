@@ -26,8 +26,8 @@ class _Curves(NamedTuple):
     Attributes:
         lines: Key in an epoch's object → what it is called in the legend.
         least: Where an axis from zero ends at least; None for an axis around the values.
-        magnified: Whether shares that are all high have an axis around them, as they would
-            hardly differ on one from zero.
+        is_share: Whether values are shares; of two lines, high ones have an axis around them, as
+            they would hardly differ on one from zero.
     """
 
     title: str
@@ -35,43 +35,23 @@ class _Curves(NamedTuple):
     lines: Mapping[str, str]
     least: float | None = None
     is_share: bool = False
-    magnified: bool = False
+
+
+def _both(title: str, unit: str, key: str, is_share: bool = False) -> _Curves:
+    lines = {key: "training", f"val_{key}": "validation"}
+    return _Curves(title, unit, lines, 0.1 if is_share else None, is_share)
 
 
 _LARGE = (
-    _Curves("Loss", "mean over an epoch", {"loss": "training", "val_loss": "validation"}),
-    _Curves(
-        "Accuracy",
-        "share of the examples",
-        {"accuracy": "training", "val_accuracy": "validation"},
-        least=0.1,
-        is_share=True,
-        magnified=True,
-    ),
-    _Curves(
-        "Area under precision against recall",
-        "every label counts alike",
-        {"auc_pr": "training", "val_auc_pr": "validation"},
-        least=0.1,
-        is_share=True,
-        magnified=True,
-    ),
-    _Curves(
-        "Mean absolute error",
-        "over the examples",
-        {"mae": "training", "val_mae": "validation"},
-    ),
+    _both("Loss", "mean over an epoch", "loss"),
+    _both("Accuracy", "share of the examples", "accuracy", is_share=True),
+    _both("Area under precision against recall", "every label counts alike", "auc_pr", True),
+    _both("Mean absolute error", "over the examples", "mae"),
 )
 _SMALL = (
-    _Curves("Speed", "images per second", {"images_per_second": "speed"}, least=0),
-    _Curves(
-        "Waited for data",
-        "share of the training time",
-        {"wait_fraction": "waited"},
-        least=1,
-        is_share=True,
-    ),
-    _Curves("Learning rate", "at the end of an epoch", {"learning_rate": "rate"}, least=0),
+    _Curves("Speed", "images per second", {"images_per_second": "speed"}, 0),
+    _Curves("Waited for data", "share of the training time", {"wait_fraction": "waited"}, 1, True),
+    _Curves("Learning rate", "at the end of an epoch", {"learning_rate": "rate"}, 0),
 )
 
 # Figure of an evaluation → its tile: heading, whether it is a share, a remark.
@@ -115,7 +95,7 @@ def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> Chart | Non
         [record["epoch"] for record in history],
         lines,
         "epoch",
-        least=None if wanted.magnified and _all_high(lines) else wanted.least,
+        least=None if wanted.is_share and _all_high(lines) else wanted.least,
         best=("best loss", "validation", history.index(best)) if best else None,
         unit=_percent_mark if wanted.is_share else number,
     )
@@ -123,7 +103,7 @@ def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> Chart | Non
 
 def _all_high(lines: Mapping[str, Sequence[float | None]]) -> bool:
     values = {value for line in lines.values() for value in line if value is not None}
-    return len(values) > 1 and min(values) >= 0.5
+    return len(lines) > 1 < len(values) and min(values) >= 0.5
 
 
 def _percent_mark(value: float) -> str:
