@@ -30,8 +30,8 @@ _MIN_WAIT_FRACTION = 0.05
 # Of a class.
 _FEW_RECORDS = 1000
 _ADVICE = (
-    "fewer than 1,000 records a class, and random weights: published ones will mostly do better, "
-    "by --model EfficientNetV2B0 --weights imagenet --freeze all --unfreeze_after 3"
+    "fewer than 1,000 records{}, and random weights: published ones will mostly do better, by "
+    "--model EfficientNetV2B0 --weights imagenet --freeze all --unfreeze_after 3"
 )
 
 SHEET_NAME = "dry_run.png"
@@ -67,7 +67,7 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
     is_small = training.num_records < _FEW_RECORDS * max(1, len(run.train.classes))
     is_rgb = training.dataset.image.channels == 3
     if is_small and is_rgb and not (config.weights or is_user_model(config.model) or run.step):
-        lines.append(_ADVICE)
+        lines.append(_ADVICE.format(" a class" * bool(run.train.classes)))
     shares = [
         f"{share:.1%} from {part.subset.dataset.data} (its "
         f"{counted(part.subset.num_records, 'record')})"
