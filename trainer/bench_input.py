@@ -117,7 +117,6 @@ def measured(described: TrainingData, bench: BenchConfig) -> tuple[dict[str, Any
     augment_on = resolve_augment_on(described.augment_on, strategy.gpu_count())
     described = dataclasses.replace(described, augment_on=augment_on)
     subset, options, batch_size = described.subset, described.read_options, described.batch_size
-    shipped = dataclasses.replace(described.model_inputs, size=described.augmentation.reader_size)
     steps = int(bench.seconds * 1e3 / bench.accelerator_ms) if bench.accelerator_ms else 0
     begin = max(0, described.steps_per_epoch - 2 - steps // 2) if steps else 0
     # What was read ahead while nobody waited is not measured.
@@ -140,12 +139,12 @@ def measured(described: TrainingData, bench: BenchConfig) -> tuple[dict[str, Any
         "pass_ends": len(ends),
         "pass_end_msec": round(float(at_ends.max()), 2) if len(ends) else None,
         "accelerator_msec": bench.accelerator_ms,
-        "memory_bytes": dict(memory_bytes(subset, options, batch_size, shipped)),
+        "memory_bytes": dict(memory_bytes(described)),
         "data": subset.dataset.data,
         "split": subset.split.name,
         "records": subset.num_records,
         "batch_size": batch_size,
-        "pictures": [*shipped.size, subset.dataset.image.channels],
+        "pictures": [*described.augmentation.reader_size, subset.dataset.image.channels],
         "augment": described.augment,
         "augment_on": augment_on,
         "threads": options.threads,

@@ -14,6 +14,7 @@ from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from tests.support.external_sets import example
 from tests.support.pictures import saved
 from tests.support.trainer_data import write_manifest, write_shard
+from trainer.augment.augmentation import Augmentation
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
     DataSet,
@@ -24,6 +25,7 @@ from trainer.dataset.spec import (
     Subset,
 )
 from trainer.dataset.subset import select
+from trainer.reader.batches import TrainingData
 
 SIDE_PX = 8
 CLASSES = ("ant", "bee", "cat")
@@ -39,6 +41,22 @@ FEATURES = {
     "text": FeatureSpec("string", ()),
     "number": FeatureSpec("int64", ()),
 }
+
+
+def training_data(
+    subset: Subset,
+    batch_size: int,
+    *,
+    read_options: ReadOptions = READ_OPTIONS,
+    seed: int = 3,
+    inputs: ModelInputs = MODEL,
+    augmentation: Augmentation | None = None,
+) -> TrainingData:
+    """What is trained on, not augmented, or by the functions that are given."""
+    data = TrainingData(subset, read_options, inputs, batch_size, seed, "none", "host")
+    if augmentation is not None:
+        vars(data)["augmentation"] = augmentation
+    return data
 
 
 def value_of(record: int) -> int:

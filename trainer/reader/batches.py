@@ -260,18 +260,7 @@ class TrainingData:
         start_step = operator.index(start_step)
         if start_step < 0:
             raise UserError(f"start_step received {start_step}; expected at least 0.")
-        augmentation = self.augmentation
-        return pipeline.training_batches(
-            self.subset,
-            self.read_options,
-            self.seed,
-            self.batch_size,
-            dataclasses.replace(self.model_inputs, size=augmentation.reader_size),
-            augmentation.pictures,
-            start_step=start_step,
-            finish=augmentation.finish,
-            slices=slices,
-        )
+        return pipeline.training_batches(self, start_step, slices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,9 +309,7 @@ class EvaluationData:
         """The same as `trainer.dataset.spec.Batch`es; of each those `slices` that are asked for."""
         from trainer.reader import pipeline
 
-        return pipeline.evaluation_batches(
-            self.subset, self.read_options, self.batch_size, self.model_inputs, slices
-        )
+        return pipeline.evaluation_batches(self, slices)
 
     def as_numpy(self) -> Iterator[tuple[Any, Any, Any]]:
         """The batches of `dataset()` as NumPy arrays."""

@@ -15,9 +15,10 @@ Why the stages stand in this order:
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
@@ -33,7 +34,6 @@ from trainer.dataset.spec import (
     ModelInputs,
     ReadOptions,
     ReplicaSlices,
-    Subset,
 )
 from trainer.dataset.subset import model_labels
 from trainer.reader.order import Order, evaluation_order, training_order, without_copies
@@ -41,6 +41,11 @@ from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import PixelCache, decode_once
 from trainer.reader.plan import Deal
 from trainer.reader.records import READ_AHEAD_BYTES, RecordBatches, Source
+
+if TYPE_CHECKING:
+    from trainer.reader.batches import EvaluationData, TrainingData
+
+    Described: TypeAlias = TrainingData | EvaluationData
 
 Finish = Callable[[Batch], Batch]
 
@@ -54,58 +59,34 @@ IN_FLIGHT_BYTES = 1024**3
 # them took three quarters of the time in which the graph is built, seconds at every start.
 @tf.autograph.experimental.do_not_convert
 def training_batches(
-    subset: Subset,
-    read_options: ReadOptions,
-    seed: int,
-    batch_size: int,
-    model_inputs: ModelInputs,
-    pictures: Pictures | None = None,
-    start_step: int = 0,
-    *,
-    finish: Finish | None = None,
-    slices: ReplicaSlices = WHOLE,
+    data: TrainingData, start_step: int = 0, slices: ReplicaSlices = WHOLE
 ) -> tf.data.Dataset:
-    """Endless batches, of static shape.
+    """Endless batches, of static shape, as the reader makes them: before `augmentation.device`.
 
     Batches are cut from the concatenated passes: records left over at the end of one pass
     open the first batch of the next, so none is dropped.
 
     Args:
-        subset, read_options: What is read, and how.
-        seed: Of the order.
-        batch_size: Global batch.
-        model_inputs: What the model is fed with.
-        pictures: Decodes; None for pictures as the model sees them, not augmented.
+        data: What is read.
         start_step: How many batches of the stream were read before.
-        finish: Changes whole batches, or their slices, at the end, on the host.
         slices: Which parts of each batch are made, one after the other.
 
     Returns:
         `trainer.dataset.spec.Batch`es. A broken record has the weight 0, a black picture and
         label 0; class weights multiply `weight`, which is 1 or what a column of the records says.
     """
-    records = _records(
-        training_order(subset, batch_size, seed), subset, read_options, batch_size, slices
-    )
+    subset, augmentation = data.subset, data.augmentation
+    records = _records(training_order(subset, data.batch_size, data.seed), data, slices)
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     batches = records.dataset(start_step).apply(endless).enumerate(start_step * slices.replicas)
-    pictures = pictures or batch_pictures(model_inputs.image, model_inputs.size)
     changes = [_weigh_classes(subset.class_weights)] if subset.class_weights is not None else []
-    changes += [finish] if finish is not None else []
-    return _decoded(
-        batches, records.source, subset, read_options, batch_size, model_inputs, pictures, slices,
-        changes,
-    )  # fmt: skip
+    changes += [augmentation.finish] if augmentation.finish is not None else []
+    inputs = _shipped(data)
+    return _decoded(batches, records.source, data, inputs, augmentation.pictures, slices, changes)
 
 
 @tf.autograph.experimental.do_not_convert
-def evaluation_batches(
-    subset: Subset,
-    read_options: ReadOptions,
-    batch_size: int,
-    model_inputs: ModelInputs,
-    slices: ReplicaSlices = WHOLE,
-) -> tf.data.Dataset:
+def evaluation_batches(data: EvaluationData, slices: ReplicaSlices = WHOLE) -> tf.data.Dataset:
     """One pass, each record once, none augmented; the last batch may be a short one.
 
     Copies of rare classes are left out, and the cardinality is known.
@@ -113,69 +94,63 @@ def evaluation_batches(
     Where batches are made in slices the last one is filled up with black pictures of weight 0,
     label 0 and record -1: none of several replicas may have an empty share.
     """
-    subset = without_copies(subset)
-    order = evaluation_order(subset, batch_size)
-    records = _records(order, subset, read_options, batch_size, slices, subset.num_records)
+    data = dataclasses.replace(data, subset=without_copies(data.subset))
+    order, inputs = evaluation_order(data.subset, data.batch_size), data.model_inputs
+    records = _records(order, data, slices, data.num_records)
+    pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
     batches = records.dataset().enumerate()
-    pictures = batch_pictures(model_inputs.image, model_inputs.size, model_inputs.eval_crop)
-    return _decoded(
-        batches, records.source, subset, read_options, batch_size, model_inputs, pictures, slices
-    )
+    return _decoded(batches, records.source, data, inputs, pictures, slices)
 
 
-def memory_bytes(
-    subset: Subset, read_options: ReadOptions, batch_size: int, model_inputs: ModelInputs
-) -> Mapping[str, int]:
+def memory_bytes(data: TrainingData) -> Mapping[str, int]:
     """An estimate of what the reader keeps in memory, in bytes, by stage."""
-    split = subset.split
+    split, options, inputs = data.subset.split, data.read_options, _shipped(data)
     mean_bytes = split.num_bytes // max(1, split.num_records)
-    decoded = batch_size * _record_bytes(model_inputs, model_inputs.size)
-    batch = batch_size * mean_bytes + decoded
-    calls, _ = _parallel_calls(read_options, batch_size, model_inputs)
-    pieces = min(Deal.of_batch(batch_size).streams, len(subset.pieces))
+    decoded = data.batch_size * _record_bytes(inputs, inputs.size)
+    calls, _ = _parallel_calls(options, data.batch_size, inputs)
+    pieces = min(Deal.of_batch(data.batch_size).streams, len(data.subset.pieces))
     is_remote = any(not storage.is_local(shard.path) for shard in split.shards)
     return {
         "pieces": pieces * PIECE_BYTES,
-        "read ahead": READ_AHEAD_BYTES if is_remote and read_options.cache == "none" else 0,
-        "batches being decoded": calls * batch,
+        "read ahead": READ_AHEAD_BYTES if is_remote and options.cache == "none" else 0,
+        "batches being decoded": calls * (data.batch_size * mean_bytes + decoded),
         "batches ahead": PREFETCH_BATCHES * decoded,
     }
 
 
+def _shipped(data: TrainingData) -> ModelInputs:
+    """What the model is fed with, pictures in the size in which the reader gives them."""
+    return dataclasses.replace(data.model_inputs, size=data.augmentation.reader_size)
+
+
 def _records(
-    order: Order,
-    subset: Subset,
-    read_options: ReadOptions,
-    batch_size: int,
-    slices: ReplicaSlices,
-    total: int | None = None,
+    order: Order, data: Described, slices: ReplicaSlices, total: int | None = None
 ) -> RecordBatches:
+    subset, options = data.subset, data.read_options
     reader = PieceReader(subset)
     source: Source = reader
-    if read_options.cache == "pixels":
-        source = decode_once(subset, read_options, reader, slices.hosts)
+    if options.cache == "pixels":
+        source = decode_once(subset, options, reader, slices.hosts)
     first = subset.pieces.first
-    return RecordBatches(order, source, first, batch_size, slices, total, subset.broken)
+    return RecordBatches(order, source, first, data.batch_size, slices, total, subset.broken)
 
 
 def _decoded(
     batches: tf.data.Dataset,
     source: Source,
-    subset: Subset,
-    read_options: ReadOptions,
-    batch_size: int,
+    data: Described,
     model_inputs: ModelInputs,
     pictures: Pictures,
     slices: ReplicaSlices,
     changes: Sequence[Finish] = (),
 ) -> tf.data.Dataset:
     """(number of the part among those made here, its elements) → the parts, after all `changes`."""
-    share = batch_size // (slices.hosts * slices.replicas)
+    share = data.batch_size // (slices.hosts * slices.replicas)
     tune_allocator()  # crops of all sizes come and go: 6 % of their CPU time
-    calls, at_once = _parallel_calls(read_options, share, model_inputs)
+    calls, at_once = _parallel_calls(data.read_options, share, model_inputs)
     elsewhere = (slices.hosts - 1) * slices.replicas
     cache = source if isinstance(source, PixelCache) else None
-    parse = batch_parser(subset.dataset, model_inputs, with_picture=cache is None)
+    parse = batch_parser(data.subset.dataset, model_inputs, with_picture=cache is None)
 
     def assemble(number: Any, elements: Any) -> Batch:
         parsed = parse(elements[0])
@@ -185,7 +160,7 @@ def _decoded(
         position = number * share + tf.range(count, dtype=tf.int64)
         stored = cache.rows(elements[-1], parsed.present) if cache else parsed.encoded
         image = pictures(stored, position, at_once)
-        label = model_labels(subset, parsed.label)
+        label = model_labels(data.subset, parsed.label)
         batch = {
             "inputs": {IMAGE_INPUT: image, **parsed.inputs},
             "label": tf.ensure_shape(label, [*elements[-1].shape, *label.shape[1:]]),
@@ -198,7 +173,9 @@ def _decoded(
         return batch
 
     batches = batches.map(assemble, num_parallel_calls=calls, deterministic=True)
-    return batches.with_options(_options(read_options)).prefetch(PREFETCH_BATCHES * slices.replicas)
+    return batches.with_options(_options(data.read_options)).prefetch(
+        PREFETCH_BATCHES * slices.replicas
+    )
 
 
 def _weigh_classes(class_weights: tuple[float, ...]) -> Finish:

@@ -184,9 +184,7 @@ def show_first_batch(config: RunConfig, run: Run) -> None:
     """`--dry_run`: shows one batch as the model would get it."""
     batch, training = run.stream.first(0), run.train
     if run.hosts.is_chief:
-        memory = pipeline.memory_bytes(
-            training.subset, training.read_options, training.batch_size, training.model_inputs
-        )
+        memory = pipeline.memory_bytes(training)
         target = training.subset.dataset.target
         show_batch(batch, training.classes, memory, config.output, target)
 

@@ -73,8 +73,8 @@ def evaluated(model: keras.Model, data: EvaluationData, **more: Any) -> ClassEva
 def feed(monkeypatch: pytest.MonkeyPatch, logits: np.ndarray, label: Any, weight: Any = None):
     """Makes the reader give these examples, filled up as the reader does."""
 
-    def batches(subset: Any, read_options: Any, batch_size: int, *_: Any) -> Any:
-        count = len(logits)
+    def batches(data: EvaluationData, *_: Any) -> Any:
+        count, batch_size = len(logits), data.batch_size
         size = -(-count // batch_size) * batch_size
         fill = [(0, size - count)]
         weights = np.ones(count) if weight is None else np.asarray(weight)

@@ -18,6 +18,7 @@ from tests.support.reader_sets import (
     SIDE_PX,
     choose,
     make_set,
+    training_data,
     value_of,
 )
 from tests.support.trainer_data import edit_manifest, make_data_set
@@ -27,8 +28,9 @@ from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, ReplicaSlice
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.augment.augmentation import make_augmentation  # noqa: E402
+from trainer.augment.augmentation import Augmentation, make_augmentation  # noqa: E402
 from trainer.reader import pipeline  # noqa: E402
+from trainer.reader.batches import EvaluationData  # noqa: E402
 from trainer.reader.order import training_order  # noqa: E402
 
 SHARDS = [[0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1], [2, 2, 2, 2, 1, 1], [0] * 6]
@@ -43,9 +45,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
 
 def _train(subset: Subset, batch_size: int, steps: int, **changes: Any) -> list[dict]:
     """The first batches of a stream, as numpy."""
-    read_options, seed = changes.pop("read_options", READ_OPTIONS), changes.pop("seed", 3)
-    inputs = changes.pop("inputs", MODEL)
-    stream = pipeline.training_batches(subset, read_options, seed, batch_size, inputs, **changes)
+    place = {name: changes.pop(name) for name in ("start_step", "slices") if name in changes}
+    stream = pipeline.training_batches(training_data(subset, batch_size, **changes), **place)
     return list(itertools.islice(stream.as_numpy_iterator(), steps))
 
 
@@ -65,7 +66,7 @@ def _assert_same(left: list[dict], right: list[dict]) -> None:
 
 
 def test_training_batches_are_uint8_endless_and_of_static_shape(dataset: DataSet) -> None:
-    batches = pipeline.training_batches(choose(dataset), READ_OPTIONS, 0, 4, MODEL)
+    batches = training_data(choose(dataset), 4).batches()
     assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
     assert batches.element_spec == {
         "inputs": {"image": tf.TensorSpec((4, SIDE_PX, SIDE_PX, 3), tf.uint8)},
@@ -98,14 +99,15 @@ def test_the_number_of_threads_changes_nothing(dataset: DataSet) -> None:
 def test_pictures_get_their_position_and_finish_gets_whole_batches(
     dataset: DataSet,
 ) -> None:
-    def pictures(encoded: Any, position: Any, at_once: int) -> Any:
+    def pictures(encoded: Any, position: Any, *_: int) -> Any:
         shape = (4, SIDE_PX, SIDE_PX, 3)
         return tf.broadcast_to(tf.cast(position, tf.uint8)[:, None, None, None], shape)
 
     def finish(batch: dict) -> dict:
         return batch | {"label": tf.one_hot(batch["label"], 3)}
 
-    batches = _train(choose(dataset), 4, 2, pictures=pictures, start_step=5, finish=finish)
+    own = Augmentation((SIDE_PX, SIDE_PX), pictures, finish)
+    batches = _train(choose(dataset), 4, 2, augmentation=own, start_step=5)
     assert [v for batch in batches for v in _pictures_of(batch)] == list(range(20, 28))
     assert batches[0]["label"].shape == (4, 3)
 
@@ -121,7 +123,7 @@ def test_classes_are_weighted_and_renumbered_in_training_only(dataset: DataSet) 
     ] == labels
     expected = [subset.class_weights[label] for label in labels]
     assert _column(batches, "weight") == pytest.approx(expected)
-    evaluated = pipeline.evaluation_batches(subset, READ_OPTIONS, 6, MODEL)
+    evaluated = EvaluationData(subset, READ_OPTIONS, MODEL, 6).batches()
     weights = _column(list(evaluated.as_numpy_iterator()), "weight")
     assert sum(weights) == subset.num_records and set(weights) <= {0.0, 1.0}
 
@@ -147,9 +149,8 @@ def test_broken_records_keep_their_place_with_a_weight_of_zero(
 def test_evaluation_holds_each_record_once_and_fills_up_for_replicas_only(
     dataset: DataSet, batch_size: int, replicas: int
 ) -> None:
-    batches = pipeline.evaluation_batches(
-        choose(dataset), READ_OPTIONS, batch_size, MODEL, ReplicaSlices(replicas)
-    )
+    data = EvaluationData(choose(dataset), READ_OPTIONS, MODEL, batch_size)
+    batches = data.batches(ReplicaSlices(replicas))
     found = list(batches.as_numpy_iterator())
     assert batches.cardinality() == len(found) == -(-NUM_RECORDS // batch_size) * replicas
     numbers, weights = _column(found, "record"), _column(found, "weight")
@@ -188,7 +189,7 @@ def test_hosts_make_the_shares_of_their_replicas(
     augmentation = make_augmentation(
         augment, augment_on, image=IMAGE, size=(SIDE_PX, SIDE_PX), seed=3, num_classes=3
     )
-    changes = {"pictures": augmentation.pictures, "finish": augmentation.finish, "start_step": 3}
+    changes: dict[str, Any] = {"augmentation": augmentation, "start_step": 3}
     whole = _train(choose(dataset), 8, 3, **changes)
     of_hosts = [
         _train(
@@ -229,7 +230,7 @@ def test_hosts_evaluate_each_record_once(dataset: DataSet, hosts: int, replicas:
     found = []
     for host in range(hosts):
         slices = ReplicaSlices(replicas, hosts, host)
-        batches = pipeline.evaluation_batches(subset, READ_OPTIONS, 8, inputs, slices)
+        batches = EvaluationData(subset, READ_OPTIONS, inputs, 8).batches(slices)
         found += [record for batch in batches.as_numpy_iterator() for record in batch["record"]]
     assert sorted(record for record in found if record >= 0) == list(range(subset.num_records))
 
@@ -274,16 +275,17 @@ def test_all_threads_decode_at_batch_2048(
         level, "host", image=IMAGE, size=(SIDE_PX, SIDE_PX), seed=0, num_classes=3
     )
     options = ReadOptions(threads)
-    _train(subset, 2048, 1, read_options=options, pictures=augmentation.pictures)
+    _train(subset, 2048, 1, read_options=options, augmentation=augmentation)
     assert wanted <= most <= threads
 
 
 def test_memory_stays_within_memory_bytes(dataset: DataSet) -> None:
     subset = choose(dataset)
-    small = pipeline.memory_bytes(subset, READ_OPTIONS, 8, MODEL)
+    small = pipeline.memory_bytes(training_data(subset, 8))
     assert small["batches ahead"] == pipeline.PREFETCH_BATCHES * 8 * SIDE_PX * SIDE_PX * 3
     assert small["pieces"] == len(subset.pieces) * PIECE_BYTES and not small["read ahead"]
     many = ReadOptions(threads=256)
     large = dataclasses.replace(MODEL, size=(512, 512))
-    held = pipeline.memory_bytes(subset, many, 256, large)
+    data = training_data(subset, 256, read_options=many, inputs=large)
+    held = pipeline.memory_bytes(data)
     assert held["batches being decoded"] < 1.2 * pipeline.IN_FLIGHT_BYTES

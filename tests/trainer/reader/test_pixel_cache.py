@@ -18,7 +18,16 @@ import pytest
 from imageshards.errors import UserError
 from imageshards.tfrecord import RecordError, write_records
 from tests.support.external_sets import flip_byte, records_of
-from tests.support.reader_sets import IMAGE, MODEL, SIDE_PX, choose, jpeg, make_set, value_of
+from tests.support.reader_sets import (
+    IMAGE,
+    MODEL,
+    SIDE_PX,
+    choose,
+    jpeg,
+    make_set,
+    training_data,
+    value_of,
+)
 from trainer.config import ReadConfig
 from trainer.dataset.open import wanted_inputs
 from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices, Subset
@@ -26,8 +35,8 @@ from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices, Subset
 tf = pytest.importorskip("tensorflow")
 
 from trainer.augment.augmentation import make_augmentation  # noqa: E402
-from trainer.reader import pipeline, pixel_cache  # noqa: E402
-from trainer.reader.batches import TrainingData  # noqa: E402
+from trainer.reader import pixel_cache  # noqa: E402
+from trainer.reader.batches import EvaluationData, TrainingData  # noqa: E402
 from trainer.reader.pieces import PieceReader  # noqa: E402
 from trainer.reader.pixel_cache import decode_once  # noqa: E402
 
@@ -61,8 +70,7 @@ class _CountingReader(PieceReader):
 
 
 def _batches(subset: Subset, options: ReadOptions, **changes: Any) -> list[dict]:
-    inputs = changes.pop("inputs", MODEL)
-    stream = pipeline.training_batches(subset, options, 3, 4, inputs, **changes)
+    stream = training_data(subset, 4, read_options=options, **changes).batches()
     return list(itertools.islice(stream.as_numpy_iterator(), 5))
 
 
@@ -76,10 +84,9 @@ def test_batches_are_those_of_the_jpegs(
     features = {name: subset.dataset.features[name] for name in ("age", "tokens")}
     image = subset.dataset.image
     made = make_augmentation(level, place, image=image, size=(size, size), seed=1, num_classes=3)
-    inputs = ModelInputs(made.reader_size, image, features)
+    inputs = ModelInputs((size, size), image, features)
     found, expected = (
-        _batches(subset, one, inputs=inputs, pictures=made.pictures, finish=made.finish)
-        for one in (options, ReadOptions(2))
+        _batches(subset, one, inputs=inputs, augmentation=made) for one in (options, ReadOptions(2))
     )
     # Those of one colour are equal where the host crops, too.
     tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
@@ -91,7 +98,7 @@ def test_evaluation_is_that_of_the_jpegs(
 ) -> None:
     inputs = dataclasses.replace(MODEL, size=(6, 4), eval_crop=0.8)
     found, expected = (
-        list(pipeline.evaluation_batches(subset, one, 4, inputs, slices).as_numpy_iterator())
+        list(EvaluationData(subset, one, inputs, 4).batches(slices).as_numpy_iterator())
         for one in (options, ReadOptions(2))
     )
     tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
@@ -184,7 +191,6 @@ def test_what_is_read_is_not_copied_into_memory(tmp_path: pathlib.Path) -> None:
         from tests.support.reader_sets import *
         from trainer.augment.augmentation import make_augmentation
         from trainer.reader.pieces import PieceReader
-        from trainer.reader.pipeline import training_batches
         from trainer.reader.pixel_cache import decode_once
 
         def anonymous_mb():
@@ -201,7 +207,8 @@ def test_what_is_read_is_not_copied_into_memory(tmp_path: pathlib.Path) -> None:
         decode_once(subset, options, PieceReader(subset))
         for one in (ReadOptions(2), options):  # the first warms up
             before = anonymous_mb()
-            batches = iter(training_batches(subset, one, 1, 4, MODEL, made.pictures))
+            data = training_data(subset, 4, read_options=one, augmentation=made)
+            batches = iter(data.batches())
             for _ in range(50):
                 next(batches)
         assert anonymous_mb() - before < 60, (before, anonymous_mb())  # of 157 MB

@@ -25,7 +25,7 @@ from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest, train_split
 from trainer.dataset.open import check_inputs, select
 from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, ReadOptions
-from trainer.reader import pipeline
+from trainer.reader.batches import EvaluationData
 from trainer.serving import model_file
 from trainer.training.output_folder import copy_transform
 
@@ -81,7 +81,7 @@ def keyed_records(built: Built, inputs: ModelInputs) -> dict[str, dict[str, Any]
     dataset = built.dataset
     split = train_split(dataset, None)
     subset = select(ReadConfig(dataset.data), dataset, split)
-    batches = pipeline.evaluation_batches(subset, ReadOptions(threads=1), 16, inputs)
+    batches = EvaluationData(subset, ReadOptions(threads=1), inputs, 16).batches()
     keys = [
         tf.train.Example.FromString(raw).features.feature["image/filename"].bytes_list.value[0]
         for shard in split.shards
