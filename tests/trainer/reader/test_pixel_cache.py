@@ -180,7 +180,7 @@ def test_a_run_is_another_one_only_where_the_host_crops(subset: Subset) -> None:
     def identity(cache: str, augment: str, place: str) -> Any:
         return TrainingData(subset, ReadOptions(1, cache), MODEL, 4, 1, augment, place).identity
 
-    assert identity("pixels", "light", "host") != identity("disk", "light", "host")
+    assert identity("pixels", "light", "host") != identity("none", "light", "host")
     for augment, place in (("none", "host"), ("strong", "device")):
         assert identity("pixels", augment, place) == identity("none", augment, place)
 

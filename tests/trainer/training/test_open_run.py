@@ -79,7 +79,7 @@ _STEPS = {"optimizer": OptimizerConfig(schedule="step", decay_steps=5)}
 @pytest.mark.parametrize(
     ("begun", "changes"),
     [
-        ({}, {"read": {"cache": "disk"}}),
+        ({"read": {"augment": "none"}}, {"read": {"augment": "none", "cache": "pixels"}}),
         ({}, {"read": {"threads": 1, "skip_broken": 3}}),
         ({}, {"read": {"image_size": (12, 12)}}),  # the data set's own
         ({}, {"replicas": 2}),
