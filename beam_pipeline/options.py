@@ -295,8 +295,8 @@ class BuildOptions:
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
     exclude: Annotated[str | None, Option(
-        "leave out images with these keys: a text file with a key on each line, a .parquet "
-        "file with a column key, or a data set or its index/ (default: none)", group="input",
+        "leave out images with these keys: a text file with a key on each line, or a data set "
+        "(default: none)", group="input",
         parse=functools.partial(parse_path, "--exclude"), metavar="FILE")] = None
     class_map: Annotated[Mapping[str, str], Option(
         "rename classes, or join them into one: pairs, or a .json file of them "

@@ -132,7 +132,7 @@ def unique_keys(
     """A check that no key occurs twice; paths below one folder are unique by themselves."""
     if schemas == (None,):
         return ()
-    return (batches | "UniqueKeys" >> RefuseDuplicateKeys(len(options.sources)),)
+    return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
 
 
 def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> BuildOptions:

@@ -57,22 +57,18 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
     return sorted(uri for uris in found for uri in uris)[:2]
 
 
-def refuse(key: str, uris: list[str], inputs: int = 1) -> None:
-    """Raises `UserError` with both images of a key that occurs twice in some number of inputs."""
-    remedy = "name a unique column by --key_column or remove one row"
-    if inputs > 1:
-        remedy = (
-            "where two inputs have a key, copy one of them without it first (imageshards build "
-            f"--input ONE --exclude KEYS --output ANOTHER); where one has it twice, {remedy}"
-        )
+def refuse(key: str, uris: list[str]) -> None:
+    """Raises `UserError` with both images of a key that occurs twice."""
     raise UserError(
         f"--input has the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}; expected unique "
-        f"keys: {remedy}."
+        "keys: name a unique column by --key_column or remove one row; where two inputs have a "
+        "key, copy one of them without it first (imageshards build --input ONE --exclude KEYS "
+        "--output ANOTHER)."
     )
 
 
 class RefuseDuplicateKeys(beam.PTransform):
-    """RefBatches of some number of inputs → nothing, when it is known that no key occurs twice.
+    """RefBatches → nothing, when it is known that no key occurs twice.
 
         checked = listed.batches | RefuseDuplicateKeys()
         files | CommitShards(spec, planned.plan, skipped, after=(checked,))
@@ -80,10 +76,6 @@ class RefuseDuplicateKeys(beam.PTransform):
     Raises:
         UserError: While running: a key occurs twice; names both images.
     """
-
-    def __init__(self, inputs: int = 1):
-        super().__init__()
-        self._inputs = inputs
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection:
         suspects = (
@@ -101,5 +93,5 @@ class RefuseDuplicateKeys(beam.PTransform):
             | "FirstTwo" >> beam.CombinePerKey(first_two)
             # One image: another key has the same hash.
             | "MoreThanOne" >> beam.Filter(lambda found: len(found[1]) > 1)
-            | "Refuse" >> beam.MapTuple(refuse, self._inputs)
+            | "Refuse" >> beam.MapTuple(refuse)
         )

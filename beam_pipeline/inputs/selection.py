@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam import pvalue
 from apache_beam.utils.shared import Shared
-from pyarrow import parquet
 
 from beam_pipeline.planning.refs import Label, RefBatch, names_of
 from imageshards import storage
@@ -54,22 +52,16 @@ def read_keys(path: str) -> list[str]:
     """The keys that a file names, sorted, each once.
 
     Args:
-        path: A text file with a key on each line; a `.parquet` file with a column `key`; a folder
-            of such files, as the `index/` of a data set; or a data set that has one.
+        path: A text file with a key on each line, or a data set.
 
     Raises:
-        UserError: It cannot be read, has no such column, or names no key.
+        UserError: It cannot be read, or names no key.
     """
     try:
         if storage.exists(storage.join(path, MANIFEST_NAME)):
             manifest = load_manifest(path, "--exclude")
             index = read_index(path, manifest, columns=["key"], argument="--exclude")
             keys = index["key"].to_pylist()
-        elif path.lower().endswith((".parquet", ".pq")):
-            keys = _of_parquet(path)
-        elif storage.is_folder(path):
-            files = [e.path for e in storage.list_folder(path) if e.name.endswith(".parquet")]
-            keys = [key for file in files for key in _of_parquet(file)]
         else:
             text = storage.read(path).decode("utf-8-sig")
             # Not splitlines(): a key may hold U+2028 and other ends of lines.
@@ -78,27 +70,11 @@ def read_keys(path: str) -> list[str]:
         reason = getattr(e, "strerror", None) or str(e)
         raise UserError(
             f"--exclude {path!r} cannot be read ({reason}); expected a text file with a key on "
-            "each line, a .parquet file with a column 'key', or the index/ of a data set."
+            "each line, or a data set."
         ) from e
     if not keys:
-        raise UserError(
-            f"--exclude {path!r} names no key; expected a key on each line, or a column 'key' of "
-            ".parquet files."
-        )
+        raise UserError(f"--exclude {path!r} names no key; expected a key on each line.")
     return sorted(set(keys))
-
-
-def _of_parquet(path: str) -> list[str]:
-    try:
-        with storage.open_read(path) as file:
-            table = parquet.ParquetFile(file).read(["key"])
-            found: list[str | None] = table["key"].cast(pa.string()).to_pylist()
-    except (pa.ArrowException, KeyError, ValueError) as e:
-        raise UserError(
-            f"--exclude {path!r} has no column 'key' of texts ({str(e).splitlines()[0]}); expected "
-            "a Parquet file as index/ has them."
-        ) from e
-    return [key for key in found if key]
 
 
 class Selected(NamedTuple):

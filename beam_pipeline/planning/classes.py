@@ -10,31 +10,23 @@ from imageshards.errors import UserError
 from imageshards.manifest import NONE, ONE, SEVERAL
 
 
-def class_order(
-    labels: Iterable[str], class_names: Sequence[str] | None, pinned: Sequence[str]
-) -> list[str]:
-    """Class names by class id.
-
-    Args:
-        labels: Distinct labels of the data, in any order, checked by `distinct_labels`.
-        class_names: Given order, taken as it is: classes without an image keep their id.
-        pinned: Order of the data set being rebuilt; new labels follow, sorted by code
-            point, so no old class is renumbered.
-    """
-    if class_names is not None:
-        return list(class_names)
-    return [*pinned, *sorted(set(labels).difference(pinned))]
-
-
 class ClassOrder(NamedTuple):
-    """What gives the classes of a build their labels; args of `class_order`."""
+    """What decides the ids of classes.
+
+    Attributes:
+        class_names: Given order, taken as it is: classes without an image keep their id.
+        pinned: Order of the data set being rebuilt; new labels follow, sorted by code point, so no
+            old class is renumbered.
+    """
 
     class_names: tuple[str, ...] | None = None
     pinned: tuple[str, ...] = ()
 
     def names(self, labels: Iterable[str]) -> list[str]:
-        """Names by label, for the distinct labels of the data."""
-        return class_order(labels, self.class_names, self.pinned)
+        """Class names by id, for the distinct labels of the data, checked by `distinct_labels`."""
+        if self.class_names is not None:
+            return list(self.class_names)
+        return [*self.pinned, *sorted(set(labels).difference(self.pinned))]
 
 
 def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[str]:

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
-from beam_pipeline.planning.classes import class_order
+from beam_pipeline.planning.classes import ClassOrder
 from beam_pipeline.planning.refs import SPLIT, KeyHasher
 from imageshards.errors import UserError
 from imageshards.manifest import NONE, ONE, SEVERAL
@@ -150,7 +150,7 @@ def make_plan(
     labels = {name for _, name in counts_by_label}
     label = _check_labels(labels, {kind for _, kind in kinds}, options)
     pinned = () if label == NONE else options.pinned_classes
-    classes = class_order(labels, options.class_names, pinned)
+    classes = ClassOrder(options.class_names, pinned).names(labels)
     ids = {name: i for i, name in enumerate(classes)}
     if label == ONE:
         counts = {(s, ids[name]): n for (s, name), n in counts_by_label.items() if n}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import apache_beam as beam
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
@@ -73,22 +69,15 @@ def test_an_unknown_class_is_told_with_those_of_similar_names():
         check_class_map(["cat", "dog"], {"dgo": "pet"})
 
 
-def test_keys_are_read_from_lines_parquet_an_index_and_a_data_set(tmp_path):
+def test_keys_are_read_from_lines_and_a_data_set(tmp_path):
     made = Dataset(tmp_path / "a")
     every = read_keys(str(made.directory))
     assert len(every) == 30 and every == sorted(every)
-    assert read_keys(str(made.directory / "index")) == every
-    pq.write_table(pa.table({"key": ["b", "a", "b"], "other": [1, 2, 3]}), tmp_path / "k.parquet")
-    assert read_keys(str(tmp_path / "k.parquet")) == ["a", "b"]
     (tmp_path / "keys.txt").write_bytes("\ufeffcat/ü 1.jpg\r\n\r\n#2\n".encode())
     assert read_keys(str(tmp_path / "keys.txt")) == ["#2", "cat/ü 1.jpg"]
     odd = ["a\x0bb", "a\x85b", "a\u2028b", "a\rb"]
     (tmp_path / "odd.txt").write_bytes("\n".join(odd).encode())
     assert read_keys(str(tmp_path / "odd.txt")) == sorted(odd)
-
-
-def write_table(path: pathlib.Path) -> None:
-    pq.write_table(pa.table({"name": ["a"]}), path)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +86,6 @@ def write_table(path: pathlib.Path) -> None:
         ("absent.txt", lambda path: None, "cannot be read"),
         ("empty.txt", lambda path: path.write_text("\n"), "names no key"),
         ("bytes.txt", lambda path: path.write_bytes(b"\xff\xfe"), "cannot be read"),
-        ("half.parquet", lambda path: path.write_bytes(b"PAR1"), "no column 'key'"),
-        ("other.parquet", write_table, "no column 'key'"),
     ],
 )
 def test_a_file_that_names_no_keys_is_told(tmp_path, name, write, words):

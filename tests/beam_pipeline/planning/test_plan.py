@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.options import PlanOptions
 from beam_pipeline.planning import plan as planning
-from beam_pipeline.planning.classes import class_order, distinct_labels
+from beam_pipeline.planning.classes import ClassOrder, distinct_labels
 from beam_pipeline.planning.refs import RANK, SPLIT, ImageRef, KeyHasher, RefBatch
 from imageshards.errors import UserError
 
@@ -136,7 +136,7 @@ def test_growing_train_takes_from_its_neighbour_only():
     ],
 )
 def test_class_order(labels, class_names, pinned, expected):
-    assert class_order(labels, class_names, pinned) == expected
+    assert ClassOrder(class_names, pinned).names(labels) == expected
 
 
 @pytest.mark.parametrize(
