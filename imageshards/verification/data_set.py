@@ -78,6 +78,8 @@ def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
 def balance_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Where shards of a split differ by more than one."""
     for name, split in manifest["splits"].items():
+        if not split["shards"]:
+            continue
         least = min(split["shards"], key=lambda shard: shard["num_records"])
         most = max(split["shards"], key=lambda shard: shard["num_records"])
         if most["num_records"] - least["num_records"] > 1:

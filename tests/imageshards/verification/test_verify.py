@@ -201,6 +201,7 @@ TRAIN = ("splits", "train")
         ("files", (*TRAIN, "shards", 1, "num_bytes"), 777, "the manifest says 777"),
         ("checksums", (*TRAIN, "shards", 1, "sha256"), "0" * 64, "the manifest says 0000"),
         ("manifest", (*TRAIN, "num_records"), 19, "its shards add up to 18"),
+        ("manifest", (*TRAIN, "shards"), [], "its shards add up to 0"),
         ("manifest", (*TRAIN, "shards", 1, "file"), "x", f"is 'x', not '{SECOND}'"),
         ("manifest", ("classes",), ["cat"], "'dog' of a shard is not among the classes"),
         ("records", (*TRAIN, "shards", 1, "classes"), {"cat": 2, "dog": 4}, "manifest says 2"),

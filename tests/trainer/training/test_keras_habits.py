@@ -325,6 +325,9 @@ def test_broken_records_within_a_call_are_left_out_as_they_are_one_by_one(
         found.append((history, listed, [w.tolist() for w in model.get_weights()]))
     assert found[0] == found[1]
     assert found[0][1].count('"reason"') == 2
+    unsaved = compiled()
+    ims.fit(unsaved, broken, steps_per_epoch=4, epochs=2, verbose=0)
+    assert [w.tolist() for w in unsaved.get_weights()] == found[0][2]
     with pytest.raises(UserError, match="which is broken at .* record"):
         refusing = ims.open(folder).train(batch_size=8, augment="none")
         ims.fit(compiled(steps_per_execution=4), refusing, epochs=2, verbose=0)
