@@ -23,8 +23,6 @@ LEAF = [
     "pillow>=12,<13",
     "protobuf>=6.31,<7",
     "pyarrow>=14.0.1",
-    # Tells of damage that Pillow's libjpeg keeps to itself: --check_damage.
-    "simplejpeg>=1.8,<2",
     "tqdm>=4.66,<5",
     "urllib3>=2.2,<3",
 ]
@@ -87,6 +85,8 @@ DEV = [
     "pyyaml>=6",
     "ruff>=0.9",
     "setuptools>=77",
+    # What decoding in memory can reach at most, in benchmarks of the reader.
+    "simplejpeg>=1.8,<2",
     # Keras's callback of that name writes with it, in a test.
     "tensorboard>=2.20",
     # Runs the code blocks of the documentation.

@@ -143,14 +143,6 @@ def make_parser() -> Parser:
     add("--image_size", type=parse_size, default=argparse.SUPPRESS, metavar="PX",
         help="target size in pixels, N or HEIGHTxWIDTH (default: 256)")  # fmt: skip
     add_options(parser, opt.ImageOptions, title="images")
-    add("--check_damage", dest="damage", action="store_const", const="count",
-        default=argparse.SUPPRESS,
-        help="count and list JPEGs that decode, but with damage that libjpeg warns about, such as "
-        "shifted strips and grey blocks; costs 7 to 19 %% of the time for decoding and "
-        "encoding")  # fmt: skip
-    add("--reject_damaged", dest="damage", action="store_const", const="reject",
-        default=argparse.SUPPRESS,
-        help="look for them, too, and put them into the quarantine")  # fmt: skip
     add_options(parser, opt.UrlOptions, title="images at http:// and https:// addresses in a table")
     add_options(parser, opt.PlanOptions, title="splits and shards")
     add_options(parser, opt.BuildOptions, title="output")

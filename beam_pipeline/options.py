@@ -254,8 +254,6 @@ class ShardOptions:
         image: How pictures are encoded.
         plan: Splits, shards and the class order.
         urls: How images at http:// and https:// addresses are fetched.
-        damage: What becomes of JPEGs that decode, but that libjpeg warns about: "" to leave them
-            unnoticed, `count`, or `reject`.
         quarantine_bytes: Whether original bytes of rejected images are kept.
         versions: (library, version) pairs that the bytes depend on, the same on every worker.
         run_id: Of this run, as `WriteBalancedTFRecord` names it: a shard of another was written by
@@ -265,7 +263,6 @@ class ShardOptions:
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
-    damage: str = ""
     quarantine_bytes: bool = True
     versions: tuple[tuple[str, str], ...] = ()
     run_id: str = ""
@@ -278,8 +275,6 @@ class BuildOptions:
     Attributes:
         source: The first --input, and how labels are found in it.
         more_sources: Those of the other --input flags.
-        damage: Whether JPEGs are looked for that libjpeg warns about, and what becomes of them:
-            `count`, `reject`, or empty.
         copied: Extra columns of records that are copied, if they have some.
         given: Names of the options that were given: where they were not, finished data sets among
             the inputs bring their own.
@@ -311,7 +306,6 @@ class BuildOptions:
         "s3:// on a cluster (default: below --output, or of the machine that does the work)",
         parse=functools.partial(parse_path, "--transform_temp_dir"), metavar="DIR",
         group="splits and shards")] = None
-    damage: str = ""
     max_reject_fraction: Annotated[float, Option(
         "more rejected images than this fail the job, after all was tried",
         least=0, most=1, metavar="0..1")] = 0.01
@@ -336,7 +330,7 @@ class BuildOptions:
     def shard_options(self, versions: Mapping[str, str]) -> ShardOptions:
         """What its transforms take."""
         return ShardOptions(
-            image=self.image, plan=self.plan, urls=self.urls, damage=self.damage,
+            image=self.image, plan=self.plan, urls=self.urls,
             quarantine_bytes=self.quarantine_bytes, versions=tuple(versions.items()),
         )  # fmt: skip
 

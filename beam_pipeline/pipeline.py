@@ -79,7 +79,7 @@ def construct(
         excluded: Keys of images that are left out.
         pool: As for `build`.
     """
-    shards = options.shard_options(byte_versions(options.image.icc, options.damage))
+    shards = options.shard_options(byte_versions(options.image.icc))
     listed = list_batches(pipeline, options, schemas, excluded)  # RefBatch with splits
     columns = listed.batches | "Analyse" >> AnalyseColumns(
         storage.join(staging, TRANSFORM_NAME),
@@ -163,14 +163,12 @@ def commit_spec(
             "plan": dataclasses.asdict(options.plan),
             "exclude": options.exclude,
             "class_map": dict(options.class_map),
-            "damage": options.damage,
             "transform_module": options.transform_module,
             "columns_as_given": options.copied.as_given if options.copied else as_given,
             "max_reject_fraction": options.max_reject_fraction,
             "quarantine_bytes": options.quarantine_bytes,
         },
-        versions=byte_versions(options.image.icc, options.damage)
-        | {"apache-beam": beam.__version__},
+        versions=byte_versions(options.image.icc) | {"apache-beam": beam.__version__},
         inputs=tuple((source.input, source.fingerprint or None) for source in options.sources),
         warnings=tuple(text for schema in schemas if schema for text in schema.warnings),
     )

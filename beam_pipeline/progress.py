@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import html
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imageshards.manifest import NONE, ONE, SEVERAL, label_of
@@ -17,7 +17,6 @@ from imageshards.text import counted, for_output, shortened, wrapped
 if TYPE_CHECKING:
     from beam_pipeline.images.process_pool import LocalPool
 
-_MAX_SHOWN_DAMAGED = 3
 # Of more classes only the largest and the smallest are named.
 _MAX_SHOWN_CLASSES = 20
 
@@ -103,26 +102,12 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
         total = sum(passed_over.values())
         skipped = f"{counted(total, 'file')} passed over" + reasons(passed_over)
         lines.append(for_output(skipped))
-    lines += map(for_output, _damaged(manifest.get("damaged", {})))
     if reused:
         lines.append(f"{reused:,} images were finished by an earlier run")
     rate = f", {(listed - reused) / seconds:,.0f} images/s" if listed > reused else ""
     lines.append(f"{seconds:.1f} s{rate} with start-up")
     lines += [for_output(f"warning: {warning}") for warning in manifest.get("warnings", ())]
     return "\n".join(lines)
-
-
-def _damaged(found: Mapping[str, Any]) -> Iterator[str]:
-    """The sentence about originals that libjpeg warns about."""
-    if not found.get("num_images"):
-        return
-    shown = [f"{key!r} ({warning})" for key, warning in found["keys"].items()][:_MAX_SHOWN_DAMAGED]
-    more = found["num_images"] - len(shown)
-    yield (
-        f"{found['num_images']:,} of {counted(found['num_checked'], 'JPEG')} damaged, but decoded: "
-        f"{', '.join(shown)}{f' and {more:,} more' if more else ''}; --reject_damaged leaves them "
-        "out"
-    )
 
 
 def class_line(counts: Mapping[str, Mapping[str, int]], label: str = ONE) -> str:

@@ -28,7 +28,6 @@ from beam_pipeline.shards.result import (
     SIZE_EDGES_PX,
     Reject,
     ShardResult,
-    ShardStats,
     merge_stats,
 )
 from imageshards import storage
@@ -248,7 +247,6 @@ def manifest_of(
         "options": spec.options,
         "versions": spec.versions,
         "warnings": [*spec.warnings, *warnings],
-        **(_damaged(summary, stats) if spec.write.damage else {}),
     }
 
 
@@ -261,16 +259,6 @@ def _split_of(split: str, shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]
         if shard["split"] == split
     ]
     return {"num_records": sum(shard["num_records"] for shard in found), "shards": found}
-
-
-def _damaged(summary: WriteSummary, stats: ShardStats) -> dict[str, Any]:
-    """What is said of damaged originals; nothing of records that were copied."""
-    formats = stats.of("formats")
-    checked = sum(formats.get(name, 0) for name in ("JPEG", "MPO"))
-    if not checked:
-        return {}
-    found = {"num_checked": checked, "num_images": summary.num_damaged, "keys": summary.damaged}
-    return {"damaged": found}
 
 
 def write_companions(

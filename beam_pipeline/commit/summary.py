@@ -13,9 +13,6 @@ from imageshards.errors import UserError
 from imageshards.manifest import REJECTS_NAME
 from imageshards.text import counted, printable
 
-# Damaged images that the manifest names; more are counted.
-MAX_DAMAGED = 1000
-
 
 @dataclasses.dataclass
 class WriteSummary:
@@ -25,15 +22,11 @@ class WriteSummary:
         shards: The shards, without details.
         stats: Split → counts over its images.
         reused_images: Images whose shards an earlier run had finished.
-        num_damaged: Images that became records although libjpeg warns about them.
-        damaged: Key → warning, of the first of them by key.
     """
 
     shards: list[ShardResult] = dataclasses.field(default_factory=list)
     stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)
     reused_images: int = 0
-    num_damaged: int = 0
-    damaged: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def rejects(self) -> dict[str, int]:
@@ -48,8 +41,6 @@ def summarise(result: ShardResult, run_id: str) -> WriteSummary:
         shards=[result.without_details()],
         stats={result.split: result.stats},
         reused_images=result.num_images if reused else 0,
-        num_damaged=len(result.damaged),
-        damaged=result.damaged,
     )
 
 
@@ -61,9 +52,6 @@ def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
         for split, stats in summary.stats.items():
             total.stats[split] = merge_stats([total.stats.get(split, ShardStats()), stats])
         total.reused_images += summary.reused_images
-        total.num_damaged += summary.num_damaged
-        total.damaged |= summary.damaged
-    total.damaged = dict(sorted(total.damaged.items())[:MAX_DAMAGED])
     return total
 
 

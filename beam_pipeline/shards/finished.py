@@ -22,7 +22,7 @@ def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
     """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
     image = sorted(dataclasses.asdict(options.image).items())  # their order of today may change
     digest = hashlib.sha256(repr((image, sorted(options.versions))).encode())
-    digest.update(repr((options.damage, options.quarantine_bytes)).encode())
+    digest.update(repr(options.quarantine_bytes).encode())
     digest.update(repr((unit.name, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None

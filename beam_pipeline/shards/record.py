@@ -1,9 +1,4 @@
-"""One image's bytes → its record, and what the index says of it.
-
-Pillow keeps to itself what libjpeg only warns about, such as shifted strips and grey blocks, and
-decodes what there is. The strict decoding of simplejpeg tells of such damage; at an eighth of the
-size it does little but read the entropy-coded data.
-"""
+"""One image's bytes → its record, and what the index says of it."""
 
 from __future__ import annotations
 
@@ -15,26 +10,20 @@ from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import copy_record, label_features
 from beam_pipeline.shards.result import PIXEL_SAMPLE, ShardStats
-from imageshards.errors import ImageError
 from imageshards.example import Values, encode_example
 from imageshards.images.encode import EncodedImage, encode_image, sums_of_jpeg
 from imageshards.images.geometry import map_boxes
-from imageshards.jpeg import can_draft
 from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
-
-# How libjpeg's warnings begin that are about pixels; others are about odd headers.
-_OF_PIXELS = ("Corrupt JPEG data", "Premature end", "Inconsistent progression")
 
 
 class Record(NamedTuple):
     """A record: its bytes and what they hold, the size of its original or None where that is not
-    known, and what libjpeg warned of, where that was looked for.
+    known.
     """
 
     payload: bytes
     features: dict[str, Values]
     source_bytes: int | None
-    damage: str = ""
 
 
 def make_record(
@@ -62,13 +51,10 @@ def make_record(
         stats.add(ref.source, len(payload), sums, None)
         return Record(payload, features, ref.source_bytes)
     encoded = encode_image(data, options.image, want_sums=sample)
-    damage = damage_of(data) if options.damage else ""
-    if damage and options.damage == "reject":
-        raise ImageError("damaged", f"libjpeg: {damage}")
     features = _features_of(ref, data, encoded, unit.class_ids)
     payload = encode_example(features)
     stats.add(ref.source, len(payload), encoded.pixel_sums or (), encoded)
-    return Record(payload, features, len(data), damage)
+    return Record(payload, features, len(data))
 
 
 def _features_of(
@@ -106,26 +92,3 @@ def _follow_picture(columns: Mapping[str, Any], encoded: EncodedImage) -> dict[s
     for place, name in enumerate(BOX_FEATURES):
         moved[name] = [float(box[place]) for _, box in kept]
     return moved
-
-
-def damage_of(data: bytes) -> str:
-    """What libjpeg warns of while it decodes a JPEG that Pillow decodes: its sentence.
-
-    "" if there is none, and of what libjpeg cannot decode at an eighth.
-    """
-    if not can_draft(data):
-        return ""
-    import simplejpeg  # only who asks for the check needs it
-
-    for colorspace in ("GRAY", "CMYK"):  # what the one cannot be made of, the other can
-        try:
-            simplejpeg.decode_jpeg(
-                data, colorspace, fastdct=True, fastupsample=True, min_height=1, min_width=1,
-                min_factor=8, strict=True,
-            )  # fmt: skip
-            return ""
-        except ValueError as e:
-            found = str(e)
-            if not found.startswith("Unsupported color conversion"):
-                break
-    return found if found.startswith(_OF_PIXELS) else ""

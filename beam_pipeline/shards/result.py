@@ -149,7 +149,6 @@ class ShardResult:
         digest: Of everything its bytes depend on; tells finished work from stale work.
         rows: Of its records, in order: they become its part of `index/`.
         read_bytes: Bytes of originals that were read.
-        damaged: Key of an image that libjpeg warns about → its warning, where that was looked for.
         rejects_bytes: Size of the file with the rejected originals.
         run_id: Of the run that wrote it.
         stored: Version of its object in a store, by which an earlier run's is known again.
@@ -169,7 +168,6 @@ class ShardResult:
     read_bytes: int
     rejects: list[Reject]
     stats: ShardStats
-    damaged: dict[str, str] = dataclasses.field(default_factory=dict)
     rejects_bytes: int = 0
     run_id: str = ""
     stored: str = ""
@@ -191,9 +189,7 @@ class ShardResult:
 
         One process sees the results of all shards; details are read again where they are needed.
         """
-        return dataclasses.replace(
-            self, rows=IndexRows(), rejects=[], stats=ShardStats(), damaged={}
-        )
+        return dataclasses.replace(self, rows=IndexRows(), rejects=[], stats=ShardStats())
 
     def to_json(self) -> str:
         """The text of the file beside a finished shard."""

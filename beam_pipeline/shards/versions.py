@@ -13,29 +13,24 @@ from imageshards import __version__
 from imageshards.errors import UserError
 
 
-def byte_versions(icc: str = "drop", damage: str = "") -> dict[str, str]:
-    """Versions of what decides the bytes of a shard, and of what converts colours and what rejects
-    damaged JPEGs where that is asked for: part of the fingerprint.
+def byte_versions(icc: str = "drop") -> dict[str, str]:
+    """Versions of what decides the bytes of a shard, and of what converts colours where that is
+    asked for: part of the fingerprint.
     """
     turbo = pillow_features.version_feature("libjpeg_turbo")
     lcms = pillow_features.version_module("littlecms2")
-    finder = {"simplejpeg": _version_of("simplejpeg")} if damage == "reject" else {}
+    try:
+        transform = importlib.metadata.version("tensorflow-transform")
+    except importlib.metadata.PackageNotFoundError:
+        transform = "not installed"
     return {
         "imageshards": __version__,
         # The version that is loaded, which an upgrade of the package meanwhile does not change.
         "pillow": PIL.__version__,
         "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
-        "tensorflow-transform": _version_of("tensorflow-transform"),
+        "tensorflow-transform": transform,
         **({"littlecms": str(lcms)} if icc == "convert" else {}),
-        **finder,
     }
-
-
-def _version_of(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 @functools.cache
@@ -45,7 +40,7 @@ def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
     Raises:
         UserError: A library that the bytes depend on has another version here.
     """
-    here = byte_versions("convert", "reject")
+    here = byte_versions("convert")
     differ = ", ".join(
         f"{name} {version} here and {here.get(name, 'none')} there"
         for name, version in expected

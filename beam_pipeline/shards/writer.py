@@ -75,7 +75,6 @@ def _write_records(
     rows = IndexRows()
     read_bytes = 0
     stats = ShardStats()
-    damaged: dict[str, str] = {}
     with RecordFile(path) as records:
         found = read_files_and_records(unit.refs, options.image.max_bytes, options.urls)
         for index, (ref, data) in enumerate(found):
@@ -96,8 +95,6 @@ def _write_records(
                 continue
             records.write(record.payload)
             frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
-            if record.damage:
-                damaged[ref.key] = record.damage
             rows.add(record.features, frame_bytes, record.source_bytes)
             watch.add(1, len(data), 0)
     for reject in rejects.rejects:
@@ -116,7 +113,6 @@ def _write_records(
         read_bytes=read_bytes,
         rejects=rejects.rejects,
         stats=stats,
-        damaged=damaged,
         run_id=options.run_id,
     )
 

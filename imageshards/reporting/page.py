@@ -101,8 +101,6 @@ def page_of(
         source=sections.source(manifest),
         rejects=manifest["rejects"],
         reject_examples=rejects,
-        damaged=manifest.get("damaged"),
-        damaged_rows=list(manifest.get("damaged", {}).get("keys", {}).items()),
         image=sections.values_as_text(manifest["image"]),
         origin=sections.values_as_text(sections.origin(manifest)),
         options=sections.values_as_text(manifest.get("options", {})),

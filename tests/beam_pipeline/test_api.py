@@ -42,9 +42,8 @@ SAME = [
     ({"url_timeouts": (1, 2.5, 9)}, ["--url_timeouts=1,2.5,9"]),
     ({"max_image_mpx": 0.5, "max_reject_fraction": 0},
      ["--max_image_mpx=0.5", "--max_reject_fraction=0"]),
-    ({"no_report": True, "overwrite": True, "check_damage": True},
-     ["--no_report", "--overwrite", "--check_damage"]),
-    ({"no_report": False, "check_damage": False, "salt": None}, []),
+    ({"no_report": True, "overwrite": True}, ["--no_report", "--overwrite"]),
+    ({"no_report": False, "overwrite": False, "salt": None}, []),
     ({"exclude": pathlib.Path("/x/keys.txt")}, ["--exclude=/x/keys.txt"]),
     ({"input": ["/a", pathlib.Path("/b")]}, ["--input=/b"]),
 ]  # fmt: skip

@@ -29,7 +29,7 @@ def test_the_digest_does_not_depend_on_the_order_in_which_options_are_declared()
     [
         {"image": ImageOptions(height_px=224, width_px=256)},
         {"image": ImageOptions(height_px=256, width_px=224)},
-        {"damage": "reject"}, {"quarantine_bytes": False}, {"versions": (("pillow", "12.3.0"),)},
+        {"quarantine_bytes": False}, {"versions": (("pillow", "12.3.0"),)},
     ],
     ids=str,
 )  # fmt: skip

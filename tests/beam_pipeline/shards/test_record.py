@@ -1,22 +1,19 @@
-"""Features of a record, and damage that Pillow keeps to itself."""
+"""Features of a record."""
 
 from __future__ import annotations
 
 import hashlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.record import damage_of, make_record
+from beam_pipeline.shards.record import make_record
 from beam_pipeline.shards.result import ShardStats
 from imageshards.example import Values, decode_example
 from imageshards.images.encode import encode_image
 from imageshards.manifest import BOX_FEATURES, RECORD_FEATURES
 from tests.support.builds import jpeg
-from tests.support.pictures import JPEG, damaged_jpeg, flat, lossless_jpeg, saved, scene
 
 REF = ImageRef("cat/ä 1.jpg", "/in/cat/ä 1.jpg", "cat")
 SMALL = ImageOptions(height_px=20, width_px=20)
@@ -72,29 +69,3 @@ def test_no_box_and_no_picture_column_stay_as_they_are():
     features = make(boxes(age=[1.5]))
     assert [features[name] for name in BOX_FEATURES] == [[], [], [], []]
     assert features["age"] == [1.5]
-
-
-WHOLE = {
-    "baseline": JPEG,
-    "progressive": saved(scene(), progressive=True),
-    "grey": saved(scene().convert("L")),
-    "cmyk": saved(scene().convert("CMYK")),
-}
-
-
-@pytest.mark.parametrize("kind", WHOLE)
-def test_a_whole_jpeg_has_no_damage_and_a_damaged_one_has_though_pillow_decodes_it(kind):
-    assert damage_of(WHOLE[kind]) == ""
-    damaged = damaged_jpeg(WHOLE[kind])
-    assert encode_image(damaged, SMALL).data != encode_image(WHOLE[kind], SMALL).data
-    assert damage_of(damaged).startswith("Corrupt JPEG data")
-
-
-@pytest.mark.parametrize("data", [b"", saved(flat("RGB", 9), "PNG"), lossless_jpeg(64)])
-def test_what_cannot_be_looked_at_has_no_damage(data):
-    assert damage_of(data) == ""
-
-
-@given(st.integers(2, len(JPEG)), st.binary(max_size=9))
-def test_any_bytes_have_an_answer(at, more):
-    assert isinstance(damage_of(JPEG[:at] + more + JPEG[at:]), str)
