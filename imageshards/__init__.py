@@ -8,12 +8,11 @@
     train = data.train(batch_size=256, image_size=224, augment="light", seed=1)
     model.fit(train.dataset(), steps_per_epoch=train.steps_per_epoch)
 
-    source = data.source("train")        # for PyTorch, grain and loops: source[17]
-    rows = data.index("train")           # an Arrow table: what each record holds, and where it is
-    example = data.record("cats/1.jpg")  # one of them, read alone
+    rows = data.index("train")     # an Arrow table: what each record holds, and where it is
+    source = data.source("train")  # the records, for PyTorch, grain and loops: source[17]
 
-    for example in ims.read_examples("shards/", "train"):
-        jpeg, label = example["image/encoded"][0], example["image/class/label"][0]
+    for record in source:
+        jpeg, label = record["image/encoded"], record["image/class/label"]
 
 The face of the package, and the leaf below the two programs `beam_pipeline` and `trainer`: the
 contract on disk, files and objects, errors, progress, the report kit. Importing it loads none of
@@ -23,12 +22,9 @@ that, and never TensorFlow or Beam: a name is looked up when it is first used.
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from beam_pipeline.api import build
     from beam_pipeline.progress import BuildSummary
     from imageshards.errors import UserError
@@ -83,7 +79,6 @@ __all__ = [
     "encode_example",
     "fit",
     "load_manifest",
-    "read_examples",
     "read_records",
     "report",
     "verify",
@@ -102,35 +97,3 @@ if not TYPE_CHECKING:  # a type checker knows the names from above, and no other
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME_OF})
-
-
-def read_examples(
-    directory: str | os.PathLike[str],
-    split: str | None = None,
-    only: Collection[str] | None = None,
-) -> Iterator[dict[str, Values]]:
-    """Yields the features of every record of a data set, by name, each as a list of values.
-
-    Shard by shard, in the manifest's order, every checksum looked at: for a look at the data,
-    not for training.
-
-    Args:
-        directory: What a build wrote, here or in a store.
-        split: One of its splits; None for all.
-        only: Names of the features that are wanted; None for all.
-
-    Raises:
-        UserError: There is no data set, or no such split.
-        RecordError: A record is damaged.
-        OSError: A shard is missing or cannot be read.
-    """
-    from imageshards import example, manifest, tfrecord
-
-    described = manifest.load_manifest(directory, adopted=True)
-    if split is not None:
-        split = manifest.find_split(split, described["splits"], "split")
-    for name, shard in manifest.shards_of(described):
-        if split in (None, name):
-            path = manifest.shard_path(os.fspath(directory), shard)
-            for record in tfrecord.read_records(path):
-                yield example.decode_record(path, record, only)

@@ -28,9 +28,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from imageshards import storage, tfrecord
+from imageshards import storage
 from imageshards.errors import IndexDamageError, UserError
-from imageshards.example import Values, decode_record
+from imageshards.example import Values
 from imageshards.manifest import (
     CLASS_FEATURE,
     FILENAME_FEATURE,
@@ -45,7 +45,6 @@ from imageshards.manifest import (
     SHA256_FEATURE,
     find_split,
     label_of,
-    path_of,
     record_features,
     shard_name,
     shards_of,
@@ -401,31 +400,3 @@ def _rows_problem(table: pa.Table, shard: Mapping[str, Any]) -> str:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def read_record(
-    directory: str,
-    row: Mapping[str, Any],
-    key_feature: str | None = FILENAME_FEATURE,
-) -> dict[str, Values]:
-    """The features of one record, by one read of its bytes alone.
-
-    Args:
-        directory: The data set, here or in a store.
-        row: Its `key`, `shard`, `record`, `offset` and `num_bytes`.
-        key_feature: The feature that holds the key; None where the index has made keys up.
-
-    Raises:
-        RecordError: The record is damaged.
-        UserError: Another record is there.
-        OSError: The shard is missing or cannot be read.
-    """
-    path, number, offset = path_of(directory, row["shard"]), row["record"], row["offset"]
-    record = tfrecord.read_record(path, number, offset, offset + row["num_bytes"])
-    features = decode_record(path, record)
-    if key_feature and features.get(key_feature) != [row["key"].encode()]:
-        raise UserError(
-            f"{path} holds at record {number} not {row['key']!r}, as its index says; expected "
-            "shards and index of one build: copy the data set again."
-        )
-    return features

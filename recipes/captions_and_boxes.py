@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 from PIL import Image
 
 import imageshards
@@ -91,17 +93,22 @@ def write_table(pictures: pathlib.Path, output: pathlib.Path) -> None:
     print(f"{len(rows)} rows, {boxes} with a box, in {output}")
 
 
+def records(shards: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """The records of all splits."""
+    data = imageshards.open(shards)
+    return itertools.chain.from_iterable(map(data.source, data.splits))
+
+
 def show(shards: pathlib.Path) -> None:
     """Prints the features of the first record, one per line."""
-    example = next(imageshards.read_examples(str(shards)))
-    for name, values in sorted(example.items()):
+    for name, values in sorted(next(records(shards)).items()):
         shown = [
             value
             if not isinstance(value, bytes)
             else f"{len(value)} bytes"
             if len(value) > 100
             else value.decode()
-            for value in values
+            for value in np.atleast_1d(values).tolist()
         ]
         print(f"{name:<26}{shown}")
 
@@ -109,10 +116,9 @@ def show(shards: pathlib.Path) -> None:
 def check(shards: pathlib.Path) -> None:
     """Prints how well the boxes of the records fit the shapes in their pictures."""
     fits, cut = [], 0
-    for example in imageshards.read_examples(str(shards)):
-        (encoded,) = example["image/encoded"]
-        found = find_box(Image.open(io.BytesIO(cast(bytes, encoded))))
-        for xmin, xmax, ymin, ymax in zip(*(example[BBOX + side] for side in SIDES), strict=True):
+    for record in records(shards):
+        found = find_box(Image.open(io.BytesIO(record["image/encoded"])))
+        for xmin, xmax, ymin, ymax in zip(*(record[BBOX + side] for side in SIDES), strict=True):
             # Of a shape that the crop cuts, the visible part may not reach the sides of its box.
             if min(xmin, ymin) <= 0 or max(xmax, ymax) >= 1:
                 cut += 1

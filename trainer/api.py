@@ -15,8 +15,6 @@ are asked for a dataset.
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import functools
 import numbers
 import os
 from collections.abc import Mapping, Sequence
@@ -24,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards import manifest
 from imageshards.errors import UserError, names_arguments
-from imageshards.example import Values
-from imageshards.index import read_index, read_record
+from imageshards.index import read_index
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import ReadConfig, join_paths, parse_image_size, path_text
@@ -116,30 +113,6 @@ class Data:
         """
         return read_index(self.config.data, self._manifest, split, columns, "path")
 
-    def record(self, key: str) -> dict[str, Values]:
-        """The features of one record, by name, each as a list of values.
-
-        Only its own bytes are read; for the first one also where all of them are.
-
-        Args:
-            key: As `index()` has it: the path of the image below the input, or the manifest's id.
-
-        Raises:
-            UserError: The data set has no index, or a damaged one, or no such key.
-            RecordError: The record is damaged.
-            OSError: Its shard cannot be read.
-        """
-        place = self._places["key"].index(key).as_py()
-        if place < 0:
-            near = difflib.get_close_matches(key, self._places["key"][:10_000].to_pylist(), n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise UserError(
-                f"key received {key!r}, which no record of {self.config.data!r} has{hint}; "
-                "expected one of index(columns=['key'])."
-            )
-        (row,) = self._places.slice(place, 1).to_pylist()
-        return read_record(self.config.data, row, self.dataset.filename_feature)
-
     @names_arguments(data="path")
     def source(
         self, split: str, *, features: Sequence[str] | None = None, decode: bool = False
@@ -167,10 +140,6 @@ class Data:
         return RecordSource(
             self.dataset, found, None if features is None else _names("features", features), decode
         )
-
-    @functools.cached_property
-    def _places(self) -> pa.Table:
-        return self.index(columns=["key", "shard", "record", "offset", "num_bytes"])
 
     @property
     def _manifest(self) -> Mapping[str, Any]:

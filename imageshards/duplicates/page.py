@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.duplicates.twins import Twin
-from imageshards.errors import UserError
-from imageshards.index import read_record
-from imageshards.manifest import roles_of
+from imageshards.example import decode_record
+from imageshards.manifest import path_of, roles_of
 from imageshards.page import number, render, share, thumbnail
 from imageshards.storage import map_concurrently
-from imageshards.tfrecord import RecordError
+from imageshards.tfrecord import RecordError, read_record
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -69,12 +68,14 @@ def page_of(
 def _with_pictures(
     twins: Sequence[Twin], directory: str, manifest: Mapping[str, Any]
 ) -> list[Pair]:
-    roles = roles_of(manifest)
+    image = roles_of(manifest)["image"] or ""
 
     def picture(row: Mapping[str, Any]) -> Image.Image | None:
         try:
-            encoded = read_record(directory, row, roles["filename"])[roles["image"] or ""][0]
-        except (LookupError, OSError, RecordError, UserError, ValueError):
+            path, begin = path_of(directory, row["shard"]), row["offset"]
+            record = read_record(path, row["record"], begin, begin + row["num_bytes"])
+            encoded = decode_record(path, record, [image])[image][0]
+        except (LookupError, OSError, RecordError):
             return None  # what is wrong is for verify to say
         return thumbnail(encoded, _THUMB_PX) if isinstance(encoded, bytes) else None
 

@@ -43,7 +43,6 @@ CHANGES = {
     ("--class_map", "a\\, x=b,c=b"): ("class_map", {"a, x": "b", "c": "b"}),
     ("--extensions", "*.tif, .PNG,webp"): ("source.extensions", (".tif", ".png", ".webp")),
     ("--background", "#00FF7f"): ("image.background", (0, 255, 127)),
-    ("--reject_damaged",): ("damage", "reject"),
     ("--max_image_mpx", "0.5"): ("image.max_pixels", 500_000),
     ("--max_image_mb", "2"): ("image.max_bytes", 2 * 2**20),
     ("--splits", "a=0.7,b_2=0.1,c=0.2"): ("plan.splits", {"a": 0.7, "b_2": 0.1, "c": 0.2}),

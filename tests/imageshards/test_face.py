@@ -37,7 +37,7 @@ def test_reading_and_describing_what_is_trained_on_loads_neither_beam_nor_tensor
     Dataset(tmp_path)
     describe = (
         f"import imageshards as i; d = i.open({str(tmp_path)!r})\n"
-        f"assert len([*i.read_examples({str(tmp_path)!r})]) == 30\n"
+        "assert len([*d.source('train')]) == 18\n"
         "t, v = d.train(batch_size=2), d.evaluation(batch_size=2)\n"
         "assert t.steps_per_epoch == 9 and v.steps and t.class_weight and repr(t)"
     )
@@ -60,27 +60,3 @@ def test_type_checkers_know_what_is_opened(tmp_path: pathlib.Path) -> None:
     train = assert_type(data.train(batch_size=2, image_size=16), ims.TrainingData)
     val = assert_type(data.evaluation(batch_size=2, image_size=16), ims.EvaluationData)
     assert assert_type(train.steps_per_epoch, int) == 9 and isinstance(val, ims.EvaluationData)
-
-
-def test_examples_come_in_the_manifest_s_order(tmp_path):
-    dataset = Dataset(tmp_path)
-    expected = [
-        ims.decode_example(payload)
-        for payloads in dataset.payloads.values()
-        for payload in payloads
-    ]
-    assert [*ims.read_examples(tmp_path)] == expected
-    assert [*ims.read_examples(str(tmp_path), "validation")] == expected[18:]
-    names = {"image/filename"}
-    found = [*ims.read_examples(str(tmp_path), "train", only=names)]
-    assert [*found[0]] == [*names] and len(found) == 18
-
-
-def test_an_unknown_split_and_a_damaged_record_are_told(tmp_path):
-    dataset = Dataset(tmp_path)
-    with pytest.raises(ims.UserError, match="'test'; expected one of train, validation"):
-        next(ims.read_examples(str(tmp_path), "test"))
-    shard = tmp_path / dataset.splits["train"][0]
-    shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(ims.RecordError, match="record 5 at byte .* ends inside the record"):
-        list(ims.read_examples(str(tmp_path)))

@@ -41,17 +41,12 @@ def report(directory: str) -> None:
 
 
 def read(directory: str) -> None:
-    # What is documented for a look at the data besides `UserError`.
-    with contextlib.suppress(ims.RecordError, FileNotFoundError):
-        for _ in ims.read_examples(directory):
-            pass
-
-
-def read_one(directory: str) -> None:
     data = ims.open(directory)
-    for key in data.index()["key"].to_pylist()[:2]:
-        with contextlib.suppress(ims.RecordError):
-            data.record(key)
+    for split in data.splits:
+        # What is documented besides `UserError`.
+        with contextlib.suppress(ims.RecordError, FileNotFoundError):
+            for _ in data.source(split):
+                pass
 
 
 def train(directory: str) -> None:
@@ -67,7 +62,7 @@ def build(directory: str) -> None:
             pass
 
 
-COMMANDS: list[Callable[[str], Any]] = [check, report, read, read_one, train, build]
+COMMANDS: list[Callable[[str], Any]] = [check, report, read, train, build]
 
 
 class _Opened:

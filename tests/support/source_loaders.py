@@ -1,5 +1,5 @@
 """Reads `data.source("train")` by a loader of others, with workers, and holds it against
-`data.record`:
+the index and `source[i]`:
 
     python -m tests.support.source_loaders torch-fork|torch-spawn|grain DIR
 
@@ -49,12 +49,13 @@ def main(loader: str, directory: str) -> None:
     assert not {"tensorflow", "apache_beam"} & {*sys.modules}
     name, _, method = loader.partition("-")
     keys = []
+    numbers = {key: i for i, key in enumerate(data.index("train")["key"].to_pylist())}
     for record in by_torch(source, method) if name == "torch" else by_grain(source):
         keys.append(record["image/filename"].decode())
-        expected = data.record(keys[-1])
+        expected = source[numbers[keys[-1]]]
         assert record.keys() == expected.keys()
         for feature, values in expected.items():
-            assert np.atleast_1d(np.asarray(record[feature], object)).tolist() == values, feature
+            assert np.array_equal(np.asarray(record[feature]), np.asarray(values)), feature
     print(json.dumps(keys))
 
 

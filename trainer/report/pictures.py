@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from bisect import bisect_right
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
-from imageshards.example import decode_example
+from imageshards.errors import UserError
 from imageshards.page import thumbnail
-from imageshards.tfrecord import Record, scan_file
-from trainer.dataset.spec import DataSet, Subset
+from imageshards.tfrecord import RecordError
+from trainer.dataset.source import RecordSource
+from trainer.dataset.spec import Subset
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -34,31 +34,23 @@ class Source(NamedTuple):
 def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
     """Reads records again, by their numbers within the split as in `Evaluation.record`.
 
-    Each shard is read only as far as its last wanted record. What cannot be read any more
-    is left out.
+    What cannot be read any more is left out, and all of it where the index is damaged.
     """
-    starts = subset.split.starts
+    dataset, split = subset.dataset, subset.split
+    names = [name for name in (dataset.image_feature, dataset.filename_feature) if name]
     found: dict[int, Source] = {}
-    by_shard = itertools.groupby(sorted(records), lambda number: bisect_right(starts, number) - 1)
-    for index, numbers in by_shard:
-        path = subset.split.shards[index].path
-        wanted = {number - starts[index]: number for number in numbers}
-        # A picture may be missing on the page, for whatever reason: ValueError is no Example.
-        with contextlib.suppress(OSError):
-            for record in itertools.islice(scan_file(path), max(wanted) + 1):
-                if isinstance(record, Record) and record.number in wanted:
-                    with contextlib.suppress(ValueError):
-                        found[wanted[record.number]] = _source(subset.dataset, path, record)
+    try:
+        source = RecordSource(dataset, split, names)
+    except UserError:
+        return found
+    for number in records:
+        with contextlib.suppress(OSError, RecordError):
+            encoded, filename = [*source[number].values(), b""][:2]
+            shard = bisect_right(split.starts, number) - 1
+            found[number] = Source(
+                os.path.basename(split.shards[shard].path),
+                number - split.starts[shard],
+                filename.decode("utf-8", "replace") if isinstance(filename, bytes) else "",
+                thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None,
+            )
     return found
-
-
-def _source(dataset: DataSet, path: str, record: Record) -> Source:
-    names = (dataset.image_feature, dataset.filename_feature or "")
-    features = decode_example(record.payload, names)
-    encoded, filename = ((features.get(name) or [b""])[0] for name in names)
-    return Source(
-        os.path.basename(path),
-        record.number,
-        filename.decode("utf-8", "replace") if isinstance(filename, bytes) else "",
-        thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None,
-    )
