@@ -7,7 +7,6 @@ import difflib
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from beam_pipeline.inputs.folders import FINISHED_DATA_SET
 from beam_pipeline.inputs.listing import (
     EMPTY_CLASS_FOLDER,
     EMPTY_SPLIT_FOLDER,
@@ -77,10 +76,6 @@ def of_copies(between_splits: int) -> Iterator[str]:
 
 # Reason → of what there are some, and what is said of them.
 _OF_INPUT = {
-    FINISHED_DATA_SET: (
-        "finished data set",
-        "--input holds {counted}, left out as a whole: {names}; move them out of it",
-    ),
     EMPTY_CLASS_FOLDER: (
         "class folder",
         "{counted} without an image: {names}; add images (--extensions says which names count) or "

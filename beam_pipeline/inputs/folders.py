@@ -19,12 +19,9 @@ from imageshards.errors import UserError
 from imageshards.form import anything, loads
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage import Stat, is_local
-from imageshards.text import printable
 
 # Path, size in bytes or why it is passed over, modification time in ns.
 Found = tuple[str, "int | Skipped", int]
-
-FINISHED_DATA_SET = "finished_data_set"
 
 _RESOURCE_FORKS = "__MACOSX"  # what macOS adds to archives; looks like a class folder
 _HEAD_BYTES = 1024  # the version comes first
@@ -110,18 +107,18 @@ def _cannot_list(path: str, e: OSError) -> UserError:
 
 
 def files_below(path: str) -> Iterator[Found]:
-    """Every file below a folder, but none of finished data sets.
+    """Every file below a folder.
 
     Raises:
         UserError: There is no such folder, or it cannot be listed.
     """
     if is_local(path):
         return _walk(path, None)
-    return _without_data_sets(path, storage.files_below(path))
+    return _objects(path, storage.files_below(path))
 
 
 def files_matching(pattern: str) -> Iterator[Found]:
-    """Every file that matches a glob, as Beam reads globs, but none of finished data sets.
+    """Every file that matches a glob, as Beam reads globs.
 
     Raises:
         UserError: Its root cannot be listed.
@@ -136,43 +133,25 @@ def files_matching(pattern: str) -> Iterator[Found]:
         found = _walk(root, None if "**" in below else below.count("/"))
     else:
         # A store lists no other names than those with this prefix.
-        found = _without_data_sets(pattern, storage.files_from(literal_prefix(pattern)))
+        found = _objects(pattern, storage.files_from(literal_prefix(pattern)))
     matches = re.compile(FileSystem.translate_pattern(pattern)).match
-    for path, size_bytes, mtime_ns in found:
-        is_finished = isinstance(size_bytes, Skipped) and size_bytes.reason == FINISHED_DATA_SET
-        if is_finished or matches(path):
-            yield path, size_bytes, mtime_ns
+    return (file for file in found if matches(file[0]))
 
 
-def _without_data_sets(path: str, found: Iterator[Stat]) -> Iterator[Found]:
-    """Objects, ordered by path, without what finished data sets have behind manifest.json.
-
-    That is `quarantine/` and `report/`; no name before it could be taken for an image.
-    """
-    inside: str | None = None
+def _objects(path: str, found: Iterator[Stat]) -> Iterator[Found]:
     try:
         for file in found:
-            if inside is not None and file.path.startswith(inside):
-                continue
-            folder, _, name = file.path.rpartition("/")
-            if name == MANIFEST_NAME and is_data_set(folder):
-                inside = folder + "/"
-                yield folder, Skipped(FINISHED_DATA_SET, printable(folder)), 0
-            else:
-                yield file.path, file.size_bytes, file.mtime_ns
+            yield file.path, file.size_bytes, file.mtime_ns
     except OSError as e:
         raise _cannot_list(path, e) from e
 
 
 def _walk(path: str, depth: int | None, above: frozenset[str] | None = None) -> Iterator[Found]:
-    """Files below a folder; of a finished data set nothing but that it is one.
+    """Files below a folder.
 
     `depth` levels of folders are entered, all if it is None. `above` are the folder and those above
     it, links resolved, by default as the file system has them: a link to one would never end.
     """
-    if is_data_set(path):
-        yield path, Skipped(FINISHED_DATA_SET, printable(path)), 0
-        return
     if above is None:
         real = pathlib.Path(os.path.realpath(path))
         above = frozenset(map(str, (real, *real.parents)))

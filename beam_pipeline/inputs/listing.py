@@ -10,7 +10,6 @@ from typing import Any
 from beam_pipeline.inputs import image_table
 from beam_pipeline.inputs.data_sets import named
 from beam_pipeline.inputs.folders import (
-    FINISHED_DATA_SET,
     Skipped,
     files_below,
     files_matching,
@@ -139,15 +138,13 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
 
 def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
     top = subfolders(source.input)
-    data_sets: list[str] = []
     nested = layout == "folders" and any(subfolders(p) for name, p in top if _is_split(name))
     if layout == "split_folders" or nested:
         # A data set beside split folders is neither a split nor a class.
-        data_sets = [path for name, path in top if not _is_split(name) and is_data_set(path)]
-        top = [(name, path) for name, path in top if path not in data_sets]
+        top = [(name, path) for name, path in top if _is_split(name) or not is_data_set(path)]
     if layout == "folders":
         layout = _layout_by_names(source.input, top, nested)
-    others = [ListingTask(source.input, kind="outside"), *map(ListingTask, data_sets)]
+    others = [ListingTask(source.input, kind="outside")]
     found = []
     if layout == "class_folders":
         found = [ListingTask(path, label=printable(name)) for name, path in top]
@@ -216,7 +213,6 @@ def list_task(
     is_empty = task.label is not None
     for ref in refs:
         if isinstance(ref, Skipped):
-            is_empty = is_empty and ref.reason != FINISHED_DATA_SET  # no empty class folder
             yield ref
             continue
         is_empty = False

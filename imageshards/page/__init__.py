@@ -1,5 +1,5 @@
-"""One report kit for both programs: pages from templates, charts of bars, lines and points, contact
-sheets.
+"""One report kit for both programs: pages from templates, charts of bars, lines and points,
+thumbnails.
 
 `style.css` and the templates `base.jinja` (the page around the sections) and `kit.jinja`
 (tables, tiles, charts) lie beside this file. jinja2 and Pillow are loaded when something is
@@ -17,6 +17,5 @@ from imageshards.page.page import percent as percent
 from imageshards.page.page import render as render
 from imageshards.page.page import share as share
 from imageshards.page.page import size as size
-from imageshards.page.sheets import contact_sheet as contact_sheet
-from imageshards.page.sheets import data_uri as data_uri
-from imageshards.page.sheets import thumbnail as thumbnail
+from imageshards.page.thumbnails import data_uri as data_uri
+from imageshards.page.thumbnails import thumbnail as thumbnail

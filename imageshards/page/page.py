@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from imageshards.page.sheets import data_uri
+from imageshards.page.thumbnails import data_uri
 from imageshards.text import counted
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A page and contact sheets that show a data set to people."""
+"""A page that shows a data set to people."""
 
 from imageshards.reporting.page import try_report, write_report
 

@@ -13,7 +13,7 @@ def make_parser() -> Parser:
     """The parser of `imageshards report`."""
     return command_line.data_set_parser(
         "report",
-        "Writes DIR/report/: a page with contact sheets, histograms, balance and rejects of a data "
+        "Writes DIR/report/index.html: contact sheets, histograms, balance and rejects of a data "
         "set, to be opened in a browser.",
         "Exit code: 0 the report was written, 2 it could not be.",
     )
@@ -36,7 +36,7 @@ def report(directory: str | os.PathLike[str]) -> str:
         directory: What a build wrote, here or in a store.
 
     Returns:
-        The path of its page, beside which the contact sheets are.
+        The path of its page.
 
     Raises:
         UserError: There is no data set, or the report cannot be written.
@@ -50,4 +50,4 @@ def report(directory: str | os.PathLike[str]) -> str:
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
     with ProgressLine(lambda: "drawing the report"):
-        return write_report(directory, manifest)[0]
+        return write_report(directory, manifest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from imageshards import storage
-from imageshards.page import contact_sheet, size
+from imageshards.page import render, size
 from imageshards.text import counted
 from trainer.config import RunConfig
 from trainer.dataset.spec import Batch, Subset, describe
@@ -34,7 +35,7 @@ _ADVICE = (
     "--model EfficientNetV2B0 --weights imagenet --freeze all --unfreeze_after 3"
 )
 
-SHEET_NAME = "dry_run.png"
+SHEET_NAME = "dry_run.html"
 THUMB_PX = 144
 MAX_PICTURES = 64
 
@@ -143,18 +144,20 @@ def show_batch(
 ) -> str:
     """Writes a contact sheet of a global batch, and prints the memory of the reader, by purpose.
 
-    Returns the sheet's path, `report/dry_run.png` in `output`; a `UserError` says that it cannot be
-    written.
+    Returns the sheet's path, `report/dry_run.html` in `output`; raises `UserError` where that
+    cannot be written.
     """
     path = storage.join(output, "report", SHEET_NAME)
     pictures = np.asarray(batch["inputs"]["image"])[:MAX_PICTURES]
     labels, weights = np.asarray(batch["label"]), np.asarray(batch["weight"])
-    captions = [
-        caption(label, weight, classes, target)
-        for label, weight in zip(labels[: len(pictures)], weights, strict=False)
+    thumbs = [
+        {"picture": thumb(pixels), "label": caption(label, weight, classes, target), "key": ""}
+        for pixels, label, weight in zip(pictures, labels, weights, strict=False)
     ]
-    with output_errors(output, SHEET_NAME), storage.open_write(path) as file:
-        contact_sheet([thumb(p) for p in pictures], captions, THUMB_PX).save(file, "PNG")
+    title = storage.name_of(os.path.abspath(output) if storage.is_local(output) else output)
+    page = render("trainer.report", "dry_run.jinja", title=title, size=len(labels), thumbs=thumbs)
+    with output_errors(output, SHEET_NAME):
+        storage.write(path, page)
     parts = ", ".join(f"{name} {size(part)}" for name, part in memory.items())
     print(f"the reader will hold {size(sum(memory.values()))} ({parts})")
     print(f"one batch, as the model gets it: {path}")

@@ -235,25 +235,22 @@ def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_
 
 
 def data_set(folder: pathlib.Path) -> None:
-    """What a build leaves, as far as a listing could take it for images."""
-    put(folder, "report/contact_sheet-train.png", "train-00000-of-00001.tfrecord", "features.json")
+    """What a build leaves, as far as a listing looks at it."""
+    put(folder, "report/index.html", "train-00000-of-00001.tfrecord", "features.json")
     found = {"format_version": 1, "splits": {}, "fingerprint": "", "classes": []}
     (folder / "manifest.json").write_text(json.dumps(found))
 
 
 @IN_BOTH
 @pytest.mark.parametrize("place", ["shards", "train/cat/deep/shards"])
-def test_no_image_of_a_finished_data_set_is_listed(tmp_path, where, place):
+def test_a_data_set_among_the_images_is_no_split_and_no_class(tmp_path, where, place):
     put(tmp_path, "train/cat/cat.a.png", "val/cat/cat.b.png")
     data_set(tmp_path / place)
-    # That of somebody else hides nothing.
-    (tmp_path / "val" / "cat" / "manifest.json").write_text('{"splits": "of somebody else"}')
-    (tmp_path / "train" / "manifest.json").write_text("[not json")
     path = where(tmp_path)
     both = {"train/cat/cat.a.png", "val/cat/cat.b.png"}
     assert set(labels(path)) == both
     assert set(labels(f"{path}/**.png", label_regex=r"^([a-z]+)\.")) == both
-    assert names_told(path) == {"finished_data_set": [f"{path}/{place}"]}
+    assert names_told(path) == {}
 
 
 @IN_BOTH

@@ -1,4 +1,4 @@
-"""What a run prints, and the contact sheet of `--dry_run`."""
+"""What a run prints, and the page of `--dry_run`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pathlib
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from imageshards.errors import UserError
+from tests.support.html_page import Page
 
 pytest.importorskip("tensorflow")
 
@@ -40,15 +40,16 @@ def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(
     pictures = np.full((12, 8, 12, 3), 7, np.uint8)
     batch: dict = {"inputs": {"image": pictures}, "label": np.arange(12) % 3, "weight": np.ones(12)}
     path = show_batch(batch, CLASSES, memory, str(tmp_path / "new"))
-    assert path == str(tmp_path / "new" / "report" / "dry_run.png")
+    assert path == str(tmp_path / "new" / "report" / "dry_run.html")
     assert capsys.readouterr().out.splitlines() == [
         "the reader will hold 64 MB (pieces 64 MB)",
         f"one batch, as the model gets it: {path}",
     ]
-    with Image.open(path) as sheet:
-        assert sheet.mode == "RGB" and sheet.width > sheet.height
+    page = Page(pathlib.Path(path).read_text())
+    assert "All of the 12 pictures" in page.text and len(page.all("img")) == 12
+    assert {str(image["alt"]) for image in page.all("img")} == {*CLASSES}
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"--output .*dry_run.png cannot be written"):
+    with pytest.raises(UserError, match=r"--output .*dry_run.html cannot be written"):
         show_batch(batch, CLASSES, {}, str(tmp_path / "file"))
 
 

@@ -1,4 +1,4 @@
-"""Small pictures: what can be decoded, and contact sheets of any number of them."""
+"""Small pictures: what can be decoded, and how it is inside a page."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import base64
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from imageshards.page import contact_sheet, data_uri, thumbnail
-from imageshards.page.sheets import CAPTION_PX, GAP_PX
+from imageshards.page import data_uri, thumbnail
 from tests.support.pictures import lossless_jpeg, opened_bytes, saved
 
 
@@ -56,16 +55,3 @@ def test_a_picture_inside_a_page_is_the_picture() -> None:
     head, _, content = data_uri(Image.new("RGB", (5, 7))).partition(",")
     assert head == "data:image/jpeg;base64"
     assert opened_bytes(base64.b64decode(content)).size == (5, 7)
-
-
-@pytest.mark.parametrize("count", [0, 1, 8, 11])
-def test_a_contact_sheet_has_a_place_for_every_picture(count: int) -> None:
-    pictures = [Image.new("RGB", (40, 20), (200, 200, 200))] * count
-    sheet = contact_sheet(pictures, [f"a rather long caption {i}" for i in range(count)], 64)
-    columns, rows = max(1, min(count, 8)), max(1, -(-count // 8))
-    step = 64 + GAP_PX
-    assert sheet.size == (columns * step + GAP_PX, rows * (step + CAPTION_PX) + GAP_PX)
-    for i in range(count):
-        x = GAP_PX + i % 8 * step + 32
-        y = GAP_PX + i // 8 * (step + CAPTION_PX) + 32
-        assert sheet.getpixel((x, y)) == (200, 200, 200)
