@@ -5,18 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import itertools
 import json
 import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, add_options, check_options
-from imageshards.manifest import PAGE_NAME
-from imageshards.page import histogram, line_chart, render
 from imageshards.storage.concurrency import available_cores
 from imageshards.text import counted, wrapped
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
@@ -26,14 +22,10 @@ from trainer.config import ReadConfig
 from trainer.dataset.manifest import find_split
 from trainer.dataset.open import open_dataset
 from trainer.imports import quiet_import
-from trainer.output_errors import output_errors
 from trainer.reader.batches import TrainingData, open_data
 
 PROGRAM = "imageshards bench"
 _WAITS = ("median", "p99", "p99.9", "max")
-
-# Upper ends of the bars of the page's histogram, in ms.
-_EDGES_MSEC = (0, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 _EPILOG = (
     "The reader is the one that trains. Without --accelerator_ms its batches are taken as fast as "
@@ -61,8 +53,6 @@ class BenchConfig:
     accelerator_ms: Annotated[float, Option(
         "what a stand-in of an accelerator takes for each batch, in ms", least=0, metavar="MS",
     )] = 0.0
-    output: Annotated[str | None, Option(
-        "folder for a page with the figures and a picture of the waits", metavar="DIR")] = None
     trace_folder: Annotated[str | None, Option(
         "writes a trace of TensorFlow's profiler there", metavar="DIR")] = None
     json: Annotated[bool, Option("prints one JSON object instead")] = False
@@ -98,17 +88,13 @@ def _bench(args: argparse.Namespace) -> int:
     config = dataclasses.replace(config, train_split=bench.split, validation_split="none")
     described, _ = open_data(config)
     check_pairs(config.augment, config.batch_size, 1, described.mixes)
-    figures, waits_msec = measured(described, bench)
+    figures = measured(described, bench)
     print(json.dumps(figures, allow_nan=False) if bench.json else figures_text(figures))
-    if bench.output:
-        with output_errors(bench.output, "the page"):
-            path = storage.join(bench.output, PAGE_NAME)
-            storage.write(path, _page(figures, waits_msec))
     return 0
 
 
-def measured(described: TrainingData, bench: BenchConfig) -> tuple[dict[str, Any], list[float]]:
-    """Figures of the reader that `imageshards train` would use, as JSON values, and its waits."""
+def measured(described: TrainingData, bench: BenchConfig) -> dict[str, Any]:
+    """Figures of the reader that `imageshards train` would use, as JSON values."""
     with quiet_import():
         import numpy as np
 
@@ -129,7 +115,7 @@ def measured(described: TrainingData, bench: BenchConfig) -> tuple[dict[str, Any
     # The batch in which a pass ends, and the next one.
     at_ends = waits_msec[np.minimum([ends, ends + 1], len(waits_sec) - 1)]
     computing_sec = len(waits_sec) * bench.accelerator_ms / 1e3
-    figures = {
+    return {
         "images_per_second": round(images / passed_sec, 1),
         "cpu_microseconds": round(1e6 * cpu_sec / images, 1),
         "busy_cores": round(cpu_sec / passed_sec, 2),
@@ -150,7 +136,6 @@ def measured(described: TrainingData, bench: BenchConfig) -> tuple[dict[str, Any
         "threads": options.threads,
         "cores": available_cores(),
     }
-    return figures, waits_msec.tolist()
 
 
 def _timed(
@@ -220,24 +205,6 @@ def figures_text(figures: dict[str, Any]) -> str:
         lines.insert(2, f"an accelerator of {figures['accelerator_msec']:g} ms a batch would be "
                      f"at work {figures['utilization']:.1%} of the time")  # fmt: skip
     return "\n".join(map(wrapped, lines))
-
-
-def _page(figures: dict[str, Any], waits_msec: list[float]) -> str:
-    """The figures and the waits as one HTML document."""
-    bars = [sum(a <= msec < b for msec in waits_msec) for a, b in itertools.pairwise(_EDGES_MSEC)]
-    bars.append(len(waits_msec) - sum(bars))
-    every = -(-len(waits_msec) // 200)
-    steps = range(1, len(waits_msec) + 1, every)
-    longest = {"waits": [max(waits_msec[i - 1 : i - 1 + every]) for i in steps]}
-    title, subtitle = "Waiting for each batch", f"ms, the longest of {every}" if every > 1 else "ms"
-    parts = {name: v if isinstance(v, dict) else {"": v} for name, v in figures.items()}
-    return render(
-        "trainer.report", "bench.jinja", title=figures["data"],
-        waits=steps[1:] and line_chart(title, subtitle, steps, longest, "batch", least=1),
-        lengths=histogram("How long was waited", "batches, by ms", _EDGES_MSEC, bars),
-        figures=[(name.replace("_", " "), ", ".join(f"{k} {v}".strip() for k, v in part.items()))
-                 for name, part in parts.items()],
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ AUGMENT_ON = ("auto", "device", "host")
 CACHES = ("none", "pixels")
 BALANCES = ("none", "weights", "sampling")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
-SCHEDULES = ("constant", "step", "linear", "exponential", "cosine")
+SCHEDULES = ("constant", "linear", "cosine")
 # Of `keras.losses`, by the kind of the target; the first is the default.
 LOSSES = {
     "class": (),
@@ -284,11 +284,6 @@ class OptimizerConfig:
     schedule: Annotated[str, Option(
         "of the learning rate, after the warm-up", choices=SCHEDULES)] = "constant"
     warmup_steps: Annotated[int, Option("in which the rate rises linearly from 0", least=0)] = 0
-    decay_steps: Annotated[int | None, Option(
-        "of the schedules step and exponential (default: a third of all steps)", least=1)] = None
-    decay_rate: Annotated[float, Option(
-        "the schedules step and exponential multiply the rate by it every --decay_steps",
-        above=0)] = 0.1
     momentum: Annotated[float, Option("of sgd and rmsprop", least=0, below=1)] = 0.9
     weight_decay: Annotated[float, Option(
         "decoupled; normalisations and biases are exempt", least=0)] = 0.0

@@ -95,12 +95,12 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --cluster_port 0", "--cluster_port received 0; expected 1 to 65535."),
         *((f"--data d --{name} 0", f"--{name} received 0; expected at least 1.") for name in (
             "epochs", "steps", "batch_size", "replicas", "checkpoint_steps", "keep_checkpoints",
-            "cluster_timeout", "unfreeze_after", "decay_steps", "accumulate_steps", "threads",
+            "cluster_timeout", "unfreeze_after", "accumulate_steps", "threads",
             "sequence_length")),
         *((f"--data d --{name} odd", f"--{name}: invalid choice: 'odd'") for name in (
             "cluster", "augment", "augment_on", "schedule", "precision", "cache", "balance")),
         *((f"--data d --{name} {value}", f"--{name} received {value}; expected more than 0.")
-          for name in ("learning_rate", "decay_rate", "clipnorm")
+          for name in ("learning_rate", "clipnorm")
           for value in ("0.0", "-1.0", "nan", "inf")),
         *((f"--data d --{name} {value}", f"--{name} received {value}; expected at least 0 and "
            "less than 1.") for name in ("momentum", "label_smoothing", "ema")

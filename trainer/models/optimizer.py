@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -146,10 +145,6 @@ def make_schedule(config: OptimizerConfig, batch_size: int, total_steps: int) ->
     left = total_steps - config.warmup_steps
     if config.schedule == "cosine":
         then = schedules.CosineDecay(peak, left)
-    elif config.schedule in ("step", "exponential"):
-        every, is_staircase = config.decay_steps, config.schedule == "step"
-        every = every or max(1, math.ceil(total_steps / 3))
-        then = schedules.ExponentialDecay(peak, every, config.decay_rate, is_staircase)
     else:
         then = schedules.PolynomialDecay(peak, left, 0.0 if config.schedule == "linear" else peak)
     return WarmUp(peak, config.warmup_steps, then)

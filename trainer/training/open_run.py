@@ -18,9 +18,6 @@ from trainer.reader.stream import TrainingStream
 from trainer.training.output_folder import check_no_model
 from trainer.training.saved_run import SavedRun
 
-# Schedules whose rate at a step depends on the number of all steps.
-_NEEDS_TOTAL = ("linear", "cosine")
-
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
@@ -148,8 +145,7 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
         "metrics": list(config.metrics),
         **dataclasses.asdict(optimizer),
     }
-    by_thirds = optimizer.schedule in ("step", "exponential") and optimizer.decay_steps is None
-    if optimizer.schedule in _NEEDS_TOTAL or by_thirds:
+    if optimizer.schedule != "constant":
         found["steps"] = epochs_of(config, train).total_steps
     return found
 

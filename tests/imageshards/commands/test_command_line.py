@@ -30,7 +30,7 @@ TRAIN_FLAGS = re.findall(r"^  (--\w+)", TRAIN, re.MULTILINE)
         ("--batch-size", TRAIN_FLAGS, ["--batch_size"]),
         ("--optimiser", TRAIN_FLAGS, ["--optimizer"]),
         ("--validation", TRAIN_FLAGS, ["--validation_split"]),
-        ("--rate", TRAIN_FLAGS, ["--learning_rate", "--scale_learning_rate", "--decay_rate"]),
+        ("--rate", TRAIN_FLAGS, ["--learning_rate", "--scale_learning_rate"]),
         ("--image_sise", BUILD, ["--image_size"]),
         ("--split", BUILD, ["--split_column", "--splits"]),
         ("--xyzzy", BUILD, []),

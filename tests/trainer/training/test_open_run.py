@@ -73,9 +73,6 @@ def test_a_run_is_as_long_as_its_epochs_or_steps(shapes: pathlib.Path) -> None:
         assert epochs_of(config, open_data(config.read)[0]) == Epochs(22, 4, total)
 
 
-_STEPS = {"optimizer": OptimizerConfig(schedule="step", decay_steps=5)}
-
-
 @pytest.mark.parametrize(
     ("begun", "changes"),
     [
@@ -85,7 +82,6 @@ _STEPS = {"optimizer": OptimizerConfig(schedule="step", decay_steps=5)}
         ({}, {"replicas": 2}),
         ({}, {"checkpoint_steps": 1, "keep_checkpoints": 9}),
         ({}, {"epochs": 50}),
-        (_STEPS, {"epochs": 50, **_STEPS}),
         ({"read": {"augment": "none"}}, {"read": {"augment": "none", "augment_on": "device"}}),
     ],
     ids=str,
@@ -112,7 +108,7 @@ _NEVER = [
     ({"optimizer": OptimizerConfig(learning_rate=0.5)}, "--learning_rate received 0.5"),
     ({"optimizer": OptimizerConfig(ema=0.9)}, "--ema received 0.9"),
     # Schedules whose rate depends on the length of the run.
-    ({"optimizer": OptimizerConfig(schedule="step"), "epochs": 6}, "--steps received 33"),
+    ({"optimizer": OptimizerConfig(schedule="linear"), "epochs": 6}, "--steps received 33"),
     ({"optimizer": OptimizerConfig(schedule="cosine"), "epochs": 6}, "--steps received 33"),
 ]
 
