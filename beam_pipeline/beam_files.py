@@ -1,4 +1,4 @@
-"""What Beam's flags say about stores, and Beam's file systems (`hdfs://`, …) as a backend.
+"""What Beam's flags say about stores, and Beam's file systems (`hdfs://`, …) to read from.
 
 `imageshards.storage`, which knows neither, is given `store_settings` and `new_backend`. Beam is
 loaded only where a path needs one of its file systems.
@@ -10,12 +10,9 @@ import argparse
 import contextlib
 import errno
 import functools
-import io
 import os
-import shutil
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
 from imageshards import storage
@@ -148,8 +145,7 @@ def new_backend(scheme: str) -> Backend | None:
 class BeamBackend(Backend):
     """`apache_beam.io.filesystems.FileSystems`, one client per process where Beam keeps one.
 
-    Such a file system has no atomic writes, no versions and no clock of its own: files are
-    written under another name and renamed, and a lock is not quite safe.
+    They are only read: they write nothing at once or on a condition, and have no clock.
     """
 
     def __init__(self) -> None:
@@ -187,55 +183,12 @@ class BeamBackend(Backend):
         found = [_stat(m) for m in matched if not m.path.endswith("/")]
         yield from sorted(found, key=lambda s: s.path)
 
-    def write(self, path: str, data: bytes) -> Stat:
-        return self._write(path, io.BytesIO(data))
-
-    def upload(self, local_path: str, path: str) -> Stat:
-        with open(local_path, "rb") as source:
-            return self._write(path, source)
-
-    def _write(self, path: str, source: BinaryIO) -> Stat:
-        unfinished = f"{path}.part"
-        self._make_parent(path)
-        with _as_os_error(unfinished), self._files.create(unfinished, **self._plain) as file:
-            shutil.copyfileobj(source, file)
-        self.move(unfinished, path)
-        return Stat(path, source.tell(), time.time_ns(), "")
-
-    def delete(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            with _as_os_error(path):
-                if self._files.exists(path):
-                    self._files.delete([path])
-
-    def copy(self, source: str, target: str) -> None:
-        self._replace(self._files.copy, source, target)
-
-    def move(self, source: str, target: str) -> None:
-        self._replace(self._files.rename, source, target)
-
-    def _replace(self, method: Any, source: str, target: str) -> None:
-        self.delete([target])  # a rename onto something is refused by some
-        self._make_parent(target)
-        with _as_os_error(source):
-            method([source], [target])
-
-    def _make_parent(self, path: str) -> None:
-        parent = path.rpartition("/")[0]
-        with _as_os_error(parent):
-            if not self._files.exists(parent):
-                self._files.mkdirs(parent)
-
-    def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
-        """Not atomic here, and of versions only whether there is one: two callers at the same
-        instant may both succeed."""
-        with _as_os_error(path):
-            is_there = bool(self._files.exists(path))
-        return self.write(path, data).version if is_there == (version is not None) else None
-
-    def version_and_age(self, path: str) -> tuple[str, float] | None:
-        found = self.stat(path)
-        return found and (found.version, max(0.0, time.time() - found.mtime_ns / 1e9))
+    def check_bucket(self, path: str, flag: str, must_list: bool) -> None:
+        if flag == "--output":
+            raise StorageError(
+                f"--output received {path!r}, on a file system that is only read; expected a path "
+                "of this machine, gs:// or s3://."
+            )
 
 
 def _stat(found: Any) -> Stat:

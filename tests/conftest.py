@@ -31,7 +31,6 @@ DATA_VARIABLE = "IMAGESHARDS_TEST_DATA"
 # Why a test may be skipped where continuous integration runs (`--only_known_skips`).
 KNOWN_SKIPS = (
     "no Flink: FLINK_MASTER names no JobManager",  # `make test-flink`
-    "Beam's file systems are not written to in this way",  # a row of the contract of stores
     "no right to mount a small file system",  # a container has none
     "only root can ",  # who is not root cannot become somebody else
     "the package (jax|nvidia|nvidia.dali|torch) is not installed",  # pages name them, no extra does

@@ -95,8 +95,8 @@ def check_output_apart(source: InputOptions, output: str) -> None:
         return
     where = "is" if _is_within(root, output) else "is inside"
     raise UserError(
-        f"--output {output!r} {where} --input {source.input!r}: the next build would list this "
-        "data set as images; expected a folder outside of it: choose another --output."
+        f"--output {output!r} {where} --input {source.input!r}, where the next build would "
+        "look for images; expected a folder outside of it: choose another --output."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import errno
 import operator
 import os
 import threading
@@ -110,6 +111,8 @@ os.register_at_fork(after_in_child=reset_counts)
 class Backend(abc.ABC):
     """One kind of storage: paths in, `OSError`s out. Its methods may be called by many threads.
 
+    What a backend can only read has no methods that write.
+
     Raises (all methods):
         FileNotFoundError, PermissionError, OSError: About one object, after retries.
         StorageError: About the bucket or the credentials.
@@ -157,24 +160,24 @@ class Backend(abc.ABC):
 
     def write(self, path: str, data: bytes) -> Stat:
         """Writes an object that appears whole or not at all."""
-        raise NotImplementedError
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def upload(self, local_path: str, path: str) -> Stat:
         """Writes an object from a file of this machine; it appears whole or not at all."""
-        raise NotImplementedError
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
         """Writes an object if it has a version (None: if there is none); its new version, or None
         if it had another."""
-        raise NotImplementedError
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def version_and_age(self, path: str) -> tuple[str, float] | None:
         """Version, and seconds since it was written by the storage's own clock; None if missing."""
-        raise NotImplementedError
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def delete(self, paths: Iterable[str]) -> None:
         """Deletes objects; missing ones are fine."""
-        raise NotImplementedError
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def delete_folder(self, folder: str) -> None:
         """Deletes everything below a folder; a missing one is fine."""
@@ -182,7 +185,7 @@ class Backend(abc.ABC):
 
     def copy(self, source: str, target: str) -> None:
         """Copies one object within this kind of storage, over what is there."""
-        raise NotImplementedError
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def link(self, source: str, target: str) -> None:
         """Gives one object a second name, over what is there; here by a copy."""

@@ -21,6 +21,7 @@ from tests.support import builds
 from tests.support.google_front import GoogleFront
 from tests.support.http_stand_in import self_signed
 from tests.support.store_servers import store_server
+from tests.support.stores import store_uri
 
 pytestmark = pytest.mark.process
 
@@ -60,6 +61,24 @@ def test_flags_act_while_a_build_runs(flags, s3, gs):
         assert (store_settings("s3"), store_settings("gs")) == (s3, gs)
         assert (storage.backend("s3://photos") is client) == (not s3 and not gs)
     assert (store_settings("s3"), store_settings("gs")) == ({}, {})
+
+
+def test_other_file_systems_of_beam_are_read_and_not_written(tmp_path, capsys):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "ten").write_bytes(b"0123456789")
+    folder = store_uri(tmp_path)
+    path = f"{folder}/deep/ten"
+    assert (storage.read(path), storage.read(path, 3)) == (b"0123456789", b"012")
+    assert [storage.read_range(path, *span) for span in ((3, 7), (8, 99))] == [b"3456", b"89"]
+    found = storage.stat(path)
+    assert found and [*storage.files_below(folder)] == [found] and found.size_bytes == 10
+    assert storage.stat(f"{folder}/deep") is None and storage.is_folder(f"{folder}/deep")
+    with pytest.raises(FileNotFoundError):
+        storage.read(f"{folder}/none")
+    with pytest.raises(OSError, match="Read-only"):
+        storage.write(path, b"")
+    assert builds.build("--input", folder, "--output", "teststore:///out") == 2
+    assert "--output received 'teststore:///out', on a file system that" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from apache_beam.io.filesystem import BeamIOError, FileMetadata
+from apache_beam.io.filesystem import FileMetadata
 from apache_beam.io.localfilesystem import LocalFileSystem
 
 import beam_pipeline  # noqa: F401  # tells storage of Beam's file systems
@@ -18,12 +18,12 @@ def store_uri(path: object) -> str:
     return f"{SCHEME}://{path}"
 
 
-def _local(uris: Any) -> Any:
-    return uris.removeprefix(f"{SCHEME}://") if isinstance(uris, str) else [*map(_local, uris)]
+def _local(uri: str) -> str:
+    return uri.removeprefix(f"{SCHEME}://")
 
 
 class StoreFileSystem(LocalFileSystem):
-    """Like an object store it knows files, but no folders; like hdfs it renames, once."""
+    """Like an object store it knows files, but no folders."""
 
     @classmethod
     def scheme(cls) -> str:
@@ -40,25 +40,8 @@ class StoreFileSystem(LocalFileSystem):
     def open(self, path: str, *more: Any, **named: Any) -> Any:
         return super().open(_local(path), *more, **named)
 
-    def create(self, path: str, *more: Any, **named: Any) -> Any:
-        return super().create(_local(path), *more, **named)
-
     def exists(self, path: str) -> bool:
         return bool(super().exists(_local(path)))
-
-    def mkdirs(self, path: str) -> None:
-        super().mkdirs(_local(path))
-
-    def rename(self, source_file_names: Any, destination_file_names: Any) -> None:
-        for target in filter(os.path.exists, _local(destination_file_names)):  # as hdfs:// does
-            raise BeamIOError("the target is there", {target: FileExistsError()})
-        super().rename(_local(source_file_names), _local(destination_file_names))
-
-    def copy(self, source_file_names: Any, destination_file_names: Any) -> None:
-        super().copy(_local(source_file_names), _local(destination_file_names))
-
-    def delete(self, paths: Any) -> None:
-        super().delete(_local(paths))
 
     def metadata(self, path: str) -> FileMetadata:
         found = super().metadata(_local(path))

@@ -19,21 +19,17 @@ from imageshards.errors import StorageError
 from imageshards.storage import direct, objects
 from imageshards.storage.direct import needs_no_proxy
 from tests.support.store_servers import StoreServer, store_server
-from tests.support.stores import store_uri
 
 pytestmark = pytest.mark.process
 
 STORES = ("gs", "s3")
 
 
-@pytest.fixture(params=("local", "teststore", *STORES), scope="module")
+@pytest.fixture(params=("local", *STORES), scope="module")
 def folder(request, tmp_path_factory):
     """A folder of each kind of storage, on stores beside other things."""
     if request.param == "local":
         yield str(tmp_path_factory.mktemp("storage"))
-        return
-    if request.param == "teststore":
-        yield store_uri(tmp_path_factory.mktemp("storage"))
         return
     with store_server(request.param) as running, running.environment():
         bucket = running.bucket()
@@ -87,8 +83,6 @@ def test_written_bytes_round_trip(place):
 
 
 def test_a_file_is_written_piece_by_piece_and_appears_whole(place):
-    if place.startswith("teststore"):
-        pytest.skip("Beam's file systems are not written to in this way")
     path = storage.join(place, "deep", "file")
     with storage.open_write(path) as file:
         file.write(b"abc")
@@ -226,7 +220,7 @@ def test_copies_moves_and_deletes(place, tmp_path):
 
 
 # Locks of this machine are the kernel's.
-ONLY_STORES = pytest.mark.parametrize("folder", ("teststore", *STORES), indirect=True)
+ONLY_STORES = pytest.mark.parametrize("folder", STORES, indirect=True)
 
 
 @ONLY_STORES
@@ -235,8 +229,7 @@ def test_compare_and_swap(folder, place):
     store = storage.backend(path)
     assert store.version_and_age(path) is None
     assert store.write_if(path, b"0", "123") is None  # not there
-    at_once = 1 if path.startswith("teststore") else 4
-    with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
         made = list(threads.map(lambda n: store.write_if(path, b"%d" % n, None), range(4)))
     ((winner, first),) = [(n, version) for n, version in enumerate(made) if version is not None]
     assert storage.read(path) == b"%d" % winner
@@ -245,9 +238,8 @@ def test_compare_and_swap(folder, place):
     assert _there(path).version == second
     version, age_sec = store.version_and_age(path) or ("", -1.0)
     assert version == second and 0 <= age_sec < 60
-    if folder.startswith(("gs://", "s3://")):  # files have no versions
-        assert store.write_if(path, b"3", first) is None
-        assert storage.read(path) == b"2"
+    assert store.write_if(path, b"3", first) is None
+    assert storage.read(path) == b"2"
 
 
 def test_sync_asks_the_kernel_for_what_is_on_this_machine(tmp_path, monkeypatch):
