@@ -343,10 +343,6 @@ def read_shard_index(
             # The sizes tell where each record is, whatever else is wanted.
             whole = pa.unify_schemas([schema, pa.schema([("num_bytes", pa.int64())])])
             table = pq.ParquetFile(pa.BufferReader(data)).read(whole.names, use_threads=False)
-            for field in whole:
-                # What older releases built tells no lists of variable length.
-                if pa.types.is_list(field.type) and field.name not in table.column_names:
-                    table = table.append_column(field, pa.nulls(table.num_rows, field.type))
             table = table.select(whole.names).cast(whole)
             problem = _rows_problem(table, shard)
             if not problem:

@@ -14,6 +14,7 @@ from typing import Annotated
 from imageshards.commands.command_line import names_or_file, split_names
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
+from imageshards.storage import is_local
 from imageshards.text import counted
 
 MAX_SEED = 2**31 - 1
@@ -45,11 +46,6 @@ KERAS_HUB = "keras_hub:"  # before a preset's name, as --model
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
-def is_remote(path: str) -> bool:
-    """Whether `path` names a filesystem such as `gs://` instead of a local folder."""
-    return "://" in path
-
-
 def path_text(name: str, path: object) -> str:
     """A path that a caller gave as `name`, as text.
 
@@ -63,7 +59,7 @@ def path_text(name: str, path: object) -> str:
 
 def default_output(paths: Sequence[str]) -> str:
     """The folder a run writes to when `--output` is not given: `DATA-model`, else `trained`."""
-    if len(paths) > 1 or is_remote(paths[0]) or any(c in paths[0] for c in "*?["):
+    if len(paths) > 1 or not is_local(paths[0]) or any(c in paths[0] for c in "*?["):
         return "trained"
     return os.path.normpath(os.path.abspath(paths[0])) + "-model"
 
@@ -190,7 +186,7 @@ class ReadConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.cache_folder is not None and is_remote(self.cache_folder):
+        if self.cache_folder is not None and not is_local(self.cache_folder):
             raise UserError(
                 f"⟦--cache_folder⟧ received {self.cache_folder!r}; expected a local folder."
             )

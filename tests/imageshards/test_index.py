@@ -111,13 +111,6 @@ def test_all_or_some_columns_are_read_or_none_of_an_empty_shard(written):
     assert index.read_index(str(directory), manifest(entry, 0)).num_rows == 0
 
 
-def test_an_older_index_does_not_tell_lists_of_variable_length(tmp_path):
-    older = table(rows_of_three()).drop_columns(["parts"])
-    described = manifest(index.write_index(str(tmp_path), SHARD, older))
-    found = index.read_index(str(tmp_path), described, columns=["parts", "age"]).to_pydict()
-    assert found == {"parts": [None] * 3, "age": [0, 1, 2]}
-
-
 def foreign(path):
     pq.write_table(pa.table({"key": ["a"] * 3, "x": [1] * 3}), path)
 

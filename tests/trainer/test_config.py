@@ -14,7 +14,6 @@ from trainer.config import (
     OptimizerConfig,
     ReadConfig,
     default_output,
-    is_remote,
     parse_image_size,
 )
 
@@ -34,7 +33,6 @@ def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
     )
     assert default_output(["."]) == os.getcwd() + "-model"
     assert default_output(["gs://bucket/shards"]) == default_output(["a", "b"]) == "trained"
-    assert is_remote("gs://bucket") and not is_remote("/data")
 
 
 def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any) -> None:

@@ -10,12 +10,10 @@ from typing import Any
 
 from imageshards import manifest, storage
 from imageshards.errors import UserError
-from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
+from imageshards.manifest import LABELS_FEATURE, TRAIN_NAMES, VALIDATION_NAMES
 from imageshards.text import counted
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
-# Ids of any number of labels, where a data set has no `image/class/label`.
-LABELS_FEATURE = "image/class/labels"
 _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 

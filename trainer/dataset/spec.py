@@ -58,7 +58,7 @@ class Shard:
     """One TFRecord file.
 
     Attributes:
-        path: Local, `gs://`, `s3://`, or of any filesystem TensorFlow knows.
+        path: Of this machine, `gs://` or `s3://`.
         num_records: How many it holds.
         num_bytes: Its size on disk.
         classes: Records per class name; None where they are not counted.

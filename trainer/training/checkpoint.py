@@ -171,7 +171,7 @@ def _parsed(data: bytes, base: RunState | None) -> RunState:
     held = base.all_arrays() if base else {}
     with np.load(io.BytesIO(data), allow_pickle=False) as found:
         raw = json.loads(found["state"].item())
-        if (version := raw.pop("format_version")) not in (3, FORMAT_VERSION):
+        if (version := raw.pop("format_version")) != FORMAT_VERSION:
             raise ValueError(f"format_version is {version}; expected {FORMAT_VERSION}")
         if base is not None and raw["id"] != base.id:
             return base  # changes of a file that was replaced

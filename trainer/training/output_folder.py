@@ -39,7 +39,6 @@ _RUN_FILES = (
     METRICS_FILE,
     TRANSFORM_FOLDER,
     "report",
-    "repaired",
     "broken.json",
     _RUN_MARK,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import os
 import pathlib
 from collections.abc import Callable
@@ -144,17 +143,6 @@ def test_a_step_saved_again_is_as_large_as_what_has_changed(tmp_path: pathlib.Pa
     assert _bits(checkpoints.load(2)) == _bits(again)
     checkpoints.save(base)  # by a run that went on from before: of its file nothing has changed
     assert _bits(checkpoints.load(2)) == _bits(base)
-
-
-def test_a_checkpoint_of_the_version_before_is_read(tmp_path: pathlib.Path) -> None:
-    state = dataclasses.asdict(RunState({"seed": 1}, 4, epochs=1))
-    state |= {"format_version": 3, "types": {}, "arrays": [], "variables": ["dense/kernel"]}
-    del state["id"]
-    (tmp_path / "checkpoints").mkdir()
-    arrays = {"state": np.array(json.dumps(state).encode()), "variable-0": np.ones(2)}
-    np.savez(tmp_path / "checkpoints" / "step-00000004.npz", **arrays)  # type: ignore[arg-type]
-    found = Checkpoints(str(tmp_path), keep=1).load(4)
-    assert (found.step, found.epochs) == (4, 1) and found.variables[0][1].tolist() == [1, 1]
 
 
 def test_a_checkpoint_survives_a_power_cut(
