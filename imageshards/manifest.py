@@ -140,11 +140,6 @@ _shape = such(
 )
 _side = whole(_MAX_SIDE_PX, 1)
 _classes = such(lambda names: len({*names}) == len(names), "each class once", listed(text()))
-_histogram = such(
-    lambda bins: len(bins["edges"]) == len(bins["counts"]),
-    "as many counts as edges",
-    keyed({"edges": listed(number), "counts": listed(whole())}),
-)
 
 
 def _size(value: Any) -> None:
@@ -200,7 +195,6 @@ _MANIFEST = keyed(
         "skipped": _COUNTS,
         "copies": _COUNTS,
         "source": keyed({}, {"formats": _COUNTS, "notes": _COUNTS}),
-        "histograms": mapped(_histogram),
         "inputs": listed(
             keyed({"path": text(), "num_records": whole(), "fingerprint": nullable(text())})
         ),

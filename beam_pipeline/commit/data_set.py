@@ -24,8 +24,6 @@ from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.shards.finished import output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import (
-    BYTES_EDGES,
-    SIZE_EDGES_PX,
     Reject,
     ShardResult,
     merge_stats,
@@ -226,11 +224,6 @@ def manifest_of(
         "rejects": summary.rejects,
         "skipped": passed_over,
         "source": {"formats": stats.of("formats"), "notes": stats.of("notes")},
-        "histograms": {
-            "source_width_px": stats.histogram("source_width_px", SIZE_EDGES_PX),
-            "source_height_px": stats.histogram("source_height_px", SIZE_EDGES_PX),
-            "record_bytes": stats.histogram("record_bytes", BYTES_EDGES),
-        },
     }
     of_bytes = {**manifest, "splits": without_index(splits), "versions": spec.versions}
     text = json.dumps(of_bytes, sort_keys=True).encode()

@@ -48,12 +48,12 @@ def make_record(
     if ref.is_record:
         payload, features = copy_record(ref, data, unit.class_ids)
         sums = sums_of_jpeg(features["image/encoded"][0]) if sample else ()
-        stats.add(ref.source, len(payload), sums, None)
+        stats.add(ref.source, sums, None)
         return Record(payload, features, ref.source_bytes)
     encoded = encode_image(data, options.image, want_sums=sample)
     features = _features_of(ref, data, encoded, unit.class_ids)
     payload = encode_example(features)
-    stats.add(ref.source, len(payload), encoded.pixel_sums or (), encoded)
+    stats.add(ref.source, encoded.pixel_sums or (), encoded)
     return Record(payload, features, len(data))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import collections
 import dataclasses
 import json
@@ -17,8 +16,6 @@ from imageshards.manifest import ONE
 if TYPE_CHECKING:  # the commit needs no Pillow
     from imageshards.images.encode import EncodedImage
 
-SIZE_EDGES_PX = [0, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192]
-BYTES_EDGES = [0, *(1000 * 2**i for i in range(14))]
 # The format of an original that was a record.
 COPIED = "TFRECORD"
 # Every 16th record of a shard counts towards the mean and deviation of pixels.
@@ -47,8 +44,6 @@ class ShardStats:
         counts: What is counted → its value, as text → how many:
 
             - `formats` of originals, and `notes` that were made while they were decoded;
-            - `source_width_px`, `source_height_px`, `record_bytes`: edges of `SIZE_EDGES_PX` and
-              `BYTES_EDGES`, the largest that is not above an image's;
             - `sources`: numbers of the inputs that records are from;
             - `pixels`, `sums`, `squares`: channels, with the pixels of the sampled records, their
               sum, and the sum of their squares;
@@ -57,29 +52,19 @@ class ShardStats:
 
     counts: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
 
-    def add(
-        self,
-        source: int,
-        record_bytes: int,
-        sums: Iterable[Iterable[int]],
-        encoded: EncodedImage | None,
-    ) -> None:
+    def add(self, source: int, sums: Iterable[Iterable[int]], encoded: EncodedImage | None) -> None:
         """Counts one accepted image.
 
         Args:
             source: Number of its input.
-            record_bytes: Size of its record's payload.
             sums: For each channel pixels, sum and sum of squares, if it is one of the sample.
             encoded: The picture; None for a copied record, whose original is not known.
         """
         self.count("sources", str(source))
         self.count("formats", encoded.source_format if encoded else COPIED)
-        self.count("record_bytes", _edge(BYTES_EDGES, record_bytes))
         if encoded:
             for note in encoded.notes:
                 self.count("notes", note)
-            self.count("source_width_px", _edge(SIZE_EDGES_PX, encoded.source_width_px))
-            self.count("source_height_px", _edge(SIZE_EDGES_PX, encoded.source_height_px))
         for channel, values in enumerate(sums):
             for name, value in zip(_PIXEL_SUMS, values, strict=True):
                 self.count(name, str(channel), value)
@@ -96,11 +81,6 @@ class ShardStats:
     def total(self, name: str) -> int:
         """The sum of one of the counts."""
         return sum(self.counts.get(name, {}).values())
-
-    def histogram(self, name: str, edges: list[int]) -> dict[str, list[int]]:
-        """One of the counts by edges, as the manifest has it."""
-        counts = self.counts.get(name, {})
-        return {"edges": edges, "counts": [counts.get(str(edge), 0) for edge in edges]}
 
     def mean_and_std(self) -> tuple[list[float], list[float]]:
         """Per channel, of pixels scaled to 0..1."""
@@ -129,10 +109,6 @@ def merge_stats(found: Iterable[ShardStats]) -> ShardStats:
 def most_first(counts: Mapping[str, int]) -> dict[str, int]:
     """Counts by their names, the largest first."""
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _edge(edges: list[int], value: int) -> str:
-    return str(edges[bisect.bisect_right(edges, value) - 1])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

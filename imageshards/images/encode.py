@@ -59,7 +59,6 @@ class EncodedImage:
         colorspace: `RGB` or `Grayscale`.
         source_format: Pillow's name: `JPEG`, `MPO`, `PNG`, `WEBP`, `AVIF`, `HEIF`, `GIF`, `BMP`,
             `TIFF`.
-        source_width_px, source_height_px: Of the source made upright.
         notes: What was normalised, to be counted: `exif_rotated`, `not_jpeg`, `cmyk`,
             `grey`, `palette`, `alpha`, `sixteen_bit`, `animated`, `icc_converted`, `icc_srgb`,
             `icc_broken`, `icc_profile_dropped`, `progressive`, `enlarged`.
@@ -73,8 +72,6 @@ class EncodedImage:
     channels: int
     colorspace: str
     source_format: str
-    source_width_px: int
-    source_height_px: int
     notes: tuple[str, ...]
     box_transform: BoxTransform
     pixel_sums: tuple[ChannelSums, ...] | None = None
@@ -116,8 +113,6 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
         channels=options.channels,
         colorspace="Grayscale" if options.colorspace == "grey" else "RGB",
         source_format=source.format,
-        source_width_px=width,
-        source_height_px=height,
         notes=tuple(source.notes),
         box_transform=geometry.box_transform(layout, width, height, boxes_turn),
         pixel_sums=_sums(picture) if want_sums else None,

@@ -1,4 +1,4 @@
-"""One report kit for both programs: pages from templates, charts of bars, lines and points,
+"""One report kit for both programs: pages from templates, charts of lines and points,
 thumbnails.
 
 `style.css` and the templates `base.jinja` (the page around the sections) and `kit.jinja`
@@ -7,7 +7,6 @@ drawn.
 """
 
 from imageshards.page.charts import Chart as Chart
-from imageshards.page.charts import histogram as histogram
 from imageshards.page.charts import line_chart as line_chart
 from imageshards.page.charts import scatter_chart as scatter_chart
 from imageshards.page.page import Meter as Meter

@@ -1,4 +1,4 @@
-"""Charts that the page's style sheet draws: where bars and points are, and what is written."""
+"""Charts that the page's style sheet draws: where lines and points are, and what is written."""
 
 from __future__ import annotations
 
@@ -20,13 +20,6 @@ _STEPS = (1, 2, 2.5, 5, 10)
 _MAX_TICKS = 6
 
 Unit = Callable[[float], str]
-
-
-class Bar(NamedTuple):
-    """One bar, its height in percent of the axis; `title` shows on hover."""
-
-    height: float
-    title: str
 
 
 class Dot(NamedTuple):
@@ -60,14 +53,13 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Bars from zero, lines over numbered steps, or points; macros of `kit.jinja` set them.
+    """Lines over numbered steps, or points; a macro of `kit.jinja` sets them.
 
     Attributes:
         title, subtitle: Its heading.
         description: What a person who does not see the chart is told.
         scale: What is written at the top of the axis, at its half and at its foot.
         ticks: (percent of the width from the left, text) below it.
-        bars: From left to right.
         lines: From the back to the front.
     """
 
@@ -76,42 +68,7 @@ class Chart(NamedTuple):
     description: str
     scale: tuple[str, str, str]
     ticks: Sequence[tuple[float, str]]
-    bars: Sequence[Bar] = ()
     lines: Sequence[Line] = ()
-
-
-def histogram(
-    title: str, subtitle: str, edges: Sequence[float], counts: Sequence[int], unit: Unit = number
-) -> Chart:
-    """Counts over bins of equal drawn width, empty ones at both ends left out.
-
-    There are as many counts as lower edges of bins; the last bin is open. `unit` writes an edge.
-    """
-    filled = [i for i, count in enumerate(counts) if count] or [0]
-    first, last = filled[0], filled[-1]
-
-    def span(start: int, end: int) -> str:
-        above = f"to {unit(edges[end + 1])}" if end + 1 < len(edges) else "and more"
-        return f"{unit(edges[start])} {above}"
-
-    top = _round_up(max(counts))
-    bars = [
-        Bar(100 * counts[i] / top, f"{span(i, i)}: {number(counts[i])}")
-        for i in range(first, last + 1)
-    ]
-    every = -(-len(bars) // 5)
-    ticks = [(i, unit(edges[first + i])) for i in range(0, len(bars), every)]
-    if last + 1 < len(edges):
-        end = (len(bars), unit(edges[last + 1]))
-        ticks = [tick for tick in ticks if len(bars) - tick[0] >= every * 0.9] + [end]
-    return Chart(
-        title,
-        subtitle,
-        f"{title}: {span(first, last)}.",
-        _scale(0, top, number),
-        [(100 * position / len(bars), text) for position, text in ticks],
-        bars,
-    )
 
 
 def line_chart(

@@ -13,7 +13,7 @@ def make_parser() -> Parser:
     """The parser of `imageshards report`."""
     return command_line.data_set_parser(
         "report",
-        "Writes DIR/report/index.html: contact sheets, histograms, balance and rejects of a data "
+        "Writes DIR/report/index.html: contact sheets, classes, balance and rejects of a data "
         "set, to be opened in a browser.",
         "Exit code: 0 the report was written, 2 it could not be.",
     )

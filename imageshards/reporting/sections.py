@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imageshards.manifest import NONE, ONE, SEVERAL, label_of
-from imageshards.page import Meter, Rows, histogram, number, share, size
+from imageshards.page import Meter, Rows, number, share, size
 from imageshards.progress import text_table
-from imageshards.text import counted
 
 # With more classes than this, only the largest and the smallest are shown at once, and the
 # others, up to a number, to those who ask.
@@ -142,22 +141,11 @@ def _class_rows(names: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -
 
 
 def source(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes of the originals and records, their formats, what was normalised and passed over."""
-    charts = []
-    for name, title, unit in (
-        ("source_width_px", "Width of the originals, px", number),
-        ("source_height_px", "Height of the originals, px", number),
-        ("record_bytes", "Bytes per record", size),
-    ):
-        bins = manifest.get("histograms", {}).get(name)
-        if bins and any(bins["counts"]):
-            subtitle = counted(sum(bins["counts"]), "image")
-            charts.append(histogram(title, subtitle, bins["edges"], bins["counts"], unit))
+    """Formats of the originals, what was normalised and passed over."""
     records = totals(manifest)[0]
     found = manifest.get("source", {})
     notes = {NOTES.get(c, c.replace("_", " ")): n for c, n in found.get("notes", {}).items()}
     return {
-        "charts": charts,
         "formats": _with_shares(found.get("formats", {}), records),
         "notes": _with_shares(notes, records),
         "skipped": [

@@ -197,11 +197,6 @@ def _fixed_part(classes: Sequence[str], rejects: dict[str, int]) -> dict[str, An
         "rejects": rejects,
         "skipped": {"hidden": 1, "not_an_image_name": 2},
         "source": {"formats": {"JPEG": 30}, "notes": {"exif_rotated": 4, "not_jpeg": 1}},
-        "histograms": {
-            "source_width_px": {"edges": [0, 64, 128, 256], "counts": [1, 8, 12, 9]},
-            "source_height_px": {"edges": [0, 64, 128, 256], "counts": [2, 9, 12, 7]},
-            "record_bytes": {"edges": [0, 512, 1024, 2048], "counts": [0, 20, 10, 0]},
-        },
         "fingerprint": "f" * 64,
         "options": {
             "input": {"input": "photos/", "group_column": None, "columns": None},

@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.shards.result import (
-    SIZE_EDGES_PX,
-    Reject,
-    ShardResult,
-    ShardStats,
-    merge_stats,
-)
+from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, merge_stats
 from imageshards.images.encode import encode_image
 from imageshards.index import IndexRows, index_table
 from imageshards.manifest import NONE, ONE, RECORD_FEATURES, SEVERAL
@@ -27,7 +21,7 @@ from tests.support.strangers import changed
 SMALL = ImageOptions(height_px=20, width_px=20)
 
 
-NAMES = st.sampled_from(["formats", "rejects", "record_bytes"])
+NAMES = st.sampled_from(["formats", "rejects", "notes"])
 STATS = st.builds(
     ShardStats, st.dictionaries(NAMES, st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)))
 )
@@ -45,16 +39,11 @@ def test_counts_add_up_in_any_order_and_grouping(found, random):
     assert total.total("formats") == sum(stats.total("formats") for stats in found)
 
 
-def test_sizes_are_counted_in_the_bin_that_begins_at_or_below_them():
+def test_formats_notes_and_inputs_are_counted_the_largest_first():
     stats = ShardStats()
-    for width, height in ((60, 40), (64, 63), (9000, 1)):
-        stats.add(0, 1000, (), encode_image(jpeg(1, width, height), SMALL))
-    widths = stats.histogram("source_width_px", SIZE_EDGES_PX)
-    assert dict(zip(*widths.values(), strict=True)) == {
-        **dict.fromkeys(SIZE_EDGES_PX, 0), 0: 1, 64: 1, 8192: 1,
-    }  # fmt: skip
-    assert stats.histogram("source_height_px", SIZE_EDGES_PX)["counts"][0] == 3
-    assert stats.of("record_bytes") == {"1000": 3}
+    for side in (10, 40, 15):
+        stats.add(0, (), encode_image(jpeg(1, side, side), SMALL))
+    assert stats.of("notes") == {"enlarged": 2}
     assert (stats.of("formats"), stats.of("sources")) == ({"JPEG": 3}, {"0": 3})
     stats.count("formats", "PNG", 5)
     assert list(stats.of("formats")) == ["PNG", "JPEG"]
@@ -68,7 +57,7 @@ def test_sizes_are_counted_in_the_bin_that_begins_at_or_below_them():
 def test_mean_and_deviation_of_known_sums(pixels, mean, deviation):
     stats = ShardStats()
     for sums in pixels:
-        stats.add(0, 1, [sums], None)
+        stats.add(0, [sums], None)
     assert stats.mean_and_std() == (mean, deviation)
 
 
@@ -83,7 +72,7 @@ def result(label: str = ONE) -> ShardResult:
             features = {k: v for k, v in features.items() if "class" not in k}
         rows.add(features, 100, 1000)
     stats = ShardStats()
-    stats.add(0, 5, [(1, 2, 3)] * 3, None)
+    stats.add(0, [(1, 2, 3)] * 3, None)
     reject = Reject("a.jpg", "/a.jpg", "cat", "train", "empty", "decode", "it is empty")
     return ShardResult(
         name="train-00000-of-00001", split="train", num_records=2, num_bytes=200,

@@ -37,7 +37,6 @@ def test_resize_modes_give_their_sizes_and_show_different_parts():
         encoded = encode_image(JPEG, ImageOptions(30, width, resize_mode=mode))
         made[mode] = opened(encoded)
         assert (encoded.width_px, encoded.height_px) == size == made[mode].size
-        assert (encoded.source_width_px, encoded.source_height_px) == (160, 120)
         assert (encoded.colorspace, encoded.channels, encoded.source_format) == ("RGB", 3, "JPEG")
     for one, other in itertools.combinations(("stretch", "crop", "pad"), 2):
         assert mean_difference(made[one], made[other]) > 5

@@ -1,33 +1,11 @@
-"""Charts: where bars, lines and points are, and what is written beside them."""
+"""Charts: where lines and points are, and what is written beside them."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.page import Chart, histogram, line_chart, scatter_chart
-
-
-def titles(chart: Chart) -> list[str]:
-    return [bar.title for bar in chart.bars]
-
-
-def test_a_histogram_leaves_out_empty_ends_and_its_last_bin_is_open() -> None:
-    chart = histogram("x", "", [0, 10, 20, 30], [0, 4, 0, 5])
-    assert titles(chart) == ["10 to 20: 4", "20 to 30: 0", "30 and more: 5"]
-    assert [text for _, text in chart.ticks] == ["10", "20", "30"]
-    closed = histogram("x", "", [0, 10, 20], [0, 4, 0])
-    assert titles(closed) == ["10 to 20: 4"]
-    assert closed.ticks == [(0, "10"), (100, "20")]
-    assert titles(histogram("x", "", [0, 10], [0, 0])) == ["0 to 10: 0"]
-
-
-@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300))
-def test_bars_stay_inside_the_picture(values: list[int]) -> None:
-    chart = histogram("x", "", range(len(values)), values)
-    assert 1 <= len(chart.bars) <= len(values)
-    assert all(0 <= bar.height <= 100.01 for bar in chart.bars)
-    assert all(0 <= position <= 100 for position, _ in chart.ticks)
+from imageshards.page import Chart, line_chart, scatter_chart
 
 
 def lines(*values: float | None, least: float | None = None) -> Chart:

@@ -80,10 +80,7 @@ def test_the_page_can_be_read_aloud(made):
         re.fullmatch(r"(cat|dog): (cat|dog)/\d+\.jpg", str(i["alt"])) for i in page.all("img")
     )
     assert all(th.get("scope") in ("col", "row") for th in page.all("th"))
-    charts = [div for div in page.all("div") if div.get("role") == "img"]
-    assert len(charts) == 3 and all("plot" in str(chart["class"]) for chart in charts)
-    assert all(chart["aria-label"] for chart in charts)
-    assert len(page.all("table")) == len(page.all("figcaption")) - len(charts) > 0
+    assert len(page.all("table")) == len(page.all("figcaption")) > 0
 
 
 def test_the_page_tells_what_the_manifest_says(made):
@@ -96,8 +93,6 @@ def test_the_page_tells_what_the_manifest_says(made):
         "The shards of a split differ by at most one record.",
         "turned upright as their EXIF orientation says",
         "not an image name",
-        "Width of the originals, px",
-        "Bytes per record",
         "truncated",
         'it is <truncated> & "bad"',
         "cat/bad2.jpg",
