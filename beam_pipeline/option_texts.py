@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import re
 from typing import Any
 
-from imageshards.commands.command_line import split_names
+from imageshards.commands.command_line import names_or_file, split_names
 from imageshards.errors import UserError
 
 COLUMN_KINDS = ("int", "float", "string")
@@ -110,22 +108,11 @@ def parse_num_shards(text: str) -> dict[str, int]:
 
 
 def parse_class_map(text: str) -> dict[str, str]:
-    """`old=new,…`, or a file of JSON: an object."""
-    parts = [part.partition("=") for part in split_names(text)]
-    pairs: Any = [(old.strip(), new.strip()) for old, _, new in parts]
-    if text.lower().endswith(".json") or os.path.isfile(text):
-        try:
-            with open(text, encoding="utf-8-sig") as file:
-                pairs = json.load(file, object_pairs_hook=tuple)
-        except (OSError, ValueError) as e:
-            raise UserError(
-                f"--class_map {text!r} cannot be read ({e}); expected a JSON object {{old: new}}."
-            ) from e
-        if not isinstance(pairs, tuple) or not pairs:  # only objects are tuples
-            raise _refused("--class_map", repr(text), "a JSON object {old: new}")
+    """`old=new,…`, or a file with one on each line."""
     found: dict[str, str] = {}
-    for old, new in pairs:
-        if not old or not isinstance(new, str) or not new or old in found:
+    for pair in names_or_file("--class_map", text):
+        old, _, new = map(str.strip, pair.partition("="))
+        if not old or not new or old in found:
             received = f"{text!r}, where {old!r} becomes {new!r}"
             expected = "pairs of names as in old=new,other=new, each old one once"
             raise _refused("--class_map", received, expected)

@@ -102,8 +102,8 @@ def find(directory: str, distance: int, output: str | None, workers: int | None 
         lines.append(f"keys of those that should go: {exclude}")
     if unfit:
         lines.append(
-            f"not in {EXCLUDE_NAME}: {counted(unfit, 'key')} that hold a line break; --exclude "
-            "takes these from a .parquet file with a column 'key'"
+            f"not in {EXCLUDE_NAME}: {counted(unfit, 'key')} that hold a line break; rename these "
+            "files to leave them out"
         )
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
 
 RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
-FILTERS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest")
+FILTERS = ("bicubic", "bilinear", "box", "lanczos", "nearest")
 SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
 COLORSPACES = ("rgb", "grey")
 BBOX_FRAMES = ("stored", "upright")

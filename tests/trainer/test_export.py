@@ -122,11 +122,10 @@ def test_features_without_a_transform_are_taken_as_recorded(
         "speed": FeatureSpec("float32", ()), "a/tokens": FeatureSpec("int64", None),
         "image/width": FeatureSpec("int64", ()),
     }  # fmt: skip
-    of = card(features, sequence_length=3, image=image_spec(OPTIONS | {"filter": "hamming"}))
+    of = card(features, sequence_length=3, image=image_spec(OPTIONS))
     model = saved(tmp_path, of)
     serve = served(tmp_path, tmp_path / "s")
-    said = capsys.readouterr().out
-    assert "note: no transform makes speed, a/tokens" in said and "no Hamming filter" in said
+    assert "note: no transform makes speed, a/tokens" in capsys.readouterr().out
     found = serve(
         image_bytes=tf.constant([JPEG, JPEG]), speed=tf.constant([0.5, -1.0]),
         a_tokens=tf.constant([[1, 2, 3, 4], [5, 0, 0, 0]], tf.int64),

@@ -13,12 +13,11 @@ import tensorflow as tf
 
 from imageshards.images.options import ImageOptions
 
-# Pillow's name of a filter → TensorFlow's. It has no Hamming window, to which Keys's cubic is near.
+# Pillow's name of a filter → TensorFlow's.
 _KERNELS = {
     "bicubic": "keyscubic",
     "bilinear": "triangle",
     "box": "box",
-    "hamming": "keyscubic",
     "lanczos": "lanczos3",
 }
 

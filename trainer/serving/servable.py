@@ -147,8 +147,6 @@ def _described(card: ModelCard, columns: Columns, function: Any) -> list[str]:
             f"note: no transform makes {', '.join(columns.given)}; give the values "
             "that the records have"
         )
-    if card.inputs.image.options.get("filter") == "hamming":
-        lines.append("note: TensorFlow has no Hamming filter; the bicubic one takes its place")
     return lines
 
 
