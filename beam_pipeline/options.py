@@ -57,7 +57,6 @@ class InputOptions:
 
     Attributes:
         fingerprint: Of a finished data set, when the build began.
-        read_from: Folder that a data set is read from, while the build replaces the one at `input`.
         keeps_splits: Whether the records of a data set keep their splits.
         record_columns: Extra columns of a data set that are analysed with those of photos.
         record_label: How many labels each record of a data set has.
@@ -104,16 +103,10 @@ class InputOptions:
         parse=parse_extensions, metavar="LIST")] = EXTENSIONS
     # fmt: on
     fingerprint: str = ""
-    read_from: str = ""
     keeps_splits: bool = True
     record_columns: tuple[ColumnSpec, ...] = ()
     record_label: str = ONE
     tells_given_splits: bool = False
-
-    @property
-    def location(self) -> str:
-        """Where it is read."""
-        return self.read_from or self.input
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -18,8 +18,8 @@ from beam_pipeline.beam_files import given_flags, store_flags_of
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.images.process_pool import LocalPool
-from beam_pipeline.inputs.data_sets import of_replaced, open_inputs, reads_output
-from beam_pipeline.inputs.layout import check_output_apart, is_same_folder
+from beam_pipeline.inputs.data_sets import open_inputs
+from beam_pipeline.inputs.layout import check_output_apart
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import BuildSummary, final_table, pool_line
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
@@ -74,10 +74,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
     for source in options.sources:
         storage.check_bucket(source.input, "--input")
-    replaced = ""
-    if any(is_same_folder(source.input, options.output) for source in options.sources):
-        replaced = staging_folder.kept_by_killed_build(options.output)
-    options = open_inputs(options, replaced)
+    options = open_inputs(options)
     for source in options.sources:
         check_output_apart(source, options.output)
     if options.plan_only:
@@ -189,11 +186,8 @@ def _run_pipeline(
 
     staging = state.staging
     runner = choose(beam_args, options, cli.make_parser().flags)
-    replaces_input = any(reads_output(source, options.output) for source in options.sources)
     runner.check()
-    if replaces_input and not any(source.read_from for source in options.sources):
-        options = of_replaced(options, staging_folder.keep_replaced(state))
-    staging_folder.prepare_staging(state, replaces_input)
+    staging_folder.prepare_staging(state)
     if not pipeline.build(options, runner, state, pool):
         staging_folder.remove_empty(options.output, staging, fresh=False)
         text = "nothing was submitted: the flags and the graph are in order"

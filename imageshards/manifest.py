@@ -47,7 +47,7 @@ PAGE_NAME = "index.html"  # in the report's folder
 # Of one that is being built.
 STAGING_NAME = ".staging"
 LOCK_NAME = "lock"  # in there: of the job that writes
-REPLACED_NAME = "replaced"  # in there: the data set that a build reads and replaces
+REPLACED_NAME = "replaced"  # in there: the data set that a build replaces
 
 # Usual names of a split: who asks for one of them means any. None to validate on is called test:
 # what was chosen by it, such as the best epoch, is not measured by it any more.

@@ -19,7 +19,6 @@ from imageshards.manifest import (
     MANIFEST_NAME,
     QUARANTINE_NAME,
     REPLACED_NAME,
-    STAGING_NAME,
     TRANSFORM_NAME,
     load_manifest,
     shards_of,
@@ -134,47 +133,12 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
     return False
 
 
-def kept_by_killed_build(output: str) -> str:
-    """Where the data set is that a killed build had replaced, in part or as a whole; or ""."""
-    staging = storage.join(output, STAGING_NAME)
-    folder = storage.join(staging, REPLACED_NAME)
-    if _fingerprint(folder) is None:
-        return ""
-    return folder if _fingerprint(output) in (None, committed(staging).get("fingerprint")) else ""
-
-
-def _fingerprint(folder: str) -> str | None:
-    """That of a data set; None if there is none."""
-    return _said_in(storage.join(folder, MANIFEST_NAME), _COMMITTED).get("fingerprint")
-
-
 def _said_in(path: str, form: Form) -> dict[str, Any]:
     """A JSON object; an empty one if there is none of this form."""
     try:
         return dict(loads(storage.read(path), form))
     except (OSError, ValueError):
         return {}
-
-
-def keep_replaced(state: OutputState) -> str:
-    """Keeps the data set that a build reads and replaces; returns where, also for later runs.
-
-    Raises:
-        UserError: There is no data set any more, or it cannot be kept.
-    """
-    folder = storage.join(state.staging, REPLACED_NAME)
-    if state.manifest is None:
-        raise UserError(
-            f"--input {state.output!r} is the --output, where there is no data set any more; give "
-            "the original images."
-        )
-    try:
-        if _fingerprint(folder) != state.manifest["fingerprint"]:
-            storage.delete_folder(folder)
-            _link_data_set(state.output, folder, state.manifest)
-    except OSError as e:
-        raise output_error(state.output, e) from e
-    return folder
 
 
 def set_aside(output: str, staging: str) -> None:
@@ -224,14 +188,12 @@ def _link_data_set(output: str, folder: str, manifest: dict[str, Any]) -> None:
     put(MANIFEST_NAME)  # last: now it is complete
 
 
-def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
+def prepare_staging(state: OutputState) -> None:
     """Readies the staging folder: removes what a killed run left unfinished, keeps its shards.
 
-    A data set that a killed commit had set aside stays as long as there is no other one, or the
-    build reads it (`reads_replaced`).
+    A data set that a killed commit had set aside stays as long as there is no other one.
     """
     staging = state.staging
-    keeps_replaced = reads_replaced or state.manifest is None
     notes = state.notes | {"pinned_classes": list(state.pinned_classes), "in_place": state.in_place}
     try:
         entries, _ = run_concurrently(
@@ -239,7 +201,7 @@ def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
             lambda: storage.write(storage.join(staging, JOB_NAME), json.dumps(notes) + "\n"),
         )
         for entry in entries:
-            if entry.is_folder and not (keeps_replaced and entry.name == REPLACED_NAME):
+            if entry.is_folder and not (entry.name == REPLACED_NAME and state.manifest is None):
                 storage.delete_folder(entry.path)
         storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
     except OSError as e:

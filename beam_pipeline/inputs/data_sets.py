@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.inputs.folders import is_data_set
-from beam_pipeline.inputs.layout import is_glob, is_same_folder, layout_of
+from beam_pipeline.inputs.layout import is_glob, layout_of
 from beam_pipeline.options import (
     COLUMN_FLAGS,
     DATA_SET,
@@ -49,20 +49,19 @@ _OF_CLASSES = ("transform_fn/assets/label", "transformed_metadata/schema.pbtxt")
 Found = tuple[InputOptions, Mapping[str, Any]]
 
 
-def open_inputs(options: BuildOptions, replaced: str = "") -> BuildOptions:
+def open_inputs(options: BuildOptions) -> BuildOptions:
     """The build with what finished data sets among its inputs bring.
 
     Their image options, and the order of their classes; unless they are given, the fractions of
-    their splits and their salt. Everything that does not fit is told here, before any work. Where
-    the data set of the output is not in the output, it is in the folder `replaced`.
+    their splits and their salt. Everything that does not fit is told here, before any work.
 
     Raises:
         UserError: Data sets have different image options or columns, flags differ from theirs, or
             a flag is for none of the inputs.
     """
-    options = options.with_sources(_with_layouts(options, replaced))
+    options = options.with_sources(_with_layouts(options))
     found = [
-        (source, load_manifest(source.location, "--input", complete=True))
+        (source, load_manifest(source.input, "--input", complete=True))
         for source in options.sources
         if source.layout == DATA_SET
     ]
@@ -84,40 +83,32 @@ def open_inputs(options: BuildOptions, replaced: str = "") -> BuildOptions:
     return dataclasses.replace(options.with_sources(sources), image=image, copied=copied)
 
 
-def _folder_of_data_set(source: InputOptions, output: str, replaced: str) -> str:
-    """The folder of an input that is a data set, which its content tells; "" of any other."""
-    if source.layout == DATA_SET and source.read_from:
-        return source.read_from
-    if layout_of(source) == TABLE or is_glob(source.input):
-        return ""
-    if replaced and is_same_folder(source.input, output):
-        return replaced
-    is_one = source.layout == DATA_SET or is_data_set(source.input)
-    return source.input if is_one else ""
+def _is_data_set(source: InputOptions) -> bool:
+    """Whether an input is a data set, which its content tells."""
+    if source.layout == DATA_SET:
+        return True
+    return layout_of(source) != TABLE and not is_glob(source.input) and is_data_set(source.input)
 
 
-def _with_layouts(options: BuildOptions, replaced: str) -> list[InputOptions]:
+def _with_layouts(options: BuildOptions) -> list[InputOptions]:
     """Inputs that know whether they are data sets, without the flags that are for another kind.
 
     A flag that is for none of them stays, and is refused where it is read.
     """
-    folders = [_folder_of_data_set(s, options.output, replaced) for s in options.sources]
-    others = [s for s, folder in zip(options.sources, folders, strict=True) if not folder]
+    are_data_sets = [_is_data_set(source) for source in options.sources]
+    others = [s for s, is_one in zip(options.sources, are_data_sets, strict=True) if not is_one]
     has_table = any(layout_of(source) == TABLE for source in others)
     for_tables: dict[str, Any] = dict.fromkeys(COLUMN_FLAGS) if has_table else {}
     found = []
-    for source, folder in zip(options.sources, folders, strict=True):
-        if folder:
+    for source, is_one in zip(options.sources, are_data_sets, strict=True):
+        if is_one:
             for flag in ("label_regex", "label_separator"):
                 if getattr(source, flag) is not None and not others:
                     raise UserError(
                         f"--{flag} was given, but --input {source.input!r} is a finished data set, "
                         "which has labels of its own; leave it out."
                     )
-            read_from = "" if folder == source.input else folder
-            source = dataclasses.replace(
-                source, layout=DATA_SET, read_from=read_from, label_regex=None, **for_tables
-            )
+            source = dataclasses.replace(source, layout=DATA_SET, label_regex=None, **for_tables)
         else:
             flags = {} if layout_of(source) == TABLE else for_tables
             asked = "splits" in options.given
@@ -280,7 +271,7 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
             f"{named(columns)}, scaled or transformed by statistics of each data set's own; build "
             "from the original tables together."
         )
-    return CopiedColumns(storage.join(first.location, TRANSFORM_NAME), as_given)
+    return CopiedColumns(storage.join(first.input, TRANSFORM_NAME), as_given)
 
 
 def _extra_columns(manifest: Mapping[str, Any]) -> tuple[ColumnSpec, ...]:
@@ -301,25 +292,10 @@ def named(columns: Sequence[ColumnSpec]) -> str:
 
 def _transform_digest(source: InputOptions) -> str:
     """Hash of an exported transform, its classes aside."""
-    folder = storage.join(source.location, TRANSFORM_NAME)
+    folder = storage.join(source.input, TRANSFORM_NAME)
     digest = hashlib.sha256()
     for file in storage.files_below(folder):
         name = file.path[len(folder) + 1 :]
         if name not in _OF_CLASSES:
             digest.update(f"{name} {file.size_bytes}\n".encode() + storage.read(file.path))
     return digest.hexdigest()
-
-
-def of_replaced(options: BuildOptions, folder: str) -> BuildOptions:
-    """The build, reading the data set that it replaces from the folder where that is kept."""
-    return options.with_sources(
-        [
-            dataclasses.replace(s, read_from=folder) if reads_output(s, options.output) else s
-            for s in options.sources
-        ]
-    )
-
-
-def reads_output(source: InputOptions, output: str) -> bool:
-    """Whether an input is the data set that the build replaces."""
-    return source.layout == DATA_SET and is_same_folder(source.input, output)

@@ -66,16 +66,10 @@ def layout_of(source: InputOptions) -> str:
     return "flat" if is_glob(source.input) else "folders"
 
 
-def is_same_folder(path: str, other: str) -> bool:
-    """Whether two paths are one folder, also by way of links."""
-    return _real(path) == _real(other)
-
-
 def check_output_apart(source: InputOptions, output: str) -> None:
     """Checks that the next build would not list the output, and this one not replace its input.
 
-    An image table names its images one by one, so a data set may be beside it; one that is an input
-    may even be replaced, as it is kept until the new one is there.
+    An image table names its images one by one, so a data set may be beside it.
 
     Raises:
         UserError: The output is the input or inside it, or the input is in a folder of the
@@ -89,14 +83,14 @@ def check_output_apart(source: InputOptions, output: str) -> None:
                 f"--input {source.input!r} is in a folder that this build would replace, "
                 f"{replaced!r}; choose another --output, or move the images."
             )
-    if layout_of(source) in (TABLE, DATA_SET) or not _is_within(output, root):
+    if layout_of(source) == TABLE or not _is_within(output, root):
         return
     if is_glob(source.input) and not _may_match_inside(source.input, root, output):
         return
     where = "is" if _is_within(root, output) else "is inside"
     raise UserError(
-        f"--output {output!r} {where} --input {source.input!r}, where the next build would "
-        "look for images; expected a folder outside of it: choose another --output."
+        f"--output {output!r} {where} --input {source.input!r}, which is only read; expected a "
+        "folder outside of it: choose another --output."
     )
 
 

@@ -26,14 +26,14 @@ def shards_to_list(source: InputOptions) -> Iterator[tuple[str, str | None, dict
     Raises:
         UserError: There is none, or it is another one than when the build began.
     """
-    manifest = load_manifest(source.location, "--input")
+    manifest = load_manifest(source.input, "--input")
     if source.fingerprint and manifest["fingerprint"] != source.fingerprint:
         raise UserError(
             f"--input {source.input!r} was replaced while this build read it; run the same command "
             "again."
         )
     for split, entry in shards_of(manifest):
-        path = storage.join(source.location, entry["file"])
+        path = storage.join(source.input, entry["file"])
         yield path, split if source.keeps_splits else None, entry
 
 

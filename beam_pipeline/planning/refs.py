@@ -12,8 +12,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imageshards.manifest import REPLACED_NAME, STAGING_NAME
-
 NOT_A_RECORD = -1
 
 # What a hash is for: which split is drawn, the rank within a class, the order of the records in a
@@ -69,11 +67,6 @@ class ImageRef(NamedTuple):
     def is_record(self) -> bool:
         """Whether it is a record of a data set, not a file."""
         return self.offset_bytes != NOT_A_RECORD
-
-    @property
-    def origin(self) -> str:
-        """Where it is from, for people: a shard that a build replaces is read elsewhere."""
-        return self.uri.replace(f"/{STAGING_NAME}/{REPLACED_NAME}/", "/")
 
 
 class RefBatch:

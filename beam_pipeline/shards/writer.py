@@ -171,7 +171,7 @@ class RejectsFile:
     def add(self, ref: ImageRef, error: ImageError, stage: str, data: bytes | None = None) -> None:
         """Adds an image, at what stage and why (`read`, `decode`, `copy`), with what was read."""
         reject = Reject(
-            ref.key, ref.origin, ", ".join(names_of(ref.label)), str(ref.split), error.code, stage,
+            ref.key, ref.uri, ", ".join(names_of(ref.label)), str(ref.split), error.code, stage,
             error.message,
         )  # fmt: skip
         self.rejects.append(reject)

@@ -83,47 +83,22 @@ def test_joined_data_sets_keep_ids_splits_and_pictures(folder, joined):
     assert verify.verify(str(joined)).ok
 
 
-def test_photos_are_added_in_place_as_the_data_set_has_them(folder, joined, tmp_path):
-    grown = shutil.copytree(folder / "a", tmp_path / "grown")
-    flags = ["--output", str(grown), "--overwrite", "--num_shards", "5", *FLAGS]
-    assert build("--input", grown, "--input", folder / "new", *flags) == 0
+def test_photos_are_added_as_the_data_set_has_them(folder, joined, tmp_path):
+    grown = tmp_path / "grown"
+    flags = ["--output", grown, "--num_shards", "5", *FLAGS]
+    assert build("--input", folder / "a", "--input", folder / "new", *flags) == 0
     assert shard_bytes(grown) == shard_bytes(joined)
-    assert not (grown / ".staging").exists()
     assert verify.verify(str(grown)).ok
 
 
-@pytest.mark.parametrize(
-    ("module", "function", "calls"),
-    [
-        ("beam_pipeline.commit.transforms", "begin_commit", 1),
-        ("beam_pipeline.commit.transforms", "finalize_shard", 3),
-        ("beam_pipeline.commit.staging", "remove", 1),
-    ],
-    ids=["before", "while it commits", "after"],
-)
-def test_a_killed_replacement_of_its_own_input_is_resumed(
-    folder, joined, tmp_path, module, function, calls
-):
-    grown = shutil.copytree(folder / "a", tmp_path / "grown")
-    inputs = ["--input", str(grown), "--input", str(folder / "b"), "--output", str(grown)]
-    flags = [*inputs, "--overwrite", "--num_shards", "5", "--direct_num_workers", "2", *FLAGS]
-    killed = ForkedBuild(*flags, before=kill_at, given=(module, function, calls))
-    assert killed.wait(TIMEOUT_S) == -signal.SIGKILL, killed.communicate()[0]
-    assert (grown / ".staging" / "replaced" / "manifest.json").exists()
-    assert build(*flags) == 0
-    assert shard_bytes(grown) == shard_bytes(joined)
-    assert manifest(grown)["inputs"][0]["num_records"] == 80
-    assert not (grown / ".staging").exists()
-
-
-def test_a_data_set_that_changed_since_a_killed_build_is_read_as_it_is_now(folder, tmp_path):
-    grown = shutil.copytree(folder / "a", tmp_path / "grown")
-    flags = ["--input", str(grown), "--output", str(grown), "--overwrite", *FLAGS]
-    kill = ("beam_pipeline.commit.transforms", "begin_commit", 1)
-    assert ForkedBuild(*flags, before=kill_at, given=kill).wait(TIMEOUT_S) == -signal.SIGKILL
-    shutil.copytree(folder / "b", grown, dirs_exist_ok=True)  # by hand, over the other one
-    assert build(*flags) == 0
-    assert records_of(grown).keys() == records_of(folder / "b").keys()
+def test_a_data_set_is_not_replaced_by_its_own_copy(folder, tmp_path, capsys):
+    same = tmp_path / "same"
+    same.symlink_to(folder / "a")
+    before = shard_bytes(folder / "a")
+    for output in (folder / "a", same):
+        assert build("--input", folder / "a", "--output", output, "--overwrite", *FLAGS) == 2
+        assert "which is only read; expected a folder outside of it" in capsys.readouterr().err
+    assert shard_bytes(folder / "a") == before
 
 
 def test_damaged_records_are_rejected_with_their_reason(folder, tmp_path):
@@ -205,12 +180,12 @@ def test_a_part_of_joined_data_sets_with_other_classes(folder, joined, tmp_path)
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gs", "s3"])
-def test_a_data_set_in_a_store_is_grown_there_whatever_is_killed(folder, joined, kind):
+def test_a_data_set_in_a_store_is_copied_there_whatever_is_killed(folder, joined, kind):
     with store_server(kind) as running, running.environment():
-        grown = f"{running.bucket()}/set"
-        storage.copy_folder(str(folder / "a"), grown)
-        inputs = ["--input", grown, "--input", str(folder / "b"), "--output", grown]
-        flags = [*inputs, "--overwrite", "--num_shards", "5", "--direct_num_workers", "2", *FLAGS]
+        small, grown = f"{running.bucket()}/small", f"{running.bucket()}/grown"
+        storage.copy_folder(str(folder / "a"), small)
+        inputs = ["--input", small, "--input", str(folder / "b"), "--output", grown]
+        flags = [*inputs, "--num_shards", "5", "--direct_num_workers", "2", *FLAGS]
         kill = ("beam_pipeline.commit.transforms", "finalize_shard", 3)
         killed = ForkedBuild(*flags, before=kill_at, given=kill)
         assert killed.wait(TIMEOUT_S) == -signal.SIGKILL, killed.communicate()[0]
@@ -218,5 +193,3 @@ def test_a_data_set_in_a_store_is_grown_there_whatever_is_killed(folder, joined,
         assert build(*flags) == 0
         for name, data in shard_bytes(joined).items():
             assert storage.read(f"{grown}/{name}") == data
-        names = {file.path[len(grown) + 1 :] for file in storage.files_below(grown)}
-        assert not [name for name in names if name.startswith(".staging/replaced")]

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 
 from beam_pipeline.commit.staging import (
     check_output,
-    kept_by_killed_build,
     prepare_staging,
     read_output_state,
     remove_empty,
@@ -89,7 +88,6 @@ def test_a_data_set_that_was_set_aside_stays_until_there_is_another(tmp_path):
     before = everything(output)
     set_aside(output, staging)
     assert fingerprint_if_whole(output) is None
-    assert kept_by_killed_build(output) == f"{staging}/replaced"
     for _ in range(2):
         set_aside(output, staging)
         remove_empty(output, staging, fresh=False)

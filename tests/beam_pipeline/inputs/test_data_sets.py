@@ -158,9 +158,3 @@ def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belo
         BuildOptions(named, "/out", (dataclasses.replace(named, input=str(made.directory)),))
     )
     assert [source.image_column for source in found.sources] == ["image", None]
-
-
-def test_the_data_set_of_the_output_is_read_where_it_is_kept(made, tmp_path):
-    options = BuildOptions(InputOptions(str(tmp_path / "out")), str(tmp_path / "out"))
-    found = open_inputs(options, str(made.directory))
-    assert found.source.layout == "data_set" and found.source.location == str(made.directory)
