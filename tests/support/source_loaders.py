@@ -20,7 +20,7 @@ import imageshards as ims
 
 def by_torch(source: Any, method: str) -> Iterable[dict[str, Any]]:
     """Batches of 4 in a random order, by two processes."""
-    from torch.utils.data import DataLoader  # type: ignore[import-not-found]
+    from torch.utils.data import DataLoader
 
     loader = DataLoader(
         source, 4, shuffle=True, num_workers=2, collate_fn=list, multiprocessing_context=method
@@ -30,7 +30,7 @@ def by_torch(source: Any, method: str) -> Iterable[dict[str, Any]]:
 
 def by_grain(source: Any) -> Iterable[dict[str, Any]]:
     """In a random order, by two processes."""
-    import grain.python as grain  # type: ignore[import-untyped]
+    import grain.python as grain
 
     sampler = grain.IndexSampler(
         len(source), shard_options=grain.NoSharding(), shuffle=True, num_epochs=1, seed=1
