@@ -1,14 +1,12 @@
-"""Files of this machine, by the interface of all backends; scratch files of running processes."""
+"""Files of this machine, by the interface of all backends."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import glob
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
@@ -116,37 +114,6 @@ def _entry(entry: os.DirEntry[str]) -> Stat | None:
         return _stat(entry.path, entry.stat())
     except OSError:
         return None
-
-
-def hold_scratch(make: Callable[[], str]) -> tuple[str, int]:
-    """Makes a file or folder, and keeps `remove_abandoned` of other processes from removing it:
-    its path, and a descriptor that holds it until that is closed.
-    """
-    while True:
-        path = make()
-        try:
-            lock = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue  # another process has begun to clean up, and found it before it was locked
-        # On a file system without locks nothing is ever removed.
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if is_at(path, lock):
-            return path, lock
-        os.close(lock)
-
-
-def remove_abandoned(pattern: str) -> None:
-    """Removes what a process that is gone has held by `hold_scratch`: paths that a glob matches."""
-    for path in glob.glob(pattern):
-        with contextlib.suppress(OSError):  # held, not ours, or gone
-            lock = os.open(path, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if is_at(path, lock) and os.fstat(lock).st_uid == os.geteuid():
-                    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
-            finally:
-                os.close(lock)
 
 
 def is_at(path: str, descriptor: int) -> bool:
