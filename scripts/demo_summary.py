@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 LEAST_VAL_ACCURACY = 0.95
-SHARDS = ("train-*.tfrecord", "manifest.json", "report/index.html", "report/*.png")
+SHARDS = ("train-*.tfrecord", "manifest.json", "report/index.html")
 MODEL = ("model.keras", "report/index.html", "metrics.jsonl")
 
 

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from imageshards.verification import command as verify
+from scripts import demo_summary
 from tests.support.builds import (
     build,
     class_folders,
@@ -71,6 +72,7 @@ def test_shards_are_shuffled_and_even_in_records_and_in_every_class(built):
 
 
 def test_the_folder_is_a_data_set_that_passes_verify_and_nothing_else(built):
+    assert all(any(built.glob(name)) for name in demo_summary.SHARDS)  # `make demo` looks for them
     assert manifest(built)["skipped"] == {
         "hidden": 1, "not_an_image_name": 1, "outside_class_folders": 1,
     }  # fmt: skip

@@ -73,7 +73,7 @@ def test_files_are_written_below_the_output(
 
 MADE = [
     *("shards/manifest.json", "shards/train-00000-of-00001.tfrecord", "shards/report/index.html"),
-    *("shards/report/train.png", "model/model.keras", "model/report/index.html"),
+    *("model/model.keras", "model/report/index.html"),
 ]
 
 
