@@ -409,7 +409,7 @@ def test_how_shards_are_read_is_passed_on(
     train = data.train(batch_size=4, cache="pixels", threads=3)
     assert train.read_options.threads == 3
     taken(train.dataset(), 3)
-    assert len([*tmp_path.glob("imageshards/shards/*/pixels-train-*/pixels")]) == 1
+    assert len([*tmp_path.glob("imageshards/pixels/*/pixels-train-*/pixels")]) == 1
     elsewhere = data.evaluation(batch_size=4, cache="pixels", cache_folder=tmp_path / "c")
     assert elsewhere.read_options.cache_folder == str(tmp_path / "c")
 

@@ -57,12 +57,6 @@ def test_two_replicas_train_what_one_does(fitted: dict[int, dict[str, Any]]) -> 
     assert two["history"]["loss"] == pytest.approx(one["history"]["loss"], rel=1e-4)
 
 
-@pytest.fixture
-def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is counted is kept here, not in the user's own folder."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def labels_of(data: Any, **asked: Any) -> list[int]:
     """The labels of one pass, sorted."""
     val = data.evaluation(batch_size=4, image_size=16, **asked)
@@ -74,7 +68,6 @@ def labels_of(data: Any, **asked: Any) -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.usefixtures("cache")
 def test_records_that_others_wrote_are_opened_by_their_features(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "flowers"
     names = {"image": "photo", "class": "kind"}
@@ -93,7 +86,6 @@ def test_records_that_others_wrote_are_opened_by_their_features(tmp_path: pathli
     assert chosen.num_records == 2
 
 
-@pytest.mark.usefixtures("cache")
 def test_a_folder_of_tfds_is_opened(tmp_path: pathlib.Path) -> None:
     tfds = pytest.importorskip("tensorflow_datasets")
 

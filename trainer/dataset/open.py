@@ -29,13 +29,12 @@ from trainer.dataset.spec import (
 from trainer.dataset.subset import select as select_records
 
 CACHE_FOLDER = "cache"
-SHARDS_FOLDER = "shards"
 
 
-def cache_home() -> str:
-    """The user's own folder for what can be had again: `$XDG_CACHE_HOME/imageshards`."""
+def pixels_home() -> str:
+    """The user's own folder for decoded pictures, which no run's folder is to hold."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(home, "imageshards")
+    return os.path.join(home, "imageshards", "pixels")
 
 
 def open_dataset(config: ReadConfig) -> DataSet:
@@ -80,7 +79,7 @@ def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
     if output and storage.is_local(output):
         folder = folder or os.path.join(output, CACHE_FOLDER)
     elif config.cache != "none":
-        folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
+        folder = folder or pixels_home()
     threads = config.threads or available_cores()
     return ReadOptions(threads, config.cache, folder)
 

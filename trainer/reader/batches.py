@@ -324,7 +324,7 @@ def open_data(
     Args:
         config: What is read.
         dataset: What `open_dataset(config)` returned, where it was called already.
-        output: Folder of a run, where copies of shards may lie.
+        output: Folder of a run, where decoded pictures may lie.
 
     Raises:
         UserError: The data set is incomplete, or does not hold what is asked for.

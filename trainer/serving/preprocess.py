@@ -8,8 +8,7 @@ training and serving comes from libjpeg and rounding alone, except that:
   24 are not decoded; other JPEGs, PNGs and BMPs, WebP and GIF are, of several pictures the first.
 * ICC profiles are not read: colours of other spaces than sRGB stay unconverted.
 * EXIF is read in JPEGs only, transparency in PNG and WebP only.
-* 4:2:2 chroma subsampling becomes 4:2:0, and the Hamming filter bicubic, the nearest that
-  TensorFlow has.
+* 4:2:2 chroma subsampling becomes 4:2:0.
 
 (`predict` does without this: it has the builder's own functions.)
 """

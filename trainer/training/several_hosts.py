@@ -20,7 +20,7 @@ import imageshards
 import trainer
 from trainer.cluster.hosts import Hosts
 from trainer.config import RunConfig
-from trainer.dataset.open import SHARDS_FOLDER, cache_home
+from trainer.dataset.open import pixels_home
 
 if TYPE_CHECKING:
     import keras
@@ -70,8 +70,8 @@ def only_chief_writes(config: RunConfig, hosts: Hosts) -> Iterator[RunConfig]:
         return
     read = config.read
     if read.cache != "none" and read.cache_folder is None:
-        # Not thrown away with the folder: a restart finds the copies again.
-        read = dataclasses.replace(read, cache_folder=os.path.join(cache_home(), SHARDS_FOLDER))
+        # Not thrown away with the folder: a restart finds the pictures again.
+        read = dataclasses.replace(read, cache_folder=pixels_home())
     with (
         tempfile.TemporaryDirectory(prefix="imageshards-host-") as folder,
         open(os.devnull, "w") as nowhere,

@@ -16,11 +16,6 @@ LABEL, IMAGE = "image/class/label", "image/encoded"
 OPTIONS = ReadOptions(threads=1)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def folder(tmp_path):
     """Shards of 7, 7 and 6 records."""
