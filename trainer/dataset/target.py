@@ -14,6 +14,9 @@ from trainer.dataset.filters import unknown_feature
 from trainer.dataset.index import columns_of
 from trainer.dataset.spec import DataSet, FeatureSpec, ModelCard, Split, describe
 
+# How a list of each type is declared to a build that is to be a target.
+_DECLARED = {"float32": "float[3]", "int64": "int[]", "string": "string[]"}
+
 
 def target_kind(spec: FeatureSpec) -> str | None:
     """What a column of this form is as a target, one of `TARGETS`; None where it can be none.
@@ -81,11 +84,14 @@ def _checked_kind(dataset: DataSet, column: str) -> str:
     kind = target_kind(spec) if column != dataset.image_feature else None
     if kind is None:
         form = "variable length" if spec.shape is None else f"shape {list(spec.shape)}"
-        what = "the picture" if column == dataset.image_feature else f"{spec.dtype} of {form}"
+        what = f"{spec.dtype} of {form}"
+        again = f", or it built with --columns {column}:{_DECLARED[spec.dtype]}"
+        if column == dataset.image_feature:
+            what, again = "the picture", ""
         raise UserError(
             f"{received}, which is {what}; expected a float or a list of floats of fixed length "
             "(values), a whole number or a text (a class), or a list of these of variable length "
-            f"(labels): one of {_possible(dataset)}."
+            f"(labels): one of {_possible(dataset)}{again}."
         )
     return kind
 

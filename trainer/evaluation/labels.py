@@ -61,7 +61,7 @@ class LabelsEvaluation(Evaluation):
     def described(self, i: int) -> tuple[str, str]:
         """Labels with their probabilities, the most probable ones first, six at most."""
         logits = self.logits[i].astype(np.float64)
-        shares, order = 1 / (1 + np.exp(-logits)), np.argsort(-logits, kind="stable")
+        shares, order = np.exp(-np.logaddexp(0, -logits)), np.argsort(-logits, kind="stable")
         own, said = (
             [f"{isolated(self.names[k])} ({percent(float(shares[k]))})" for k in order if of[k]]
             for of in (self.label[i], logits >= 0)

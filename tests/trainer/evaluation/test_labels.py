@@ -94,8 +94,11 @@ def test_the_most_wrong_examples_have_a_mistake_and_name_few_labels() -> None:
     names = [f"label {k}" for k in range(9)]
     label, logits = np.zeros((3, 9)), np.full((3, 9), -2.0)
     label[1, 0], logits[2] = 1, np.arange(9)
+    logits[1, 0] = -1e4
     evaluation = evaluation_of(LabelsEvaluation, label, logits, *names)
-    assert evaluation.most_wrong().tolist() == [2, 1]
+    assert evaluation.most_wrong().tolist() == [1, 2]
+    with np.errstate(all="raise", under="ignore"):
+        assert "(0\u00a0%)" in evaluation.described(1)[0]
     said = evaluation.described(2)[1]
     assert said.startswith("\u2068label 8\u2069 (99.9\u00a0%), ") and said.endswith(", …")
     assert said.count("label") == 6
