@@ -242,7 +242,7 @@ def test_of_values_there_are_errors_and_a_plot_of_each(folder: pathlib.Path) -> 
     assert "Confusion" not in page.words and "Classes" not in page.words
     assert len(page.all("svg")) == 2 and len(page.all("img")) == 4
     assert [attrs["alt"] for attrs in page.all("img")][:2] == ["6, 7", "2, 3"]
-    assert "said to be 11, 7" in page.words
+    assert "said to be 11, 7" in page.words and "4 of 4 predictions, those" in page.text
     names = [f"v[{i}]" for i in range(sections.MAX_PLOTS + 2)]
     many = evaluations.evaluation_of(ValuesEvaluation, np.zeros((3, 8)), np.ones((3, 8)), *names)
     page = rendered([], many)
