@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 from beam_pipeline import options as opt
 from beam_pipeline.option_texts import parse_size
 from imageshards import __version__
-from imageshards.commands.command_line import Parser, did_you_mean, nearest_flags, parse_path
+from imageshards.commands.command_line import Parser, did_you_mean, nearest_flags
 from imageshards.commands.options import add_options
 from imageshards.errors import UserError
 
@@ -70,15 +69,17 @@ def options_of(keywords: Mapping[str, Any]) -> opt.BuildOptions:
 
 def _value(name: str, value: Any, parse: Any) -> Any:
     """The value of a keyword: texts and what is like them pass through the flag's own parser."""
-    is_pairs, is_list = isinstance(value, Mapping), isinstance(value, Iterable)
-    if name in ("input", "output"):
-        is_path = isinstance(value, str | os.PathLike) or not is_list or name == "output"
-        paths = [value] if is_path else [*value] or [""]
-        if not all(isinstance(path, str | os.PathLike) for path in paths):
-            raise UserError(f"--{name} received {value!r}; expected a path.")
-        found = [parse(path) for path in paths]
-        return found if name == "input" else found[0]
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    is_pairs, is_list = isinstance(value, Mapping), isinstance(value, Iterable)
+    if name == "input":
+        return [*map(parse, [value] if isinstance(value, str) or not is_list else value or [""])]
+    if name == "output":
+        return parse(value)
+    if parse in (int, float) and isinstance(value, str):
+        try:
+            return parse(value)
+        except ValueError:
+            return value  # which the check of the option refuses
     if parse in (None, int, float):
         return value
     if isinstance(value, str):
@@ -131,13 +132,6 @@ def make_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"imageshards {__version__}")
-    add = parser.add_argument_group("input").add_argument
-    add("--input", required=True, action="append", metavar="PATH",
-        type=functools.partial(parse_path, "--input"),
-        help="class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a "
-        "glob with --label_regex; an image table (.csv, with commas, semicolons or tabs; .jsonl; "
-        ".parquet), or a glob of such files; or a finished data set, whose records are copied; "
-        "give it again for more inputs")  # fmt: skip
     add_options(parser, opt.InputOptions, title="input")
     add = parser.add_argument_group("images").add_argument
     add("--image_size", type=parse_size, default=argparse.SUPPRESS, metavar="PX",

@@ -17,7 +17,8 @@ from beam_pipeline.option_texts import (
     parse_pairs,
     parse_timeouts,
 )
-from imageshards.commands.command_line import names_or_file, parse_path
+from imageshards import storage
+from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
 from imageshards.images.options import EXTENSIONS
@@ -65,7 +66,12 @@ class InputOptions:
     """
 
     # fmt: off
-    input: str
+    input: Annotated[str, Option(
+        "class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a glob "
+        "with --label_regex; an image table (.csv, with commas, semicolons or tabs; .jsonl; "
+        ".parquet), or a glob of such files; or a finished data set, whose records are copied; "
+        "give it again for more inputs",
+        place=storage.absolute_place, metavar="PATH", action="append")]
     layout: Annotated[str, Option(
         "how --input is laid out (default: auto, from names)", choices=LAYOUTS)] = "auto"
     label: Annotated[str, Option(
@@ -277,7 +283,7 @@ class BuildOptions:
     source: InputOptions
     output: Annotated[str, Option(
         "folder of the data set, new or empty; an unfinished build there is resumed",
-        parse=functools.partial(parse_path, "--output"), metavar="DIR")]
+        place=storage.absolute_place, metavar="DIR")]
     more_sources: tuple[InputOptions, ...] = ()
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
@@ -285,7 +291,7 @@ class BuildOptions:
     exclude: Annotated[str | None, Option(
         "leave out images with these keys: a text file with a key on each line, or a data set "
         "(default: none)", group="input",
-        parse=functools.partial(parse_path, "--exclude"), metavar="FILE")] = None
+        place=storage.absolute_place, metavar="FILE")] = None
     class_map: Annotated[Mapping[str, str], Option(
         "rename classes, or join them into one: pairs, or a .json file of them "
         "(default: none)", group="input", parse=parse_class_map,
@@ -293,12 +299,11 @@ class BuildOptions:
     transform_module: Annotated[str | None, Option(
         "Python module with preprocessing_fn(inputs), as in TFX; its outputs replace the "
         "extra columns (default: none)", group="splits and shards",
-        metavar="FILE|MODULE")] = None
+        place=storage.place, metavar="FILE|MODULE")] = None
     transform_temp_dir: Annotated[str | None, Option(
         "folder that TensorFlow on every worker sees, needed for extra columns with --output "
         "s3:// on a cluster (default: below --output, or of the machine that does the work)",
-        parse=functools.partial(parse_path, "--transform_temp_dir"), metavar="DIR",
-        group="splits and shards")] = None
+        place=storage.absolute_place, metavar="DIR", group="splits and shards")] = None
     max_reject_fraction: Annotated[float, Option(
         "more rejected images than this fail the job, after all was tried",
         least=0, most=1, metavar="0..1")] = 0.01

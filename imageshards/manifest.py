@@ -286,7 +286,7 @@ def load_manifest(
         UserError: There is none, it cannot be read, or another version wrote it; or its store
             cannot be used.
     """
-    directory = os.fspath(directory)
+    directory = storage.place(argument, directory)
     received = f"{argument} received {directory!r}"
     try:
         data = storage.read(storage.join(directory, MANIFEST_NAME))

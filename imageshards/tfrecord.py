@@ -88,7 +88,7 @@ class RecordError(Exception):
         return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.reason}."
 
 
-def read_records(path: str) -> Iterator[Record]:
+def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
     """Yields the records of a file, in order.
 
     Args:
@@ -98,7 +98,7 @@ def read_records(path: str) -> Iterator[Record]:
         RecordError: At the first wrong checksum, absurd length or truncated tail.
         OSError: The file cannot be opened or read.
     """
-    for record in scan_file(path):
+    for record in scan_file(storage.place("path", path)):
         if isinstance(record, RecordError):
             raise record
         yield record
@@ -191,7 +191,7 @@ def split_records(data: bytes) -> list[bytes] | None:
     return payloads
 
 
-def write_records(path: str, payloads: Iterable[bytes]) -> int:
+def write_records(path: str | os.PathLike[str], payloads: Iterable[bytes]) -> int:
     """Writes a local file of records, which appears whole or not at all.
 
     Args:
@@ -201,7 +201,7 @@ def write_records(path: str, payloads: Iterable[bytes]) -> int:
     Returns:
         The size of the file in bytes.
     """
-    with storage.open_write(path) as stored:
+    with storage.open_write(storage.place("path", path)) as stored:
         stored.writelines(map(frame_record, payloads))
         return stored.tell()
 

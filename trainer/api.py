@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 from imageshards import manifest
 from imageshards.errors import UserError, names_arguments
 from imageshards.index import read_index
+from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
-from trainer.config import ReadConfig, join_paths, parse_image_size, path_text
+from trainer.config import ReadConfig, join_paths, parse_image_size
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import open_dataset, read_options, select, wanted_inputs
 from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec
@@ -62,7 +63,7 @@ def open(
             differ in their form.
     """
     config = ReadConfig(
-        data=join_paths([path_text("path", one) for one in (path, *more)]),
+        data=join_paths([place("path", one) for one in (path, *more)]),
         skip_broken=_whole_number("skip_broken", skip_broken),
     )
     return Data(config, open_dataset(config))
@@ -111,7 +112,7 @@ class Data:
         Raises:
             UserError: The data set has no index, or a damaged one, or no such split or column.
         """
-        return read_index(self.config.data, self._manifest, split, columns, "path")
+        return read_index(self.dataset.data, self._manifest, split, columns, "path")
 
     @names_arguments(data="path")
     def source(
@@ -148,7 +149,7 @@ class Data:
                 f"path received {self.config.data!r}, several data sets; expected one: each has an "
                 "index of its own, ims.open(PATH).index()."
             )
-        return manifest.load_manifest(self.config.data, "path", adopted=True)
+        return manifest.load_manifest(self.dataset.data, "path", adopted=True)
 
     @names_arguments(data="path", train_split="split")
     def train(
@@ -312,8 +313,6 @@ class Data:
         for name in ("classes", "where", "inputs"):
             if asked[name] is not None:
                 asked[name] = _names(name, asked[name])
-        if asked["cache_folder"] is not None:
-            asked["cache_folder"] = path_text("cache_folder", asked["cache_folder"])
         asked["image_size"] = _image_size(asked["image_size"])
         return dataclasses.replace(self.config, **asked)
 

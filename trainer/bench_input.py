@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, add_options, check_options
+from imageshards.storage import place
 from imageshards.storage.concurrency import available_cores
 from imageshards.text import counted, wrapped
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
@@ -54,7 +55,7 @@ class BenchConfig:
         "what a stand-in of an accelerator takes for each batch, in ms", least=0, metavar="MS",
     )] = 0.0
     trace_folder: Annotated[str | None, Option(
-        "writes a trace of TensorFlow's profiler there", metavar="DIR")] = None
+        "writes a trace of TensorFlow's profiler there", place=place, metavar="DIR")] = None
     json: Annotated[bool, Option("prints one JSON object instead")] = False
     # fmt: on
 

@@ -14,7 +14,7 @@ from typing import Annotated
 from imageshards.commands.command_line import names_or_file, split_names
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
-from imageshards.storage import is_local
+from imageshards.storage import is_local, place
 from imageshards.text import counted
 
 MAX_SEED = 2**31 - 1
@@ -46,17 +46,6 @@ KERAS_HUB = "keras_hub:"  # before a preset's name, as --model
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
-def path_text(name: str, path: object) -> str:
-    """A path that a caller gave as `name`, as text.
-
-    Raises:
-        UserError: It is none.
-    """
-    if not isinstance(path, str | os.PathLike):
-        raise UserError(f"{name} received {path!r}; expected a path, as a text or a pathlib.Path.")
-    return os.fspath(path)
-
-
 def default_output(paths: Sequence[str]) -> str:
     """The folder a run writes to when `--output` is not given: `DATA-model`, else `trained`."""
     if len(paths) > 1 or not is_local(paths[0]) or any(c in paths[0] for c in "*?["):
@@ -75,6 +64,12 @@ def split_paths(text: str) -> tuple[str, ...]:
         return (text,)
     parts = (part.strip().replace("\\,", ",") for part in re.split(r"(?<!\\),", text))
     return tuple(part for part in parts if part) or (text,)
+
+
+def _parse_data(text: str) -> str:
+    """`~/a,~/b` → the places of both, joined again."""
+    whole = place("--data", text)  # which may be one folder whose name has a comma
+    return join_paths([place("--data", path) for path in split_paths(whole)])
 
 
 def parse_image_size(text: str) -> tuple[int, int]:
@@ -118,7 +113,7 @@ class ReadConfig:
         "data set: a folder with manifest.json as imageshards build writes it, or imageshards "
         "adopt for TFRecords that others wrote; local, gs:// or s3://. Several of one form, "
         "between commas or by --data again, for --mix (a comma in a path: \\,)",
-        metavar="DIR[,DIR…]", action="append")]
+        parse=_parse_data, metavar="DIR[,DIR…]", action="append")]
     mix: Annotated[Mapping[str, float], Option(
         "the share of each data set in what is trained on, by its path or last folder, for "
         "example a=0.7,b=0.3",
@@ -165,7 +160,7 @@ class ReadConfig:
         choices=CACHES)] = "none"
     cache_folder: Annotated[str | None, Option(
         "for what --cache keeps (default: OUTPUT/cache, else ~/.cache/imageshards/shards)",
-        metavar="DIR")] = None
+        place=place, metavar="DIR")] = None
     skip_broken: Annotated[int, Option(
         "how many broken records may be left out; they are listed at the end. Without it the "
         "first one stops the run", least=0)] = 0
@@ -252,7 +247,7 @@ class ReadConfig:
         return shares
 
     def _find_path(self, name: str) -> str:
-        bare = name.rstrip("/")
+        bare = name and place("⟦--mix⟧", name).rstrip("/")
         found = [path for path in self.paths if path.rstrip("/") == bare]
         found = found or [p for p in self.paths if os.path.basename(p.rstrip("/")) == bare]
         if len(found) != 1 or len(self.paths) < 2:
@@ -320,7 +315,7 @@ class RunConfig:
     output: Annotated[str, _output(
         "folder for checkpoints/, model.keras, weights.sha256, metrics.jsonl and report/, local, "
         "gs:// or s3://; the same command resumes an unfinished run there (default: DATA-model; "
-        "trained for remote data, or several data sets)", metavar="DIR")] = ""
+        "trained for remote data, or several data sets)", place=place, metavar="DIR")] = ""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     model: Annotated[str, Option(
         "cnn (four convolutions), any architecture of keras.applications, for example MobileNetV2, "
@@ -340,7 +335,7 @@ class RunConfig:
     weights: Annotated[str | None, Option(
         "imagenet, which Keras downloads for an architecture of keras.applications, or .keras or "
         ".weights.h5 to start from, local, gs:// or s3:// (default: random weights)",
-        metavar="imagenet|FILE")] = None
+        place=place, metavar="imagenet|FILE")] = None
     freeze: Annotated[str | int | None, Option(
         "layers that keep the weights they start with: all below the head, or so many from the "
         "first one on (default: none)", parse=_parse_freeze, metavar="N|all|none")] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 import time
@@ -85,7 +86,10 @@ def make_parser() -> Parser:
     add_options(parser, ReadConfig, names)
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument(
-        "--report", metavar="DIR", help="also writes an HTML report there, local, gs:// or s3://"
+        "--report",
+        type=functools.partial(storage.place, "--report"),
+        metavar="DIR",
+        help="also writes an HTML report there, local, gs:// or s3://",
     )
     return parser
 

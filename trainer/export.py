@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import tempfile
@@ -36,6 +37,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--output",
         required=True,
+        type=functools.partial(storage.place, "--output"),
         metavar="PATH",
         help="new folder, local, gs:// or s3://",
     )

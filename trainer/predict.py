@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "files",
         nargs="+",
+        type=functools.partial(storage.place, "FILE"),
         metavar="FILE",
         help=f"image files, or folders, of which all {', '.join(EXTENSIONS)} are taken; local, "
         "gs:// or s3://",

@@ -108,13 +108,17 @@ class AnalyseColumns(beam.PTransform):
         _check_names(columns)
         if columns or transform_module is not None or copied_from:
             check_installed()
-        self._copied_from = copied_from
+        transform_dir = transform_dir and storage.place("transform_dir", transform_dir)
+        self._copied_from = copied_from and storage.place("copied_from", copied_from)
         self._columns = tuple(columns)
         plan = options.plan
         self._order = ClassOrder(plan.class_names, plan.pinned_classes)
         self._label = label
         self._raw_columns = (*LABEL_COLUMNS[label], *columns)
-        self._module = None if transform_module is None else TransformModule(transform_module)
+        self._module = None
+        if transform_module is not None:
+            self._module = TransformModule(storage.place("transform_module", transform_module))
+        temp_dir = temp_dir and storage.place("temp_dir", temp_dir)
         self._temp_dir = temp_dir or transform_dir.rstrip("/") + "-temp"
         self._transform_dir = transform_dir
 

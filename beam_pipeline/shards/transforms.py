@@ -116,6 +116,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
                 f"file_name_suffix received {file_name_suffix!r}, of compressed files; expected "
                 "another: JPEG does not shrink, and nobody can seek in such shards."
             )
+        file_path_prefix = storage.place("file_path_prefix", file_path_prefix)
         super().__init__(file_path_prefix, file_name_suffix=file_name_suffix)
         # Two runs may be given the same options.
         self.options = dataclasses.replace(options, run_id=uuid.uuid4().hex)
@@ -125,8 +126,8 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         output, _, first_name = file_path_prefix.rpartition("/")
         self.places = ShardPlaces(
             output=output,
-            staging=staging,
-            finished=finished,
+            staging=staging and storage.place("staging", staging),
+            finished=finished and storage.place("finished", finished),
             first_name=first_name,
             name_format=str(self._sink.shard_name_format),
             suffix=file_name_suffix,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 
 from imageshards import storage
 from imageshards.adopt.adopt import adopt
 from imageshards.adopt.features import AdoptOptions
 from imageshards.commands import command_line
-from imageshards.commands.command_line import Parser, parse_path
+from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.text import counted
@@ -36,11 +37,13 @@ def make_parser() -> Parser:
     parser.add_argument(
         "directory",
         metavar="DIR",
+        type=functools.partial(storage.absolute_place, "DIR"),
         help="a folder of TFRecords or of TFDS: local, gs:// or s3://",
     )
     parser.add_argument(
         "--output",
         metavar="FOLDER",
+        type=functools.partial(storage.absolute_place, "--output"),
         help="writes them there, pointing at the records (default: beside the records)",
     )
     add_options(parser, AdoptOptions)
@@ -52,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def body() -> int:
         args = vars(make_parser().parse_args(argv))
-        directory = parse_path("DIR", args.pop("directory"))
-        output = parse_path("--output", args.pop("output") or directory)
+        directory = args.pop("directory")
+        output = args.pop("output") or directory
         options = AdoptOptions(**args)
         storage.check_bucket(output, "--output" if output != directory else "DIR")
         told = adopt(directory, output, options)

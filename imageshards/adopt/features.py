@@ -8,9 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+from imageshards import storage
 from imageshards.adopt.scan import Roles
 from imageshards.adopt.tfds import TfdsFolder
-from imageshards.commands.command_line import names_or_file, parse_path
+from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
 from imageshards.example import Values, dtype_of
@@ -40,7 +41,7 @@ def _feature_map(text: str) -> dict[str, str]:
 
 def _split(text: str) -> tuple[str, str]:
     name, place = _pair("--split", "validation=FOLDER or 'train=FOLDER/a*'", text)
-    return name, parse_path("--split", place)
+    return name, storage.absolute_place("--split", place)
 
 
 @dataclasses.dataclass(frozen=True)

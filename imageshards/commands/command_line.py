@@ -6,16 +6,17 @@ import argparse
 import atexit
 import contextlib
 import difflib
+import functools
 import importlib.util
 import os
 import re
 import select
 import sys
 import tempfile
-import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
+from imageshards import storage
 from imageshards.errors import UserError, user_error_in
 
 EXIT_USER_ERROR = 2
@@ -39,10 +40,10 @@ def names_or_file(flag: str, text: str) -> tuple[str, ...]:
     Raises:
         UserError: The file is missing or no text, or there is no name.
     """
-    names = split_names(text)
-    if os.path.isfile(text) or text.endswith(".txt"):
+    names, path = split_names(text), storage.place(flag, text) if text.strip() else text
+    if os.path.isfile(path) or path.endswith(".txt"):
         try:
-            with open(text, encoding="utf-8-sig") as file:
+            with open(path, encoding="utf-8-sig") as file:
                 names = tuple(line.strip() for line in file if line.strip())
         except (OSError, UnicodeDecodeError) as e:
             raise UserError(
@@ -55,19 +56,6 @@ def names_or_file(flag: str, text: str) -> tuple[str, ...]:
             "each line."
         )
     return names
-
-
-def parse_path(flag: str, path: str | os.PathLike[str]) -> str:
-    """An absolute path, or the URI of a store, without a slash at the end."""
-    text = os.fspath(path)
-    if not text.strip():
-        raise UserError(f"{flag} received {text!r}; expected a path.")
-    if text.startswith("file:///"):  # Beam has no file system of that name
-        return urllib.parse.unquote(text.removeprefix("file://"))
-    scheme, separator, rest = text.partition("://")
-    if separator:
-        return scheme + separator + rest.rstrip("/")
-    return os.path.abspath(os.path.expanduser(text))
 
 
 class Parser(argparse.ArgumentParser):
@@ -116,7 +104,10 @@ def data_set_parser(command: str, description: str, epilog: str) -> Parser:
     """A parser of `imageshards COMMAND DIR …`."""
     parser = Parser(prog=f"imageshards {command}", description=description, epilog=epilog)
     parser.add_argument(
-        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+        "directory",
+        metavar="DIR",
+        type=functools.partial(storage.absolute_place, "DIR"),
+        help="what a build wrote: a folder, gs:// or s3://",
     )
     return parser
 

@@ -36,6 +36,8 @@ class Option:
         flag: Name of the flag where it is another one than the field's.
         action: `append` for a flag that may be given several times.
         group: Title above the flag in the help; empty for the one of the whole dataclass.
+        place: For a path or URI, the function that makes it of what a user gave: `storage.place`
+            or `storage.absolute_place`.
     """
 
     help: str
@@ -49,6 +51,7 @@ class Option:
     flag: str = ""
     action: str | None = None
     group: str = ""
+    place: Callable[[str, object], str] | None = None
 
 
 @functools.cache
@@ -66,14 +69,19 @@ def options_of(kind: type) -> Mapping[str, tuple[type, Option]]:
 
 
 def check_options(config: Any) -> None:
-    """Checks every option of a dataclass's object; called in its `__post_init__`.
+    """Checks every option of a dataclass's object, and resolves its places; called in its
+    `__post_init__`.
 
     Raises:
         UserError: A value is outside of its option's limits, or of another type.
     """
     kind: type = type(config)
-    for name in options_of(kind):
-        if (value := getattr(config, name)) is not None:
+    for name, (_, option) in options_of(kind).items():
+        value = getattr(config, name)
+        if option.place is not None and value not in (None, ""):
+            value = option.place(f"⟦--{option.flag or name}⟧", value)
+            object.__setattr__(config, name, value)
+        if value is not None:
             check_option(kind, name, value)
 
 
@@ -142,6 +150,8 @@ def add_options(
             how["action"] = "store_false" if default else "store_true"
         else:
             parse = option.parse or (value_type if value_type in _METAVARS else None)
+            if option.place is not None:
+                parse = functools.partial(option.place, f"--{option.flag or name}")
             metavar = option.metavar or (None if option.choices else _METAVARS.get(value_type))
             given = {"type": parse, "metavar": metavar, "choices": option.choices or None}
             given["action"] = option.action

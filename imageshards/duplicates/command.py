@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.commands import command_line
-from imageshards.commands.command_line import Parser, parse_path
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
+from imageshards.storage import absolute_place
 from imageshards.text import counted
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def make_parser() -> Parser:
     add("--distance", type=int, default=DEFAULT_DISTANCE, metavar="BITS",
         help="bits of 64 in which the difference hashes of near duplicates differ at most; 0 for "
         f"equal hashes only (default: {DEFAULT_DISTANCE})")  # fmt: skip
-    add("--output", metavar="FOLDER",
+    add("--output", metavar="FOLDER", type=functools.partial(absolute_place, "--output"),
         help=f"folder for the page and its files (default: DIR/{FOLDER_NAME})")  # fmt: skip
     add("--workers", type=int, metavar="N", help="processes that decode (default: all cores)")
     return parser
@@ -72,10 +74,9 @@ def find(directory: str, distance: int, output: str | None, workers: int | None 
         )
     if workers is not None and workers < 1:
         raise UserError(f"--workers received {workers}; expected at least 1.")
-    directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
-    folder = parse_path("--output", output or storage.join(directory, FOLDER_NAME))
+    folder = output or storage.join(directory, FOLDER_NAME)
     check_page_folder("--output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     exclude = storage.join(folder, EXCLUDE_NAME)
     try:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from imageshards.commands import command_line
-from imageshards.commands.command_line import Parser, parse_path
+from imageshards.commands.command_line import Parser
 
 
 def make_parser() -> Parser:
@@ -46,7 +46,7 @@ def report(directory: str | os.PathLike[str]) -> str:
     from imageshards.progress import ProgressLine
     from imageshards.reporting.page import write_report
 
-    directory = parse_path("DIR", directory)
+    directory = storage.absolute_place("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
     with ProgressLine(lambda: "drawing the report"):

@@ -55,3 +55,5 @@ from imageshards.storage.files import write as write
 from imageshards.storage.lock import OutputLock as OutputLock
 from imageshards.storage.lock import join_job as join_job
 from imageshards.storage.lock import output_lock as output_lock
+from imageshards.storage.place import absolute_place as absolute_place
+from imageshards.storage.place import place as place

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from imageshards.commands import command_line
-from imageshards.commands.command_line import Parser, parse_path
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.text import counted
 
@@ -106,7 +106,7 @@ def verify(
     from imageshards.verification.shard import check_shard
 
     started = time.monotonic()
-    directory = parse_path("DIR", directory)
+    directory = storage.absolute_place("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
     shards = [shard for _, shard in shards_of(manifest)]

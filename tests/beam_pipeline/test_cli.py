@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from typing import Any
 
@@ -21,7 +20,6 @@ from beam_pipeline.options import (
     PlanOptions,
     UrlOptions,
 )
-from imageshards.commands.command_line import parse_path
 from imageshards.commands.options import options_of
 from imageshards.errors import UserError
 from imageshards.images.options import parse_color
@@ -182,15 +180,6 @@ def test_a_wrong_value_is_one_sentence_with_the_flag(flag, value, told):
         cli.parse([*BASE, f"{flag}={value}", *" ".join(more).split()])
     text = str(error.value)
     assert text.removeprefix("Argument ").startswith(flag) and told in text and "\n" not in text
-
-
-def test_paths_become_absolute_but_uris_stay(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert parse_path("--input", "a/../b") == os.path.join(tmp_path, "b")
-    assert parse_path("--input", "~/b") == "/home/somebody/b"
-    assert parse_path("--input", "gs://bucket/a") == "gs://bucket/a"
-    assert parse_path("--input", "file:///data/a%20b") == "/data/a b"
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "=b", "a=b\na=c", ""])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import Any
 
 from imageshards.errors import UserError
+from imageshards.storage import place
 from trainer.dataset.spec import ModelCard
 from trainer.serving import model_file
 
@@ -15,6 +17,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model_path",
         required=True,
+        type=functools.partial(place, "--model_path"),
         metavar="PATH",
         help="output folder of imageshards train, of which best.keras is taken where there is "
         "one; or a .keras file of it",

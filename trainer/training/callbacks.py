@@ -154,7 +154,7 @@ class MetricsFile(Callback):
     def __init__(self, path: str | os.PathLike[str], names: Sequence[str] = ()) -> None:
         super().__init__()
         self.history: list[dict[str, Any]] = []
-        self._path = os.fspath(path)
+        self._path = storage.place("path", path)
         self._names = tuple(names)
         self._step = 0
 

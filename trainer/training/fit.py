@@ -13,9 +13,10 @@ import keras
 from keras.callbacks import Callback
 
 from imageshards.errors import UserError, names_arguments
+from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import check_pairs
-from trainer.config import ReadConfig, RunConfig, path_text, uneven_batch
+from trainer.config import ReadConfig, RunConfig, uneven_batch
 from trainer.dataset.spec import describe
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
@@ -118,7 +119,7 @@ def fit(
             "callbacks received BackupAndRestore; expected checkpoint_dir in its place, which "
             "resumes inside an epoch."
         )
-    folder = None if checkpoint_dir is None else path_text("checkpoint_dir", checkpoint_dir)
+    folder = None if checkpoint_dir is None else place("checkpoint_dir", checkpoint_dir)
     config = RunConfig(
         ReadConfig(train.subset.dataset.data, skip_broken=train.skip_broken),
         folder or "",

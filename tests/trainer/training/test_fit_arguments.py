@@ -314,3 +314,16 @@ def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
     another.compile("sgd", "mse")
     with pytest.raises(UserError, match="^--output holds a checkpoint with .* another --output"):
         watching(network=another).restore()
+
+
+@pytest.mark.parametrize("form", ["~/run", "file://{home}/run", pathlib.Path("~/run")])
+def test_checkpoints_go_to_every_form_of_a_place(
+    train: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, form: Any
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = form.format(home=tmp_path) if isinstance(form, str) else form
+    ims.fit(compiled(), train, epochs=1, steps_per_epoch=1, verbose=0, checkpoint_dir=given)
+    assert [*(tmp_path / "run" / "checkpoints").glob("step-*.npz")]
+    metrics = ims.MetricsFile("~/metrics.jsonl")
+    ims.fit(compiled(), train, epochs=1, steps_per_epoch=1, verbose=0, callbacks=[metrics])
+    assert (tmp_path / "metrics.jsonl").exists()

@@ -1,0 +1,69 @@
+"""What a user gives as a place becomes one path or URI."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from imageshards.errors import UserError
+from imageshards.storage import absolute_place, place
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("~", "/home/somebody"),
+        ("~/b", "/home/somebody/b"),
+        (pathlib.Path("~/b"), "/home/somebody/b"),
+        ("a/../b/", "a/../b/"),
+        ("a~/b", "a~/b"),
+        ("./~/b", "./~/b"),
+        ("file:///data/a%20b", "/data/a b"),
+        ("FILE:/data/b", "/data/b"),
+        ("file://localhost/data", "/data"),
+        ("file://elsewhere/data/", "file://elsewhere/data/"),
+        ("gs://bucket/~/a%20b/", "gs://bucket/~/a%20b/"),
+        ("https://host/a?b=~", "https://host/a?b=~"),
+        (pathlib.Path("s3://bucket/a"), "s3://bucket/a"),
+    ],
+)
+def test_home_folders_and_uris_of_files_become_paths(monkeypatch, given, found):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert place("--data", given) == found
+
+
+def test_only_what_is_to_be_absolute_becomes_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert absolute_place("--input", "a/../b/") == os.path.join(tmp_path, "b")
+    assert absolute_place("--input", "s3://bucket/a/../b/") == "s3://bucket/a/../b"
+
+
+def test_the_home_of_nobody_is_refused_but_a_folder_of_that_name_is_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="^--data received '~nobody-here/x', but .* no user"):
+        place("--data", "~nobody-here/x")
+    (tmp_path / "~nobody-here").mkdir()
+    assert place("--data", "~nobody-here/x") == "~nobody-here/x"
+
+
+@pytest.mark.parametrize("given", ["", " ", 5, None, b"bytes", ["a"]])
+def test_what_is_no_path_is_refused(given):
+    with pytest.raises(UserError, match="^--data received .*; expected a path"):
+        place("--data", given)
+
+
+@pytest.mark.process
+def test_a_relative_path_below_a_removed_folder_is_one_sentence(tmp_path):
+    program = "import os, sys\nfrom imageshards import storage\nos.rmdir(os.getcwd())\n"
+    program += "assert storage.absolute_place('--input', '/a/b') == '/a/b'\n"
+    program += "storage.absolute_place('--input', 'photos')\n"
+    (tmp_path / "gone").mkdir()
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True)
+    assert "UserError: --input received 'photos', but the working directory was removed" in (
+        done.stderr
+    )
