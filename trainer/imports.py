@@ -1,25 +1,52 @@
-"""Importing TensorFlow without the lines it writes while it starts."""
+"""Importing TensorFlow and Keras as the commands need them."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from imageshards.commands.command_line import quiet_stderr
+from imageshards.errors import UserError
+
+# They have the last word over keras.json. NNX is for JAX, and needs a package of its own.
+_SETTINGS = {"KERAS_BACKEND": "tensorflow", "KERAS_NNX_ENABLED": "false"}
+
+# Keras's name for the order of the axes that every picture here has.
+CHANNELS_LAST = "channels_last"
+CHANNELS_REMEDY = (
+    "but pictures are [height, width, channels]: call keras.config.set_image_data_format("
+    "'channels_last') before the model is made, or set it in keras.json"
+)
 
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """Keeps TensorFlow's start-up log off the terminal, unless it was asked for."""
+    """Imports Keras, and keeps TensorFlow's start-up log off the terminal, unless it was asked for.
+
+    Keras's settings are the same on every machine: what the shell and keras.json say of them would
+    change a model without a word.
+    """
     # Else a command takes all memory of every GPU, even where a server or a training uses it.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     # Set by whoever ran tensorflow-transform in this shell; the trainer is Keras 3.
     os.environ.pop("TF_USE_LEGACY_KERAS", None)
+    os.environ.update(_SETTINGS)
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if level != "3" or "tensorflow" in sys.modules:
+    with nullcontext() if level != "3" or "tensorflow" in sys.modules else quiet_stderr():
+        _import_keras()
         yield
-    else:
-        with quiet_stderr():
-            yield
+
+
+def _import_keras() -> None:
+    try:
+        import keras
+    except ValueError as e:
+        raise UserError(
+            f"Keras's settings cannot be used ({e}); correct or remove keras.json, which is in "
+            "~/.keras or in the folder that KERAS_HOME names."
+        ) from e
+    keras.config.set_floatx("float32")
+    keras.config.set_epsilon(1e-7)
+    keras.config.set_image_data_format(CHANNELS_LAST)

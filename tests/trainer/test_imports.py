@@ -1,10 +1,12 @@
-"""What TensorFlow writes while it is imported stays off the terminal, unless the import fails.
+"""What TensorFlow writes while it is imported stays off the terminal, unless the import fails, and
+Keras is what the commands need, whatever the shell and keras.json say.
 
-A module that takes TensorFlow's place is noisy for certain, and imported at once.
+Modules that take the places of TensorFlow and Keras are noisy for certain, and imported at once.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import subprocess
@@ -26,6 +28,7 @@ CODE = (
 def imported(folder: pathlib.Path, source: str, **environment: str) -> str:
     """What appears on stderr where `source` is the module `tensorflow`."""
     (folder / "tensorflow.py").write_text(source)
+    (folder / "keras.py").write_text("import unittest.mock; config = unittest.mock.Mock()")
     search = os.pathsep.join([str(folder), str(ROOT)])
     command = [sys.executable, "-c", CODE]
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": search, **environment}
@@ -45,3 +48,33 @@ def test_the_terminal_is_quiet_and_gpus_are_not_taken_whole_unless_that_was_aske
     said = imported(tmp_path, failing)
     assert said.startswith("noise Traceback") and "ImportError: growth true" in said
     assert "ImportError: growth false" in imported(tmp_path, failing, **{growth: "false"})
+
+
+SETTINGS = """
+from trainer.imports import quiet_import
+with quiet_import():
+    import keras
+c = keras.config
+print(c.backend(), c.floatx(), c.epsilon(), c.image_data_format(), c.is_nnx_enabled(), end=" ")
+print(keras.layers.Conv2D(1, 1).data_format, keras.layers.Dense(1).compute_dtype)
+"""
+THEIRS = {
+    "floatx": "float16", "epsilon": 0.5, "backend": "jax", "image_data_format": "channels_first",
+    "nnx_enabled": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("their_floatx", ["float16", "text"])
+def test_keras_settings_of_the_shell_and_of_keras_json_change_no_command(
+    tmp_path: pathlib.Path, their_floatx: str
+) -> None:
+    (tmp_path / "keras.json").write_text(json.dumps({**THEIRS, "floatx": their_floatx}))
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch",
+             "KERAS_NNX_ENABLED": "1", "TF_USE_LEGACY_KERAS": "1"},
+    )  # fmt: skip
+    if their_floatx == "text":  # Keras itself refuses it
+        assert "UserError: Keras's settings cannot be used (Invalid `floatx`" in done.stderr
+        return
+    assert done.stdout == "tensorflow float32 1e-07 channels_last False channels_last float32\n"

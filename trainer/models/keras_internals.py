@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
+from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
 # The minor release of Keras that this package was tested with; setup.py allows no other.
 TESTED = "3.15"
@@ -19,11 +20,20 @@ _HOOKS = ("_backend_apply_gradients", "_all_reduce_sum_gradients")
 
 
 def check_keras() -> None:
-    """Refuses another release of Keras: one whose private parts differ might not fail by itself.
+    """Refuses another release of Keras, and settings that would train another model.
 
-    Were gradients summed elsewhere, replicas would sum them twice, or never, and train another
-    model without a word.
+    A release whose private parts differ might not fail by itself: were gradients summed elsewhere,
+    replicas would sum them twice, or never. Layers that expect the channels first would take the
+    rows of a picture for its channels.
     """
+    if (backend := keras.config.backend()) != "tensorflow":
+        raise UserError(
+            f"KERAS_BACKEND received {backend!r}; expected tensorflow, the only one that ims.fit "
+            "trains with: set it before Keras is imported, or read the same batches as NumPy "
+            "arrays by train.as_numpy()."
+        )
+    if (order := keras.config.image_data_format()) != CHANNELS_LAST:
+        raise UserError(f"Keras's image_data_format is {order!r}, {CHANNELS_REMEDY}.")
     if not keras.__version__.startswith(f"{TESTED}."):
         raise UserError(
             f"Keras {keras.__version__} is installed; expected {TESTED}, whose private parts this "

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +44,7 @@ from trainer.dataset.spec import (
 )
 from trainer.dataset.subset import balancing_weights, pass_counts
 from trainer.dataset.target import with_sample_weight, with_target
+from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -368,6 +371,12 @@ def _for_keras(
 ) -> tf.data.Dataset:
     """Batches → (inputs, label, sample_weight), after `change`."""
     import tensorflow as tf
+
+    # Who has Keras loaded is about to feed it; others have no such order.
+    keras = sys.modules.get("keras")
+    if keras is not None and (order := keras.config.image_data_format()) != CHANNELS_LAST:
+        sentence = f"Keras's image_data_format is {order!r}, {CHANNELS_REMEDY}"
+        warnings.warn(sentence, stacklevel=4)  # of the line that calls `dataset`
 
     # As in the reader, no function has branches for AutoGraph to convert, which takes seconds.
     @tf.autograph.experimental.do_not_convert

@@ -97,11 +97,12 @@ def fit(
     """
     validation_data = _renamed("validation", validation, "validation_data", validation_data)
     checkpoint_dir = _renamed("resume", resume, "checkpoint_dir", checkpoint_dir)
-    if keras.backend.backend() != "tensorflow":
+    check_keras()
+    if not isinstance(model, keras.Model):
+        kind = type(model)
         raise UserError(
-            f"KERAS_BACKEND received {keras.backend.backend()!r}; expected tensorflow, the only "
-            "one that ims.fit trains with: set it before Keras is imported, or read the same "
-            "batches as NumPy arrays by train.as_numpy()."
+            f"model received {kind.__module__}.{kind.__qualname__}; expected a keras.Model of Keras"
+            " 3: where TF_USE_LEGACY_KERAS is set, tf.keras is another package."
         )
     strategy = model.distribute_strategy
     if host_count(strategy) > 1:
@@ -110,7 +111,6 @@ def fit(
             "are served by imageshards train --cluster, which also takes compiled models."
         )
     replicas = strategy.num_replicas_in_sync
-    check_keras()
     _check(model, train, validation_data, replicas)
     _check_lengths(initial_epoch, steps_per_epoch, validation_freq)
     weights = _class_weights(train, class_weight)

@@ -95,6 +95,10 @@ def wrong(shapes: pathlib.Path, data: Any) -> types.SimpleNamespace:
         ),
         (lambda t, w: {"model": keras.Sequential()}, "model received one that is not compiled"),
         (
+            lambda t, w: {"model": tf.Module()},
+            "model received tensorflow.*; expected a keras.Model",
+        ),
+        (
             lambda t, w: {"train": w.by_lambda, "checkpoint_dir": "RUN"},
             "augment received a lambda, .* def",
         ),
@@ -134,9 +138,23 @@ def test_an_uneven_batch_another_keras_and_another_backend_are_refused(
     monkeypatch.setattr(keras, "__version__", "3.16.0")
     with pytest.raises(UserError, match=r"Keras 3.16.0 is .*expected 3.15.*pip install 'keras=="):
         ims.fit(compiled(), train)
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
     with pytest.raises(UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
         ims.fit(compiled(), train)
+
+
+def test_keras_with_channels_first_is_told_that_pictures_have_them_last(
+    train: Any, data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = compiled()
+    monkeypatch.setattr(keras.config, "image_data_format", lambda: "channels_first")
+    said = "Keras's image_data_format is 'channels_first', but pictures are"
+    with pytest.raises(UserError, match=f"^{said}.*set_image_data_format"):
+        ims.fit(model, train)
+    for described in (train, data.evaluation(batch_size=8)):
+        with pytest.warns(UserWarning, match=said) as warned:
+            described.dataset()
+        assert warned[0].filename == __file__
 
 
 @pytest.mark.parametrize(
