@@ -21,7 +21,6 @@ that, and never TensorFlow or Beam: a name is looked up when it is first used.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,7 +89,9 @@ if not TYPE_CHECKING:  # a type checker knows the names from above, and no other
     def __getattr__(name: str) -> Any:
         if name not in _HOME_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(_HOME_OF[name]), name)
+        from imageshards.commands import import_module
+
+        found = getattr(import_module(_HOME_OF[name]), name)
         globals()[name] = found
         return found
 

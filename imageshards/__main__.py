@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from imageshards import __version__
 from imageshards.commands import COMMANDS, GROUPS, load_command
 from imageshards.commands.command_line import EXIT_USER_ERROR, did_you_mean, end_now
+from imageshards.errors import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(help_text() if not name else _unknown(name), file=sys.stderr)
         return EXIT_USER_ERROR
-    command = load_command(name)
+    try:
+        command = load_command(name)
+    except UserError as e:
+        print(f"imageshards {name}: {e}", file=sys.stderr)
+        return EXIT_USER_ERROR
     if argv is not None:
         return int(command.main(flags))
     # The command learns that this process is its own.

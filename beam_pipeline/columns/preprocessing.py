@@ -21,7 +21,7 @@ from beam_pipeline.columns.arrow import REF_COLUMN
 from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.classes import ClassOrder
-from imageshards.commands.command_line import quiet_stderr
+from imageshards.commands.command_line import quiet_stderr, search_here
 from imageshards.errors import UserError
 from imageshards.manifest import NONE, RECORD_NAMES
 
@@ -129,6 +129,7 @@ class TransformModule:
 
     def _module(self) -> types.ModuleType:
         if self.source is None:
+            search_here(self.name)
             return importlib.import_module(self.name)
         # One name per content: dataclasses and pickles of the module find it there.
         name = f"transform_module_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
+import os
 from types import ModuleType
 from typing import NamedTuple
+
+import imageshards
+from imageshards.errors import UserError
 
 
 class Command(NamedTuple):
@@ -51,9 +56,29 @@ GROUPS = {
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
+def import_module(name: str) -> ModuleType:
+    """Imports a module of one of the programs, which are installed beside this package.
+
+    Raises:
+        UserError: Python would import another package of the program's name, for example the
+            user's own `trainer/` in the working directory.
+    """
+    package = name.partition(".")[0]
+    ours = os.path.join(os.path.dirname(imageshards.__path__[0]), package)
+    spec = importlib.util.find_spec(package)
+    found = [*(spec.submodule_search_locations or [spec.origin or ""])] if spec else []
+    if found and os.path.realpath(ours) not in map(os.path.realpath, found):
+        raise UserError(
+            f"Python finds another package {package!r}, {found[0]}, before the one that belongs to "
+            f"imageshards, {ours}; rename yours, or start in another folder, without that one on "
+            "PYTHONPATH."
+        )
+    return importlib.import_module(name)
+
+
 def load_command(name: str) -> ModuleType:
-    """The module of a command."""
-    return importlib.import_module(COMMANDS[name].module)
+    """Imports the module of a command; raises UserError as `import_module` does."""
+    return import_module(COMMANDS[name].module)
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ import select
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
+from types import ModuleType
 from typing import Any, NoReturn
 
 from imageshards import storage
@@ -24,6 +25,7 @@ EXIT_STOPPED = 130
 EXIT_NOBODY_READS = 141  # as a shell says of a process that SIGPIPE ended
 _MAX_HINTS = 3
 
+_OURS = ("imageshards", "beam_pipeline", "trainer")
 # Packages that the leaf does without → the extra that brings them.
 _EXTRAS = {"apache_beam": "pipeline", "keras": "trainer", "tensorflow": "trainer"}
 
@@ -160,6 +162,29 @@ def quiet_stderr() -> Iterator[None]:
         finally:
             os.dup2(terminal, 2)
             os.close(terminal)
+
+
+def search_here(module: str) -> None:
+    """Lets Python find a module that a flag names in the working directory, as `python -m` does.
+
+    A user's package may have the name of one of ours, such as `trainer`. Then its folder is
+    searched after ours.
+    """
+    here, name = os.getcwd(), module.partition(".")[0]
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    if name in _OURS and name in sys.modules:
+        searched = sys.modules[name].__path__
+        folders = (os.path.join(each or here, name) for each in sys.path)
+        searched += [each for each in folders if os.path.isdir(each) and each not in searched]
+
+
+def is_ours(module: ModuleType) -> bool:
+    """Whether a module belongs to this project, and not to a user's package of the same name."""
+    name = module.__name__.partition(".")[0]
+    folder = sys.modules[name].__path__[0] if name in _OURS else ""
+    return bool(folder) and str(module.__file__).startswith(f"{folder}{os.sep}")
 
 
 def check_installed(package: str) -> None:

@@ -7,13 +7,13 @@ import importlib
 import inspect
 import os
 import re
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
+from imageshards.commands.command_line import is_ours, search_here
 from imageshards.errors import UserError
 from trainer.config import KERAS_HUB
 
@@ -192,21 +192,23 @@ def _load(flag: str, name: str, arguments: tuple[Any, ...], expected: str) -> Ca
 
 
 def _import(received: str, module_name: str) -> Any:
-    here = os.getcwd()
-    # As `python -m` has it; also where a console script began the process.
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
+    search_here(module_name)
     try:
-        return importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as e:
         if e.name and (module_name == e.name or module_name.startswith(e.name + ".")):
             raise UserError(
                 f"{received}, but there is no module {e.name!r}; expected one in "
-                f"the working directory ({here}) or on PYTHONPATH."
+                f"the working directory ({os.getcwd()}) or on PYTHONPATH."
             ) from e
         raise UserError(
             f"{received}, but {module_name} imports {e.name!r}, which is not installed; install it."
         ) from e
     except (ImportError, SyntaxError) as e:
         raise UserError(f"{received}, but {module_name} cannot be imported ({e}); fix it.") from e
+    if is_ours(module):
+        raise UserError(
+            f"{received}, but imageshards itself has a module {module_name}; expected another name "
+            "of your package, or of the module."
+        )
+    return module

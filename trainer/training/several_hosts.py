@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import imageshards
 import trainer
+from imageshards.commands.command_line import search_here
 from trainer.cluster.hosts import Hosts
 from trainer.config import RunConfig
 from trainer.dataset.open import pixels_home
@@ -46,6 +47,8 @@ def described(config: RunConfig) -> dict[str, Any]:
         module, colon, _ = (flags[flag] or "").partition(":")
         # What is wrong with a name is said where it is used.
         with contextlib.suppress(ImportError, ValueError):
+            if colon:
+                search_here(module)
             spec = importlib.util.find_spec(module) if colon else None
             if spec is not None and spec.origin is not None:
                 code = _code(pathlib.Path(spec.origin))

@@ -101,7 +101,8 @@ def test_module_that_does_not_load(tmp_path, source, message):
 
 def test_dotted_module_is_found(tmp_path, monkeypatch):
     (tmp_path / "dotted_transform_module.py").write_text("def preprocessing_fn(inputs): return {}")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     assert TransformModule("dotted_transform_module").load()({}) == {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -103,3 +104,25 @@ def test_help_loads_nothing_heavy(heavy, code):
     code += f"\nimport sys\nprint(sorted({set(heavy)} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [("trainer", "train --data d"), ("beam_pipeline", "build --input i --output o"),
+     ("trainer", "")],
+)  # fmt: skip
+def test_a_package_of_the_users_that_hides_a_program_is_named_with_ours(tmp_path, program, command):
+    """As for who installs the packages: the finder of an editable install comes before folders."""
+    (tmp_path / program).mkdir()
+    (tmp_path / program / "__init__.py").touch()
+    code = "import imageshards as ims; ims.open('shards')"
+    argv = ["-m", "imageshards", *command.split()] if command else ["-c", code]
+    done = subprocess.run(
+        [sys.executable, *argv], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    said = f"Python finds another package {program!r}, {tmp_path / program}, before the one that "
+    said += f"belongs to imageshards, {ROOT / program}; rename yours"
+    assert said in done.stderr.splitlines()[-1]
+    assert not command or (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
+import sys
 
 import numpy as np
 import pytest
 
+import trainer
+from imageshards.errors import UserError
+from trainer.config import ReadConfig, RunConfig
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelInputs
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
-from trainer.models import model, strategy  # noqa: E402
+from trainer.models import model, strategy, user_model  # noqa: E402
+from trainer.training.several_hosts import described  # noqa: E402
 
 RGB = ImageSpec((8, 8), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 PICTURE = ModelInputs((8, 8), RGB)
@@ -50,3 +56,48 @@ def test_random_layers_differ_between_replicas_and_the_rest_is_as_it_was_made(
     again = keras.models.load_model(tmp_path / "model.keras", compile=False)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     np.testing.assert_array_equal(again(pixels), network(pixels))
+
+
+THEIRS = """
+import keras
+from trainer import layers
+from .layers import SIZE
+
+def build(inputs, num_classes):
+    assert layers.SIZE == SIZE
+    return keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs["image"]))
+"""
+
+
+@pytest.fixture
+def their_trainer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The working directory, with a package `trainer` of the user's own."""
+    folder = tmp_path / "trainer"
+    folder.mkdir()
+    (folder / "model.py").write_text(THEIRS)
+    (folder / "layers.py").write_text("SIZE = 3")
+    (folder / "config.py").write_text(THEIRS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trainer, "__path__", [*trainer.__path__])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("model", "layers"):
+        monkeypatch.setitem(sys.modules, f"trainer.{name}", None)
+        monkeypatch.delitem(sys.modules, f"trainer.{name}")
+        monkeypatch.setattr(trainer, name, None, raising=False)
+        monkeypatch.delattr(trainer, name)
+    return folder
+
+
+def test_a_model_of_a_package_that_is_called_as_ours_is_found(their_trainer: pathlib.Path) -> None:
+    found = user_model.load_function("trainer.model:build")
+    assert inspect.getfile(found) == str(their_trainer / "model.py")
+    hashed = described(RunConfig(ReadConfig("data"), model="trainer.model:build"))
+    assert "The module of --model trainer.model:build (SHA-256)" in hashed
+
+
+def test_a_module_that_has_the_name_of_one_of_ours_is_one_sentence(
+    their_trainer: pathlib.Path,
+) -> None:
+    said = "--model received 'trainer.config:build', but imageshards itself has a module"
+    with pytest.raises(UserError, match=f"^{said} trainer.config; expected another name"):
+        user_model.load_function("trainer.config:build")
