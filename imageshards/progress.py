@@ -16,6 +16,7 @@ from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
+from imageshards.streams import LastingStream
 from imageshards.text import LINE_CHARACTERS, counted, shortened
 
 _T = TypeVar("_T")
@@ -36,7 +37,7 @@ class ProgressLine:
 
     def __init__(self, line: Callable[[], str]):
         self._line = line
-        self._out = _own_stderr()
+        self._out: Any = LastingStream(_own_stderr())
         self._bar: tqdm[Any] | None = None  # on a terminal only: it has a thread
         if _in_notebook() or self._out.isatty():
             bar: Any = importlib.import_module("tqdm.auto").tqdm if _in_notebook() else tqdm
@@ -83,8 +84,8 @@ def _own_stderr() -> TextIO:
         if not _in_notebook():  # whose descriptor is the server's terminal
             return os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="backslashreplace")
         return sys.stderr
-    except (OSError, ValueError):  # replaced by something that is no file
-        return sys.stderr
+    except (OSError, ValueError, AttributeError):  # closed, or replaced by what is no file
+        return sys.stderr or open(os.devnull, "w")
 
 
 class _Activity:

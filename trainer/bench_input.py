@@ -65,7 +65,7 @@ class BenchConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code, as `console.run` does."""
-    return console.run(PROGRAM, lambda: _bench(make_parser().parse_args(argv)))
+    return console.run(PROGRAM, lambda: _bench(make_parser().parse_args(argv)), prints_result=True)
 
 
 def make_parser() -> Parser:

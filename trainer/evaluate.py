@@ -55,7 +55,9 @@ _EPILOG = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code, as `console.run` does."""
-    return console.run(PROGRAM, lambda: _evaluate(make_parser().parse_args(argv)))
+    return console.run(
+        PROGRAM, lambda: _evaluate(make_parser().parse_args(argv)), prints_result=True
+    )
 
 
 def make_parser() -> Parser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -33,6 +34,7 @@ def quiet_import() -> Iterator[None]:
     # Set by whoever ran tensorflow-transform in this shell; the trainer is Keras 3.
     os.environ.pop("TF_USE_LEGACY_KERAS", None)
     os.environ.update(_SETTINGS)
+    tempfile.gettempdir()  # TensorFlow needs a temporary folder; without one its log would be shown
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with nullcontext() if level != "3" or "tensorflow" in sys.modules else quiet_stderr():
         _import_keras()

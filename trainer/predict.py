@@ -69,7 +69,7 @@ def make_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code, 1 where a file could not be read."""
-    return console.run(PROGRAM, lambda: predict(make_parser().parse_args(argv)))
+    return console.run(PROGRAM, lambda: predict(make_parser().parse_args(argv)), prints_result=True)
 
 
 def predict(args: argparse.Namespace) -> int:
@@ -168,7 +168,7 @@ def _print_json(predictions: Iterable[tuple[Prediction, Shown]]) -> int:
         {"file": row.file} | ({"error": row.error} if row.error else shown)
         for row, (shown, _) in predictions
     ]
-    print(json.dumps(rows, indent=1, ensure_ascii=False))
+    print(json.dumps(rows, indent=1))
     return EXIT_BROKEN_FILES if any("error" in row for row in rows) else 0
 
 

@@ -10,15 +10,14 @@ import functools
 import importlib.util
 import os
 import re
-import select
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
 from imageshards import storage
 from imageshards.errors import UserError, user_error_in
+from imageshards.streams import lasting_streams
 
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 130
@@ -114,33 +113,61 @@ def data_set_parser(command: str, description: str, epilog: str) -> Parser:
     return parser
 
 
-def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
+def run(
+    program: str, body: Callable[[], int], stopped: str = "stopped", prints_result: bool = False
+) -> int:
     """Runs `body`, and prints a user's mistake as one sentence on stderr, after the program's name.
+
+    Standard output that cannot be written ends a command only if the command `prints_result`.
 
     Returns:
         The exit code of `body`, or 2 for a user's mistake, 130 after Ctrl-C, or 141 where nobody
-        reads standard output any more, as `head` does not after its lines.
+        reads a result any more, as `head` does not after its lines.
     """
-    try:
-        code = body()
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        print(f"{program}: {stopped}.", file=sys.stderr)
-        return EXIT_STOPPED
-    except Exception as e:
-        if isinstance(e, BrokenPipeError) and _nobody_reads():
-            return EXIT_NOBODY_READS
-        known = as_user_error(e)
-        if known is None:
-            raise
-        print(f"{program}: {known}", file=sys.stderr)
-        return EXIT_USER_ERROR
+    with lasting_streams(raises=prints_result) as out:
+        try:
+            code = body()
+            out.flush()
+            return code
+        except KeyboardInterrupt:
+            print(f"{program}: {stopped}.", file=sys.stderr)
+            return EXIT_STOPPED
+        except Exception as e:
+            if e is out.error and isinstance(e, BrokenPipeError):
+                return EXIT_NOBODY_READS
+            known = _unwritten(e) if e is out.error else as_user_error(e)
+            if known is None:
+                raise
+            print(f"{program}: {known}", file=sys.stderr)
+            return EXIT_USER_ERROR
+        finally:
+            if not (prints_result or isinstance(out.error, BrokenPipeError | None)):
+                print(f"{program}: note: {_unwritten(out.error)}", file=sys.stderr)
+
+
+def _unwritten(e: Exception) -> UserError:
+    reason = getattr(e, "strerror", None) or e
+    return UserError(f"standard output cannot be written ({reason}); its last lines are missing.")
 
 
 def as_user_error(e: Exception) -> UserError | None:
-    """The sentence for a user's mistake, or for an extra that is not installed; None for others."""
-    return user_error_in(e) or _not_installed(e)
+    """The sentence for a user's mistake, or for what is missing on the machine; None for others."""
+    return user_error_in(e) or _not_installed(e) or _no_folder(e)
+
+
+def _no_folder(e: Exception) -> UserError | None:
+    """The sentence where there is no temporary folder, as in a read-only container, or where the
+    working directory was removed."""
+    if not isinstance(e, FileNotFoundError) or e.filename is not None:
+        return None
+    if "No usable temporary directory" in str(e):
+        reason = str(e.strerror).replace("usable", "writable")
+        return UserError(f"{reason}; set TMPDIR to a folder that may be written.")
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return UserError("the working directory was removed; go to another one: cd to it.")
+    return None
 
 
 @contextlib.contextmanager
@@ -151,7 +178,7 @@ def quiet_stderr() -> Iterator[None]:
     """
     sys.stderr.flush()
     terminal = os.dup(2)
-    with tempfile.TemporaryFile() as log:
+    with open(os.memfd_create("log"), "w+b") as log:  # needs no folder that can be written
         os.dup2(log.fileno(), 2)
         try:
             yield
@@ -206,16 +233,6 @@ def _not_installed(e: Exception) -> UserError | None:
         f"the package {name} is not installed, which this command needs; install it with pip "
         f"install 'imageshards[{_EXTRAS[name]}]'."
     )
-
-
-def _nobody_reads() -> bool:
-    """Whether it is standard output that broke; what is still to be written to it is dropped."""
-    poll = select.poll()
-    poll.register(sys.stdout, 0)
-    is_broken = any(event & select.POLLERR for _, event in poll.poll(0))
-    if is_broken:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return is_broken
 
 
 def nearest_flags(received: str, known: Collection[str]) -> list[str]:

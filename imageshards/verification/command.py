@@ -144,7 +144,7 @@ def json_of(verdict: Verdict) -> str:
         "found": verdict.found,
         "problems": [problem._asdict() for problem in verdict.problems],
     }
-    return json.dumps(document, indent=1, ensure_ascii=False)
+    return json.dumps(document, indent=1)
 
 
 def make_parser() -> Parser:
@@ -171,4 +171,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json_of(verdict) if args.json else verdict)
         return 0 if verdict.ok else 1
 
-    return command_line.run("imageshards verify", body)
+    return command_line.run("imageshards verify", body, prints_result=True)

@@ -10,14 +10,16 @@ from contextlib import contextmanager
 from imageshards.commands import command_line
 
 
-def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
+def run(
+    program: str, body: Callable[[], int], stopped: str = "stopped", prints_result: bool = False
+) -> int:
     """`command_line.run`, also for what TensorFlow makes of Ctrl-C."""
 
     def interruptible() -> int:
         with _keyboard_interrupts():
             return body()
 
-    return command_line.run(program, interruptible, stopped)
+    return command_line.run(program, interruptible, stopped, prints_result)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -15,9 +16,11 @@ from imageshards.commands.command_line import (
     Parser,
     names_or_file,
     nearest_flags,
+    quiet_stderr,
     run,
 )
 from imageshards.errors import UserError
+from tests.support.dataset_factory import Dataset
 
 BUILD, TRAIN = cli.make_parser().flags, parser_of("train").format_help()
 TRAIN_FLAGS = re.findall(r"^  (--\w+)", TRAIN, re.MULTILINE)
@@ -115,10 +118,34 @@ def test_a_command_whose_extra_is_not_installed_names_it(capsys, missing, extra)
 @pytest.mark.parametrize("lines", [1, 100_000])
 def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(lines):
     program = "import sys; from imageshards.commands.command_line import run; sys.exit(run("
-    program += f"'x', lambda: [print('line') for _ in range({lines})] and 0))"
+    program += f"'x', lambda: [print('line') for _ in range({lines})] and 0, prints_result=True))"
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as output:
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_no_temporary_folder_is_one_sentence(capsys, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
+    with quiet_stderr():  # needs none
+        pass
+    assert run("program", lambda: len(tempfile.gettempdir())) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("program: No writable temporary directory found in ['/proc/none']; set ")
+
+
+@pytest.mark.process
+def test_a_removed_working_directory_is_one_sentence(tmp_path):
+    Dataset(tmp_path / "set")
+    (tmp_path / "gone").mkdir()
+    program = "import os, sys; os.rmdir(os.getcwd()); from imageshards.__main__ import main; "
+    program += "sys.exit(main(sys.argv[1:]))"
+    for name, code in (("report", 0), ("verify", 2)):
+        (tmp_path / "gone").mkdir(exist_ok=True)
+        command = [sys.executable, "-c", program, name, str(tmp_path / "set")]
+        done = subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("imageshards verify: the working directory was removed; go to")

@@ -1,0 +1,109 @@
+"""What is printed ends no job: closed and full outputs, and characters that an encoding lacks."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from imageshards.progress import ProgressLine
+from imageshards.streams import LastingStream
+from tests.support.commands import ROOT
+from tests.support.dataset_factory import Dataset
+from tests.support.pictures import draw_photos
+
+PYTHON = shlex.quote(sys.executable)
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        line, shell=True, cwd=ROOT, env={**os.environ, **environment},
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_stream_drops_what_follows_its_first_error():
+    stream, strict = LastingStream(Broken()), LastingStream(Broken(), raises=True)
+    assert stream.write("some") == 4 and stream.write("more") == 4
+    assert isinstance(stream.error, OSError)
+    with pytest.raises(OSError, match="No space"):
+        strict.write("some")
+    assert strict.write("more") == 4
+
+
+def test_a_line_of_progress_outlives_its_stream(monkeypatch):
+    for stderr in (None, Broken()):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with ProgressLine(lambda: "working") as line:
+            line.say("a sentence")
+
+
+# A job, and a command whose result is what it prints.
+CODE = """
+import sys
+from imageshards.commands.command_line import run
+def body():
+    for _ in range(10_000):
+        print("\\udcff č", 10 * "line")
+        print("note", file=sys.stderr)
+    return 0
+sys.exit(run("x", body, prints_result=RESULT))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("redirected", "job", "result", "said"),
+    [
+        (">&-", 0, 0, ""),
+        ("2>&-", 0, 0, ""),
+        ("<&- >&- 2>&-", 0, 0, ""),
+        ("2>/dev/full", 0, 0, ""),
+        (">/dev/full", 0, 2, "standard output cannot be written (No space"),
+        ("| true", 0, 141, ""),
+    ],
+)
+def test_an_output_that_cannot_be_written_ends_no_job(redirected, job, result, said):
+    for is_result, code in ((False, job), (True, result)):
+        program = shlex.quote(CODE.replace("RESULT", str(is_result)))
+        end = "; exit ${PIPESTATUS[0]}" if "|" in redirected else ""
+        line = f"{PYTHON} -c {program} {redirected}{end}"
+        done = shell(f"bash -c {shlex.quote(line)}")
+        assert done.returncode == code and "Traceback" not in done.stderr
+        assert said in done.stderr
+
+
+@pytest.mark.process
+def test_the_next_file_does_not_get_the_number_of_a_closed_output():
+    code = "import os\nfrom imageshards.streams import lasting_streams\n"
+    code += "with lasting_streams():\n    assert os.open('/dev/zero', os.O_RDONLY) > 2"
+    assert shell(f"{PYTHON} -c {shlex.quote(code)} <&- >&- 2>&-").returncode == 0
+
+
+@pytest.mark.process
+def test_json_is_json_in_any_encoding(tmp_path):
+    Dataset(tmp_path / "žluť")
+    where = shlex.quote(str(tmp_path / "žluť"))
+    done = shell(f"{PYTHON} -m imageshards verify {where} --json", PYTHONIOENCODING="ascii")
+    assert json.loads(done.stdout)["directory"] == str(tmp_path / "žluť")
+
+
+@pytest.mark.process
+def test_a_whole_data_set_ends_with_code_0_wherever_its_summary_goes(tmp_path):
+    photos = tmp_path / "žluť"
+    photos.mkdir()
+    draw_photos(photos, 8)
+    build = f"{PYTHON} -m imageshards build --input {photos} --output {tmp_path}/set"
+    done = shell(f"{build} --image_size 16 --label_regex '^([a-z]+)' >&-", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "set" / "manifest.json").exists()
