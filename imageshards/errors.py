@@ -116,9 +116,10 @@ _IN_TEXT = re.compile(
 
 
 def user_error_in(error: BaseException) -> UserError | None:
-    """The `UserError` that caused `error`, looked for in its chain of causes and its text.
+    """Returns the `UserError` that caused `error`, looked for in its chain of causes and its text.
 
-    It names flags, also where it came through a function that names arguments.
+    The sentence names flags, also where it came through a function that names arguments. An error
+    that was raised while a `UserError` was handled (its `__context__`) is an error of its own.
     """
     seen: set[int] = set()
     current: BaseException | None = error
@@ -126,7 +127,7 @@ def user_error_in(error: BaseException) -> UserError | None:
         seen.add(id(current))
         if isinstance(current, UserError):
             return UserError(current._sentence.split(" [while running ")[0])
-        current = current.__cause__ or current.__context__
+        current = current.__cause__
     found = _IN_TEXT.findall(str(error))
     return UserError(found[-1]) if found else None
 

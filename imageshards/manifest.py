@@ -378,6 +378,8 @@ def _how_to_build(directory: str) -> str:
     if any(tfrecord.FILE_NAME.search(storage.name_of(path)) for path in some):
         return f"these are TFRecords, which need one: write it by imageshards adopt {directory}"
     photos = directory.rstrip("/") if some else "PHOTOS"
+    if storage.name_of(photos) in ("", ".", ".."):  # no name to which something could be added
+        photos = os.path.abspath(directory)
     output = f"{photos}-shards" if some else directory
     beside = "if these are the photos, " if some else ""
     return f"{beside}build one with imageshards build --input {photos} --output {output}"

@@ -103,11 +103,16 @@ class FailedError(Exception):
     """A command failed: the command, and the end of what it said."""
 
 
-def call(*command: str | os.PathLike[str], folder: pathlib.Path = ROOT, code: int = 0) -> str:
+def call(
+    *command: str | os.PathLike[str],
+    folder: pathlib.Path = ROOT,
+    code: int = 0,
+    asks_index: bool = False,
+) -> str:
     """Runs a command as a user would, without this checkout on the path; returns its output.
 
     Raises:
-        NoIndexError: It failed for want of a package index.
+        NoIndexError: A command that `asks_index` reached no package index.
         FailedError: It ended with another code than `code`.
     """
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -117,7 +122,7 @@ def call(*command: str | os.PathLike[str], folder: pathlib.Path = ROOT, code: in
     )  # fmt: skip
     if done.returncode == code:
         return done.stdout
-    if _UNREACHABLE.search(done.stdout):
+    if asks_index and _UNREACHABLE.search(done.stdout):
         raise NoIndexError
     tail = "\n".join(done.stdout.splitlines()[-15:])
     raise FailedError(f"{' '.join(map(str, command))}\n{tail}")
@@ -136,7 +141,8 @@ def copy_sources(folder: pathlib.Path) -> pathlib.Path:
 def new_environment(folder: pathlib.Path, python: str, *packages: str) -> pathlib.Path:
     """Makes a virtual environment with some packages; returns its folder of programs."""
     call(python, "-m", "venv", folder)
-    call(folder / "bin/python", "-m", "pip", "install", "--quiet", *packages, folder=folder.parent)
+    install = (folder / "bin/python", "-m", "pip", "install", "--quiet")
+    call(*install, *packages, folder=folder.parent, asks_index=True)
     return folder / "bin"
 
 
@@ -195,11 +201,13 @@ def check_run(python: str) -> str:
         print(f"building sdist and wheel, installing the wheel with {python} ...", flush=True)
         builder = new_environment(folder / "builder", sys.executable, "build") / "python"
         made = folder / "dist"
-        call(builder, "-m", "build", "--outdir", made, folder=copy_sources(folder))
+        sources = copy_sources(folder)
+        call(builder, "-m", "build", "--outdir", made, folder=sources, asks_index=True)
         wheel, sdist = next(made.glob("*.whl")), next(made.glob("*.tar.gz"))
         for installation in INSTALLATIONS:
             programs = check_installation(installation, wheel, python, folder)
-        call(programs / "python", "-m", "pip", "install", "--no-deps", "--force-reinstall", sdist)
+        install = (programs / "python", "-m", "pip", "install", "--no-deps", "--force-reinstall")
+        call(*install, sdist, asks_index=True)
         call(programs / "imageshards", "--help", folder=folder)
     return (
         f"install check passed: each extra alone; the sdist installs, too; "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.commands import command_line
@@ -79,25 +80,21 @@ def find(directory: str, distance: int, output: str | None, workers: int | None 
     folder = output or storage.join(directory, FOLDER_NAME)
     check_page_folder("--output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     exclude = storage.join(folder, EXCLUDE_NAME)
-    try:
-        probe = storage.join(folder, ".probe")
+    probe = storage.join(folder, ".probe")
+    with _output_errors(folder):
         storage.write(probe, b"")  # before the work
         storage.delete([probe])
-        twins, undecodable = find_twins(directory, manifest, distance, workers)
-        found = summary(manifest, distance, twins, undecodable)
-        with ProgressLine(lambda: "drawing the page"):
-            page = page_of(directory, manifest, twins, found, exclude)
+    twins, undecodable = find_twins(directory, manifest, distance, workers)
+    found = summary(manifest, distance, twins, undecodable)
+    with ProgressLine(lambda: "drawing the page"):
+        page = page_of(directory, manifest, twins, found, exclude)
+    keys, unfit = key_lines([twin.other["key"] for twin in twins])
+    with _output_errors(folder):
         # First: it says that the others are ours, whenever this is stopped.
         storage.write(storage.join(folder, PAGE_NAME), page.encode())
-        keys, unfit = key_lines([twin.other["key"] for twin in twins])
         # A file that names no key is refused by --exclude.
         storage.write(exclude, keys.encode()) if keys else storage.delete([exclude])
         storage.write(storage.join(folder, JSON_NAME), to_json(found).encode())
-    except OSError as e:
-        raise UserError(
-            f"--output {folder!r} cannot be written ({e.strerror or e}); fix its permissions, or "
-            "give another folder."
-        ) from e
     lines = [table_of(found), f"page: {storage.join(folder, PAGE_NAME)}"]
     if keys:
         lines.append(f"keys of those that should go: {exclude}")
@@ -107,6 +104,17 @@ def find(directory: str, distance: int, output: str | None, workers: int | None 
             "files to leave them out"
         )
     return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _output_errors(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise UserError(
+            f"--output {folder!r} cannot be written ({e.strerror or e}); fix its permissions, or "
+            "give another folder."
+        ) from e
 
 
 def key_lines(keys: Sequence[str]) -> tuple[str, int]:

@@ -24,10 +24,10 @@ def _kinds(base):
     return [base.__name__, *(name for kind in own for name in _kinds(kind))]
 
 
-def wrapped(cause, explicit):
-    """What a runner raises because of, or while it handles, an error."""
+def wrapped(cause):
+    """What a runner raises because of an error."""
     error = RuntimeError("bundle failed")
-    error.__cause__, error.__context__ = (cause, None) if explicit else (None, cause)
+    error.__cause__ = cause
     return error
 
 
@@ -37,8 +37,8 @@ def wrapped(cause, explicit):
         UserError(SENTENCE),
         OutputError(SENTENCE),
         UserError(f"{SENTENCE} [while running 'List/ListingTasks']"),
-        wrapped(UserError(SENTENCE), explicit=True),
-        wrapped(OutputError(SENTENCE), explicit=False),
+        wrapped(UserError(SENTENCE)),
+        wrapped(wrapped(OutputError(SENTENCE))),
         RuntimeError(f"imageshards.errors.UserError: {SENTENCE}"),
         RuntimeError(
             'Pipeline failed: Traceback (most recent call last):\n  File "x.py", line 1\n'
@@ -47,7 +47,7 @@ def wrapped(cause, explicit):
             f"OutputError: {SENTENCE}\nNote: more"
         ),
     ],
-    ids=["itself", "another kind", "a step", "cause", "context", "text", "texts"],
+    ids=["itself", "another kind", "a step", "cause", "causes", "text", "texts"],
 )
 def test_the_sentence_is_found(error):
     assert str(user_error_in(error)) == SENTENCE
@@ -63,8 +63,18 @@ def test_every_kind_is_found_in_text():
 def test_other_errors_and_a_circle_of_them_are_no_mistake_of_the_user():
     one, two = RuntimeError("UserErrors are errors: of users"), KeyError()
     assert user_error_in(one) is None
-    one.__context__, two.__context__ = two, one
+    one.__cause__, two.__cause__ = two, one
     assert user_error_in(one) is None
+
+
+def test_an_error_in_the_handling_of_a_mistake_is_no_mistake_of_the_user():
+    try:
+        try:
+            raise UserError(SENTENCE)
+        except UserError:
+            {}["a fault of ours"]
+    except KeyError as e:
+        assert e.__context__ is not None and user_error_in(e) is None
 
 
 def test_an_image_error_survives_a_trip_between_processes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -152,6 +153,18 @@ def test_no_row_leads_out_of_its_shard(tmp_path, column, value):
     changed = rows.set_column(place, rows.schema.field(column), [values])
     entry = index.write_index(str(tmp_path), SHARD, changed)
     with pytest.raises(IndexDamageError, match=f"says? .*{column}.*; expected the file"):
+        index.read_index(str(tmp_path), manifest(entry))
+
+
+def test_sizes_whose_sum_wraps_around_lead_out_of_no_shard(tmp_path):
+    rows = table(rows_of_three())
+    sizes = np.array([2**63 - 1, 2**63 - 1, 305])
+    assert sizes.sum() == 303  # as the manifest says
+    for column, values in (("num_bytes", sizes), ("offset", np.cumsum(sizes) - sizes)):
+        place = rows.column_names.index(column)
+        rows = rows.set_column(place, rows.schema.field(column), [values])
+    entry = index.write_index(str(tmp_path), SHARD, rows)
+    with pytest.raises(IndexDamageError, match="says other num_bytes than those of its records"):
         index.read_index(str(tmp_path), manifest(entry))
 
 

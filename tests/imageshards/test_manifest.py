@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import unittest.mock
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_written_manifest_is_loaded(dataset, tmp_path):
     assert [p.name for p in (tmp_path / "copy").iterdir()] == ["manifest.json"]
 
 
-def test_what_is_no_data_set_is_told_and_what_to_do(tmp_path):
+def test_what_is_no_data_set_is_told_and_what_to_do(tmp_path, monkeypatch):
     """Nobody is advised to build into the folder of the photos."""
 
     def told(below):
@@ -65,6 +66,9 @@ def test_what_is_no_data_set_is_told_and_what_to_do(tmp_path):
     assert "which is a file; expected the folder that a build wrote" in told("photos/1.jpg")
     flags = f"--input {photos} --output {photos}-shards."
     assert f"if these are the photos, build one with imageshards build {flags}" in told("photos/")
+    monkeypatch.chdir(photos)
+    with pytest.raises(UserError, match=f"build {re.escape(flags)}"):
+        load_manifest(".", "--data")
     before = photos / STAGING_NAME / REPLACED_NAME
     before.mkdir(parents=True)
     assert "its build has not ended; wait for it, or run it again if it was stopped" in told(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pathlib
 import shutil
 
@@ -11,6 +13,7 @@ from PIL import ImageOps
 
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.progress import final_table
+from imageshards.duplicates import search
 from imageshards.duplicates.command import key_lines, main
 from imageshards.reporting.page import write_report
 from tests.support.builds import build, jpeg, manifest
@@ -140,3 +143,12 @@ def test_a_build_counts_equal_files_and_warns_of_those_between_splits(built):
     assert leak.startswith("1 original is in") and leak in final_table(said, 1, 0) and leak in page
     assert write_report(str(built), manifest(built))
     assert (built / "report" / "index.html").read_text() == page
+
+
+def test_the_output_is_not_blamed_for_what_fails_elsewhere(built, tmp_path, monkeypatch):
+    def no_process(*given: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(search, "find_twins", no_process)
+    with pytest.raises(OSError, match="Resource temporarily unavailable"):
+        main([str(built), "--output", str(tmp_path / "out")])
