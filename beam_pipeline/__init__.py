@@ -14,24 +14,27 @@ from beam_pipeline import beam_files as _beam_files
 from imageshards import storage as _storage
 
 if TYPE_CHECKING:
-    from beam_pipeline.columns.transforms import AnalyseColumns
-    from beam_pipeline.commit.data_set import CommitSpec
-    from beam_pipeline.commit.transforms import CommitShards
-    from beam_pipeline.inputs.listing import schema_of
-    from beam_pipeline.inputs.selection import SelectImages
-    from beam_pipeline.inputs.transforms import ListImages
-    from beam_pipeline.options import (
-        ColumnSpec,
-        ImageOptions,
-        InputOptions,
-        PlanOptions,
-        ShardOptions,
-        UrlOptions,
-    )  # fmt: skip
-    from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
-    from beam_pipeline.planning.transforms import AssignSplits, BatchRefs, PlanShards
-    from beam_pipeline.shards.result import Reject
-    from beam_pipeline.shards.transforms import WriteBalancedTFRecord
+    from beam_pipeline.columns.transforms import AnalyseColumns as AnalyseColumns
+    from beam_pipeline.commit.data_set import CommitSpec as CommitSpec
+    from beam_pipeline.commit.transforms import CommitShards as CommitShards
+    from beam_pipeline.inputs.listing import schema_of as schema_of
+    from beam_pipeline.inputs.selection import SelectImages as SelectImages
+    from beam_pipeline.inputs.transforms import ListImages as ListImages
+    from beam_pipeline.options import ColumnSpec as ColumnSpec
+    from beam_pipeline.options import ImageOptions as ImageOptions
+    from beam_pipeline.options import InputOptions as InputOptions
+    from beam_pipeline.options import PlanOptions as PlanOptions
+    from beam_pipeline.options import ShardOptions as ShardOptions
+    from beam_pipeline.options import UrlOptions as UrlOptions
+    from beam_pipeline.planning.refs import ImageRef as ImageRef
+    from beam_pipeline.planning.refs import RefBatch as RefBatch
+    from beam_pipeline.planning.refs import ShardUnit as ShardUnit
+    from beam_pipeline.planning.transforms import AssignSplits as AssignSplits
+    from beam_pipeline.planning.transforms import BatchRefs as BatchRefs
+    from beam_pipeline.planning.transforms import PlanShards as PlanShards
+    from beam_pipeline.shards.result import Reject as Reject
+    from beam_pipeline.shards.transforms import WriteBalancedTFRecord as WriteBalancedTFRecord
+
 
 # Where each name stands, as above.
 _HOMES = {
@@ -51,28 +54,7 @@ _HOMES = {
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "AnalyseColumns",
-    "AssignSplits",
-    "BatchRefs",
-    "ColumnSpec",
-    "CommitShards",
-    "CommitSpec",
-    "ImageOptions",
-    "ImageRef",
-    "InputOptions",
-    "ListImages",
-    "PlanOptions",
-    "PlanShards",
-    "RefBatch",
-    "Reject",
-    "SelectImages",
-    "ShardOptions",
-    "ShardUnit",
-    "UrlOptions",
-    "WriteBalancedTFRecord",
-    "schema_of",
-]
+__all__ = [*_HOME_OF]
 
 # Called when a path first needs them: neither loads Beam now.
 _storage.extend(_beam_files.store_settings, _beam_files.new_backend)

@@ -24,20 +24,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from beam_pipeline.api import build
-    from beam_pipeline.progress import BuildSummary
-    from imageshards.errors import UserError
-    from imageshards.example import Values, decode_example, encode_example
-    from imageshards.manifest import load_manifest
-    from imageshards.reporting.command import report
-    from imageshards.tfrecord import Record, RecordError, read_records, write_records
-    from imageshards.verification.command import verify
-    from trainer.api import Data
+    from beam_pipeline.api import build as build
+    from beam_pipeline.progress import BuildSummary as BuildSummary
+    from imageshards.errors import UserError as UserError
+    from imageshards.example import Values as Values
+    from imageshards.example import decode_example as decode_example
+    from imageshards.example import encode_example as encode_example
+    from imageshards.manifest import load_manifest as load_manifest
+    from imageshards.reporting.command import report as report
+    from imageshards.tfrecord import Record as Record
+    from imageshards.tfrecord import RecordError as RecordError
+    from imageshards.tfrecord import read_records as read_records
+    from imageshards.tfrecord import write_records as write_records
+    from imageshards.verification.command import verify as verify
+    from trainer.api import Data as Data
     from trainer.api import open as open
-    from trainer.dataset.source import RecordSource
-    from trainer.reader.batches import EvaluationData, TrainingData
-    from trainer.training.callbacks import MetricsFile, WaitingTime
-    from trainer.training.fit import fit
+    from trainer.dataset.source import RecordSource as RecordSource
+    from trainer.reader.batches import EvaluationData as EvaluationData
+    from trainer.reader.batches import TrainingData as TrainingData
+    from trainer.training.callbacks import MetricsFile as MetricsFile
+    from trainer.training.callbacks import WaitingTime as WaitingTime
+    from trainer.training.fit import fit as fit
+
 
 __version__ = "0.1.0"
 
@@ -60,29 +68,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # As in Python's gzip, `open` is left out: a star import must not replace the built-in one.
-__all__ = [
-    "BuildSummary",
-    "Data",
-    "EvaluationData",
-    "MetricsFile",
-    "Record",
-    "RecordError",
-    "RecordSource",
-    "TrainingData",
-    "UserError",
-    "Values",
-    "WaitingTime",
-    "__version__",
-    "build",
-    "decode_example",
-    "encode_example",
-    "fit",
-    "load_manifest",
-    "read_records",
-    "report",
-    "verify",
-    "write_records",
-]
+__all__ = ["__version__", *(name for name in _HOME_OF if name != "open")]
 
 if not TYPE_CHECKING:  # a type checker knows the names from above, and no others
 

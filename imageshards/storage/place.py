@@ -52,18 +52,9 @@ def absolute_place(argument: str, given: object) -> str:
     at the end.
 
     Processes that work elsewhere, and files that name the path, need it.
-
-    Raises:
-        UserError: As `place`; or the path is relative to a working directory that was removed.
     """
     found = place(argument, given)
     scheme, separator, rest = found.partition("://")
     if separator:
         return scheme + separator + rest.rstrip("/")
-    try:
-        return os.path.abspath(found)
-    except FileNotFoundError as e:
-        raise UserError(
-            f"{argument} received {found!r}, but the working directory was removed; expected an "
-            "absolute path, or another working directory: cd to one."
-        ) from e
+    return os.path.abspath(found)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -54,16 +52,3 @@ def test_the_home_of_nobody_is_refused_but_a_folder_of_that_name_is_not(tmp_path
 def test_what_is_no_path_is_refused(given):
     with pytest.raises(UserError, match="^--data received .*; expected a path"):
         place("--data", given)
-
-
-@pytest.mark.process
-def test_a_relative_path_below_a_removed_folder_is_one_sentence(tmp_path):
-    program = "import os, sys\nfrom imageshards import storage\nos.rmdir(os.getcwd())\n"
-    program += "assert storage.absolute_place('--input', '/a/b') == '/a/b'\n"
-    program += "storage.absolute_place('--input', 'photos')\n"
-    (tmp_path / "gone").mkdir()
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True)
-    assert "UserError: --input received 'photos', but the working directory was removed" in (
-        done.stderr
-    )
