@@ -40,9 +40,10 @@ def place(argument: str, given: object) -> str:
     # A shell, too, leaves `~name` alone where it knows no such user.
     home = text.partition("/")[0]
     if path == text and text.startswith("~") and "/" in text and not os.path.lexists(home):
+        whose = f"no user {home[1:]!r}" if home[1:] else "no home folder of yours: set HOME"
         raise UserError(
-            f"{argument} received {text!r}, but this machine has no user {home[1:]!r}; expected a "
-            f"path: write ./{home} for a folder of that name."
+            f"{argument} received {text!r}, but this machine has {whose}; expected a path: write "
+            f"./{home} for a folder of that name."
         )
     return path
 

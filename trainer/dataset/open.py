@@ -33,7 +33,7 @@ CACHE_FOLDER = "cache"
 
 def pixels_home() -> str:
     """The user's own folder for decoded pictures, which no run's folder is to hold."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    home = storage.place("⟦--cache_folder⟧", os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     return os.path.join(home, "imageshards", "pixels")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from imageshards.errors import UserError
 from imageshards.storage import absolute_place, place
+from trainer.dataset.open import pixels_home
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,18 @@ def test_the_home_of_nobody_is_refused_but_a_folder_of_that_name_is_not(tmp_path
         place("--data", "~nobody-here/x")
     (tmp_path / "~nobody-here").mkdir()
     assert place("--data", "~nobody-here/x") == "~nobody-here/x"
+
+
+def test_without_a_home_folder_no_folder_is_called_so(monkeypatch):
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)  # as in a container for a user of which it knows the number only
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for asked in (lambda: place("--cache_folder", "~/x"), pixels_home):
+        with pytest.raises(UserError, match="^--cache_folder received '~/.*no home folder of yo"):
+            asked()
 
 
 @pytest.mark.parametrize("given", ["", " ", 5, None, b"bytes", ["a"]])
