@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from imageshards import __version__
 from imageshards.commands import COMMANDS, GROUPS, load_command
-from imageshards.commands.command_line import EXIT_USER_ERROR, did_you_mean, end_now
+from imageshards.commands.command_line import EXIT_USER_ERROR, did_you_mean, end_now, run
 from imageshards.errors import UserError
 
 
@@ -19,12 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The command and its flags; None for those of this process.
     """
     name, *flags = (sys.argv[1:] if argv is None else argv) or [""]
-    if name in ("-h", "--help"):
-        print(help_text())
-        return 0
-    if name == "--version":
-        print(f"imageshards {__version__}")
-        return 0
+    if name in ("-h", "--help", "--version"):
+        return run("imageshards", lambda: _print(name))
     if name not in COMMANDS:
         print(help_text() if not name else _unknown(name), file=sys.stderr)
         return EXIT_USER_ERROR
@@ -41,6 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "apache_beam" in sys.modules:
         end_now(code)
     return code
+
+
+def _print(flag: str) -> int:
+    print(f"imageshards {__version__}" if flag == "--version" else help_text())
+    return 0
 
 
 def help_text() -> str:

@@ -72,4 +72,8 @@ def lasting_streams(raises: bool = False) -> Iterator[LastingStream]:
     out: Any = LastingStream(sys.stdout, raises)
     err: Any = LastingStream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        yield out
+        try:
+            yield out
+        finally:  # what Python itself writes at its end may fail, too
+            with contextlib.suppress(OSError, ValueError):
+                out.flush()
