@@ -114,6 +114,9 @@ _IN_TEXT = re.compile(
     r"(.*?)(?: \[while running [^\n]*)?(?:\n|$)"
 )
 
+# In a text, too, what follows is the error that was raised.
+_WHILE_HANDLING = "During handling of the above exception, another exception occurred"
+
 
 def user_error_in(error: BaseException) -> UserError | None:
     """Returns the `UserError` that caused `error`, looked for in its chain of causes and its text.
@@ -128,7 +131,7 @@ def user_error_in(error: BaseException) -> UserError | None:
         if isinstance(current, UserError):
             return UserError(current._sentence.split(" [while running ")[0])
         current = current.__cause__
-    found = _IN_TEXT.findall(str(error))
+    found = _IN_TEXT.findall(str(error).rpartition(_WHILE_HANDLING)[2])
     return UserError(found[-1]) if found else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 
 import pytest
 
@@ -75,6 +76,7 @@ def test_an_error_in_the_handling_of_a_mistake_is_no_mistake_of_the_user():
             {}["a fault of ours"]
     except KeyError as e:
         assert e.__context__ is not None and user_error_in(e) is None
+        assert user_error_in(RuntimeError(traceback.format_exc())) is None
 
 
 def test_an_image_error_survives_a_trip_between_processes():

@@ -274,5 +274,5 @@ class TestPreflight:
             check(options("--streaming"))
         with pytest.raises(UserError, match="--input '/data' is on this machine"):
             check(options(), source="/data")
-        with pytest.raises(UserError, match="--output 'out' is on this machine"):
-            check(options(), output="out")
+        with pytest.raises(UserError, match="--output '/out' is on this machine"):
+            check(options(), output="/out")
