@@ -35,6 +35,10 @@ class LastingStream:
         """Writes what is buffered."""
         self._attempt(self._stream.flush)
 
+    def close(self) -> None:
+        """Keeps the stream open: absl's logging closes every stream but the process's own."""
+        self.flush()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
@@ -67,8 +71,10 @@ def lasting_streams(raises: bool = False) -> Iterator[LastingStream]:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r" if number == 0 else "w"))
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+        # Python asks for the position, which there is none of where a pipe has replaced a file.
+        with contextlib.suppress(OSError):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
     out: Any = LastingStream(sys.stdout, raises)
     err: Any = LastingStream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

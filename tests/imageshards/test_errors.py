@@ -73,7 +73,7 @@ def test_an_error_in_the_handling_of_a_mistake_is_no_mistake_of_the_user():
         try:
             raise UserError(SENTENCE)
         except UserError:
-            {}["a fault of ours"]
+            raise KeyError("a fault of ours")  # noqa: B904  # as a bug would
     except KeyError as e:
         assert e.__context__ is not None and user_error_in(e) is None
         assert user_error_in(RuntimeError(traceback.format_exc())) is None

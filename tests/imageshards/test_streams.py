@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from imageshards.progress import ProgressLine
-from imageshards.streams import LastingStream
+from imageshards.streams import LastingStream, lasting_streams
 from tests.support.commands import ROOT
 from tests.support.dataset_factory import Dataset
 from tests.support.pictures import draw_photos
@@ -39,6 +39,15 @@ def test_a_stream_drops_what_follows_its_first_error():
     with pytest.raises(OSError, match="No space"):
         strict.write("some")
     assert strict.write("more") == 4
+
+
+def test_a_logger_that_closes_its_stream_leaves_that_of_the_process_open(capsys):
+    """As absl's does at the end of a process, after the streams of a command were put back."""
+    with lasting_streams():
+        held = sys.stderr
+    held.close()
+    print("still open", file=sys.stderr)
+    assert capsys.readouterr().err == "still open\n"
 
 
 def test_a_line_of_progress_outlives_its_stream(monkeypatch):

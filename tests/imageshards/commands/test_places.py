@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import pathlib
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -46,12 +48,12 @@ def test_a_flag_takes_every_form_of_a_place(home, action):
 
 
 def test_several_data_sets_are_places_each():
-    data = next(each for each in parser_of("train")._actions if each.dest == "data")
+    data: Any = next(each for each in parser_of("train")._actions if each.dest == "data")
     assert data.type(r"file:///a,file:///b\,c") == r"/a,/b\,c"
 
 
 # Parameter of a public function → a call that gives it this place; others than `build`'s options.
-CALLS = {
+CALLS: dict[str, Callable[[Any], Any]] = {
     "build.input": lambda place: ims.build(place, "/none/out"),
     "load_manifest.directory": ims.load_manifest,
     "open.path": ims.open,
