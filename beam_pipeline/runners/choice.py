@@ -20,7 +20,7 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_hand
 
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, missing_defaults, runner_name
-from beam_pipeline.runners.runner import Runner
+from beam_pipeline.runners.runner import RemoteRunner, Runner
 from imageshards.commands.command_line import did_you_mean, nearest_flags
 from imageshards.errors import UserError
 
@@ -77,24 +77,16 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
         print(f"{each.argument}: {each.reason}", file=sys.stderr)
     arguments = [*beam_args, *(each.argument for each in added)]
     options = PipelineOptions(arguments, save_main_session=False)
-    # Each imports what the others do not need.
-    if name == "flink":
-        from beam_pipeline.runners.flink import FlinkRunner
-
-        return FlinkRunner(options, build)
-    if name == "dataflow":
-        try:
-            from beam_pipeline.runners.dataflow import DataflowRunner
-        except ImportError as e:
-            raise UserError(
-                f"--runner {given} needs Google's clients, which are not installed ({e}); install "
-                "them with pip install 'imageshards[dataflow]'."
-            ) from e
-
-        return DataflowRunner(options, build)
-    from beam_pipeline.runners.remote import RemoteRunner
-
-    return RemoteRunner(options, build)
+    if name != "dataflow":
+        return RemoteRunner(options, build)
+    try:
+        from beam_pipeline.runners.dataflow import DataflowRunner
+    except ImportError as e:
+        raise UserError(
+            f"--runner {given} needs Google's clients, which are not installed ({e}); install "
+            "them with pip install 'imageshards[dataflow]'."
+        ) from e
+    return DataflowRunner(options, build)
 
 
 def _set_local_mode(direct: Any) -> None:

@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options_validator import PipelineOptionsValida
 from apache_beam.runners.dataflow import dataflow_runner
 
 from beam_pipeline.runners.flags import checkout_setup
-from beam_pipeline.runners.remote import RemoteRunner
+from beam_pipeline.runners.runner import RemoteRunner
 from imageshards import storage
 from imageshards.errors import UserError, last_line, user_error_in
 
@@ -38,7 +38,7 @@ class DataflowRunner(RemoteRunner):
     """Google Cloud Dataflow, which takes minutes to start a worker."""
 
     def check(self) -> None:
-        """Checks flags, paths, credentials, buckets and the project; see `Runner.check`."""
+        """Checks flags, paths and buckets; see `Runner.check`. Beam validates its own flags."""
         check_flags(self.options)
         check_package(self.options)
         inputs = [("--input", source.input) for source in self.build.sources]
@@ -73,15 +73,17 @@ class DataflowRunner(RemoteRunner):
             )
         return super().new_pipeline(with_columns)
 
-    def explain(self, e: Exception) -> UserError | None:
-        """The sentence for a job that failed; None for other errors."""
-        return _failed(e) if isinstance(e, dataflow_runner.DataflowRuntimeException) else None
+    def _failure(self, e: Exception) -> UserError:
+        """See `RemoteRunner._failure`."""
+        if isinstance(e, dataflow_runner.DataflowRuntimeException):
+            return _failed(e)
+        return super()._failure(e)
 
 
 def check_flags(options: PipelineOptions) -> None:
     """Raises `UserError` for a flag that is missing or cannot be right; sends no request."""
     cloud = options.view_as(GoogleCloudOptions)
-    # Beam looks at them itself, but later, and like here only where the service is Google's.
+    # Beam validates its flags in `Pipeline` too, but without --temp_location makes a bucket there.
     validator = PipelineOptionsValidator(options, dataflow_runner.DataflowRunner())
     problems: list[str] = []
     if validator.is_service_runner():
@@ -119,11 +121,13 @@ def check_package(options: PipelineOptions) -> None:
 
 
 def _failed(e: Any) -> UserError:
+    """Returns the sentence of the worker that ended a job, or one with the job's page."""
     result = e.result
     told = str(e)
-    if told.endswith("Error:\nNone"):  # it had ended before Beam's client looked for messages
-        client = result._runner.dataflow_client
-        messages, _ = client.list_messages(result.job_id(), minimum_importance="JOB_MESSAGE_ERROR")
+    if told.endswith("Error:\nNone"):  # the job had ended before Beam's client read its messages
+        messages, _ = result._runner.dataflow_client.list_messages(
+            result.job_id(), minimum_importance="JOB_MESSAGE_ERROR"
+        )
         texts = [str(message.message_text) for message in messages]
         told = next(iter([text for text in texts if "Traceback" in text][-1:] or texts[-1:]), "")
     if known := user_error_in(RuntimeError(told)):

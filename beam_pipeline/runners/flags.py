@@ -8,9 +8,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from beam_pipeline.runners.flink_rest import NoFlinkError, Overview, is_address, overview
-from imageshards.errors import UserError
-
 LOCAL_RUNNERS = ("direct", "fnapi")
 POOL_ADDRESS = "localhost:50000"
 # Imported by every worker of Dataflow before its first step.
@@ -18,6 +15,8 @@ WORKER_PLUGIN = "beam_pipeline.columns.tensorflow_settings"
 
 # Flags that may be given several times: the default is added to them.
 _LISTS = ("beam_plugins", "experiments")
+# Masters that mean a cluster inside the job server's own process.
+_EMBEDDED_FLINK = ("[local]", "[auto]", "[collection]")
 # Where the Google Cloud SDK and Google's own libraries keep them.
 _VARIABLES = {
     "project": ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"),
@@ -44,11 +43,7 @@ def runner_name(text: str | None) -> str:
 
 
 def missing_defaults(given: Mapping[str, Any]) -> list[DefaultFlag]:
-    """Flags to add to those of a command line, of which `given` are Beam's options.
-
-    Raises:
-        UserError: A cluster has to be asked, and does not answer or has nothing free.
-    """
+    """Returns the flags to add to a command line, of which `given` are Beam's options."""
     name = runner_name(given.get("runner"))
     found: Iterator[DefaultFlag] = iter(())
     if name == "flink":
@@ -72,31 +67,8 @@ def _pool(given: Mapping[str, Any], reason: str) -> Iterator[DefaultFlag]:
 
 
 def _flink(given: Mapping[str, Any]) -> Iterator[DefaultFlag]:
-    master = given.get("flink_master", "[auto]")
-    cluster: Overview | None = None
-    if is_address(master):
-        try:
-            cluster = overview(master)
-        except NoFlinkError:
-            # A job server may see a cluster that this host does not.
-            if "job_endpoint" not in given:
-                raise
-    if is_address(master) or "job_endpoint" in given:
+    if "job_endpoint" in given or given.get("flink_master", "[auto]") not in _EMBEDDED_FLINK:
         yield from _pool(given, "without this flag Flink's TaskManagers start Docker containers")
-    if cluster is not None:
-        if not cluster.free_slots and "parallelism" not in given:
-            have = f"{cluster.slots} task slots in {cluster.task_managers} TaskManagers"
-            raise UserError(
-                f"the Flink cluster at {master} has no free task slot ({have}); start a "
-                "TaskManager, wait for or cancel the job that holds them, or give --parallelism "
-                "if the cluster makes TaskManagers on demand."
-            )
-        yield DefaultFlag("flink_version", cluster.version, f"what runs at {master}")
-        reason = f"the free task slots of {cluster.task_managers} TaskManagers"
-        yield DefaultFlag("parallelism", str(cluster.free_slots), reason)
-        reason = "one Python process for every task slot; Beam's default is one for all of them"
-        slots_of_one = -(-cluster.slots // max(1, cluster.task_managers))
-        yield DefaultFlag("sdk_worker_parallelism", str(max(1, slots_of_one)), reason)
     reason = "fills the lists that are shuffled, and keeps what waits in a worker small"
     yield DefaultFlag("max_bundle_size", "1000", reason)
     reason = "a failed job ends at once; Flink would begin again with the same mistake"

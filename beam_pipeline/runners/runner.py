@@ -1,17 +1,33 @@
-"""What a runner does for a build, and the local one."""
+"""Runners of a build: the local one, and one that submits the job through Beam's own client."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import os
 import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineRunner
+import grpc
+from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
+    PipelineOptions,
+    PortableOptions,
+    TestOptions,
+)
+from apache_beam.runners.runner import PipelineRunner, PipelineState
 
 from beam_pipeline.options import BuildOptions
 from imageshards import storage
+from imageshards.errors import UserError, last_line, user_error_in
+
+CANCEL_TIMEOUT_SEC = 40.0
+_POLL_SEC = 0.25
 
 
 class Runner:
@@ -33,24 +49,32 @@ class Runner:
         self._beam_runner = beam_runner
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
-        """An empty pipeline for `run`; its workers may need tensorflow-transform for columns."""
-        return beam.Pipeline(self._beam_runner, options=self.options)
-
-    def check(self) -> None:
-        """Checks what a job needs before it is submitted.
+        """Returns an empty pipeline; its workers may need tensorflow-transform for columns.
 
         Raises:
-            UserError: Something is missing, or a job for the same output still runs.
+            UserError: Beam refuses the options.
+        """
+        try:
+            return beam.Pipeline(self._beam_runner, options=self.options)
+        except ValueError as e:  # Beam validates the options here, and lists what is wrong
+            problems = " ".join(str(e).splitlines()[1:]) or str(e)
+            raise UserError(f"Beam refuses its flags: {problems} Fix or add the flag.") from e
+
+    def check(self) -> None:
+        """Checks what can be checked before anything is written.
+
+        Raises:
+            UserError: A flag is missing or cannot be right.
         """
 
     def run(self, pipeline: beam.Pipeline) -> bool:
         """Runs a pipeline to its end.
 
         Returns:
-            Whether it ran; a dry run does not.
+            Whether the pipeline ran; a dry run does not.
 
         Raises:
-            UserError: The job failed; says why, or where to read more.
+            UserError: The job failed; the sentence says why, or where to read more.
             RuntimeError: A worker failed; `imageshards.errors.user_error_in` finds its sentence.
             KeyboardInterrupt: On Ctrl-C, when the job has been cancelled.
         """
@@ -58,8 +82,97 @@ class Runner:
         return True
 
 
+class RemoteRunner(Runner):
+    """Submits the job by Beam's own client for a job service, Flink or Dataflow, and waits.
+
+    Progress and logs are on the runner's own pages. Two jobs that write one output are told
+    apart by the commit, which publishes nothing for a job that lost the output.
+    """
+
+    local = False
+
+    def __init__(self, options: PipelineOptions, build: BuildOptions):
+        super().__init__(options, build)
+        google = options.view_as(GoogleCloudOptions)
+        if not google.job_name:
+            google.job_name = job_name(build.output)
+
+    def run(self, pipeline: beam.Pipeline) -> bool:
+        """Runs a job to its end; see `Runner.run`."""
+        try:
+            with _quiet_log():
+                result = pipeline.run()
+                dry_run = self.options.view_as(TestOptions).dry_run
+                # Writing a Dataflow template starts no job either.
+                if result is None or dry_run or not getattr(result, "has_job", True):
+                    return False
+                self._wait(result)
+        except Exception as e:
+            if user_error_in(e):
+                raise
+            raise self._failure(e) from e
+        return True
+
+    def _wait(self, result: Any) -> None:
+        name = self.options.view_as(GoogleCloudOptions).job_name
+        print(f"the job {name} was submitted; Ctrl-C cancels it", file=sys.stderr)
+        try:
+            result.wait_until_finish()
+        except KeyboardInterrupt:
+            print("cancelling the job ...", file=sys.stderr)
+            try:
+                result.cancel()
+                deadline = time.monotonic() + CANCEL_TIMEOUT_SEC
+                while not PipelineState.is_terminal(result.state):
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"it did not end within {CANCEL_TIMEOUT_SEC:.0f} s")
+                    time.sleep(_POLL_SEC)
+            except Exception as e:  # noqa: BLE001  # the client is ending anyway, and says why
+                print(
+                    f"the job {name} may still run ({error_text(e)}); it publishes nothing once "
+                    "another build of this output has begun",
+                    file=sys.stderr,
+                )
+            raise
+
+    def _failure(self, e: Exception) -> UserError:
+        """Returns the sentence for a job that failed or could not be submitted."""
+        if isinstance(e, (grpc.RpcError, grpc.FutureTimeoutError)):
+            endpoint = self.options.view_as(PortableOptions).job_endpoint
+            return UserError(
+                f"--job_endpoint {endpoint!r}: no job service answers there "
+                f"({last_line(error_text(e))}); start one (on this host: make job-service), then "
+                "give the same command: finished shards are kept."
+            )
+        return UserError(
+            f"the job failed ({last_line(error_text(e))}); the logs of the runner and of its "
+            "workers have more; finished shards are kept for the same command."
+        )
+
+
+@contextlib.contextmanager
+def _quiet_log() -> Iterator[None]:
+    """Keeps the client's log, which repeats the tracebacks of workers, off the terminal."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def error_text(e: BaseException) -> str:
+    """Returns what an error says; for a failed call, the words of the server."""
+    if isinstance(e, grpc.RpcError) and callable(getattr(e, "details", None)):
+        return str(e.details() or e.code())
+    return str(e) or type(e).__name__
+
+
 def job_name(output: str) -> str:
-    """The name of a build's job: readable, and the same for the same output only."""
+    """Returns the name of a build's job: readable, and the same for the same output only.
+
+    Dataflow refuses a second active job of one name, and so of one output.
+    """
     place = os.path.realpath(output) if storage.is_local(output) else output.rstrip("/")
     words = re.sub(r"[^a-z0-9]+", "-", place.rpartition("/")[2].lower())
     digest = hashlib.sha256(place.encode()).hexdigest()[:8]

@@ -41,7 +41,7 @@ def test_the_bytes_are_those_of_a_local_build(kind, photos, table, tmp_path):
         asked += ["--columns", "weight:float:zscore"]
     assert builds.build(*asked) == 0
     there = [str(tmp_path / "there") if a == str(tmp_path / "here") else a for a in asked]
-    where = ["--runner", "FlinkRunner", "--flink_master", str(MASTER)]
+    where = ["--runner", "FlinkRunner", "--flink_master", str(MASTER), "--parallelism", "2"]
     done = subprocess.run(
         [sys.executable, "-m", "imageshards", "build", *there, *where],
         capture_output=True, text=True, timeout=TIMEOUT_SEC, check=False,

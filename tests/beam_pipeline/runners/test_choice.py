@@ -51,8 +51,8 @@ def test_the_local_runner_is_named_so_that_none_is_downloaded(name, monkeypatch)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("FlinkRunner", "FlinkRunner"),
-        ("flink", "FlinkRunner"),
+        ("FlinkRunner", "RemoteRunner"),
+        ("flink", "RemoteRunner"),
         ("apache_beam.runners.DataflowRunner", "DataflowRunner"),
         ("PortableRunner", "RemoteRunner"),
         ("SparkRunner", "RemoteRunner"),

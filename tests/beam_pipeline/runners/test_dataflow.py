@@ -247,7 +247,7 @@ GOOD = ("gs://photos/raw", "gs://sets/pets")
 
 
 def check(asked: PipelineOptions, source: str = GOOD[0], output: str = GOOD[1]) -> None:
-    """What is checked before a job is submitted."""
+    """Makes the checks that come before a job is submitted."""
     DataflowRunner(asked, BuildOptions(InputOptions(source), output)).check()
 
 

@@ -11,7 +11,6 @@ from beam_pipeline.runners.choice import check_flags, choose
 from beam_pipeline.runners.flags import checkout_setup, missing_defaults
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
-from tests.support.flink_stand_in import overview, serving
 
 pytestmark = pytest.mark.process
 
@@ -45,46 +44,28 @@ def test_a_job_service_gets_workers_of_a_pool_unless_told_otherwise(flags, expec
     assert filled([*given, *flags]) == expected
 
 
-def test_a_flink_cluster_is_asked_what_it_has():
-    with serving(
-        {"/overview": overview(version="2.1.0", task_managers=3, slots=12, free=11)}
-    ) as master:
-        assert filled([*FLINK, f"--flink_master=http://{master}/"]) == {
-            "environment_type": "EXTERNAL",
-            "environment_config": "localhost:50000",
-            "flink_version": "2.1",
-            "parallelism": "11",
-            "sdk_worker_parallelism": "4",
-            "max_bundle_size": "1000",
-            "number_of_execution_retries": "0",
-        }
+@pytest.mark.parametrize(
+    ("master", "pool"),
+    [
+        (["--flink_master=http://flink:8081"], True),
+        (["--job_endpoint=localhost:2"], True),
+        (["--flink_master=[local]"], False),
+        ([], False),
+    ],
+)
+def test_flink_gets_defaults_for_bundles_retries_and_a_pool_on_a_cluster(master, pool):
+    added = {"environment_type": "EXTERNAL", "environment_config": "localhost:50000"}
+    always = {"max_bundle_size": "1000", "number_of_execution_retries": "0"}
+    assert filled([*FLINK, *master]) == always | (added if pool else {})
 
 
-def test_what_was_given_stays_and_each_addition_is_shown_with_its_reason(capsys):
-    given = [*FLINK, "--parallelism=3", "--max_bundle_size", "7", "--sdk_worker_parallelism=0"]
-    with serving({"/overview": overview()}) as master:
-        options = choose([*given, "--flink_master", master], BUILD).options.get_all_options()
+def test_a_given_flag_is_kept_and_each_default_is_printed_with_its_reason(capsys):
+    given = [*FLINK, "--parallelism=3", "--max_bundle_size", "7"]
+    options = choose([*given, "--flink_master", "flink:8081"], BUILD).options.get_all_options()
     assert (options["parallelism"], options["max_bundle_size"]) == (3, 7)
-    assert (options["sdk_worker_parallelism"], options["flink_version"]) == ("0", "2.2")
     said = capsys.readouterr().err
-    assert f"--flink_version=2.2: what runs at {master}\n" in said
-    assert not any(flag in said for flag in ("--parallelism", "--max_bundle", "--sdk_"))
-
-
-def test_a_cluster_without_a_free_slot_is_one_sentence_unless_the_user_knows_better():
-    with serving({"/overview": overview(slots=4, free=0)}) as master:
-        given = [*FLINK, "--flink_master", master]
-        with pytest.raises(UserError, match=r"no free task slot \(4 task slots in 2.*parallelism"):
-            filled(given)
-        assert "parallelism" not in filled([*given, "--parallelism=2"])
-
-
-def test_a_master_that_only_the_job_server_sees_is_no_mistake():
-    flags = filled([*FLINK, "--flink_master=nowhere.invalid:1", "--job_endpoint=localhost:2"])
-    assert flags["environment_type"] == "EXTERNAL"
-    assert "parallelism" not in flags
-    with pytest.raises(UserError, match="no Flink answers"):
-        filled([*FLINK, "--flink_master=nowhere.invalid:1"])
+    assert "--number_of_execution_retries=0: a failed job ends at once" in said
+    assert "--max_bundle" not in said
 
 
 def test_flags_of_the_java_side_are_known_typed_and_sent_only_when_given():

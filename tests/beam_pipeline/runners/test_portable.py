@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from tests.support import flink_stand_in, portable_servers
+from tests.support import portable_servers
 from tests.support.builds import build, manifest, shard_bytes
 from tests.support.commands import ForkedBuild, wait_until
 from tests.support.portable_builds import (
@@ -69,7 +69,7 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
     said, _ = process.communicate()
     assert process.returncode == 130, said
     assert "cancelling the job" in said and "same command again to resume" in said
-    assert "Traceback" not in said and "may still write" not in said
+    assert "Traceback" not in said and "may still run" not in said
     wait_until(lambda: not servers.workers())
     assert not (output / "manifest.json").exists()
 
@@ -80,23 +80,18 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
     worker.suspend()  # so that the job runs for as long as this test needs it to
     process.kill()
     process.wait()
-    code, said = run_here(*command)
-    assert code == 2, said
-    assert f"the job service at {servers.job_service.address} still runs the job" in said
-    assert finished_shards(output) >= before  # nothing was taken away
     worker.kill()  # Prism waits for it for ever: it is started anew, as its users do
     servers.job_service.kill()
 
     with portable_servers.job_service(tmp_path) as second:
         # Flink's client, with Prism in the place of its job server.
         before = keep_few_shards(output)
-        with flink_stand_in.serving(flink_stand_in.Jobs().replies) as master:
-            given = ["--runner=FlinkRunner", f"--flink_master={master}"]
-            given += [f"--job_endpoint={second.address}", portable_servers.NO_FREEZE]
-            given += [f"--environment_config={servers.pool.address}"]
-            code, said = run_here(*flags(photos, output), *given)
+        given = ["--runner=FlinkRunner", "--flink_master=flink:8081", portable_servers.NO_FREEZE]
+        given += [f"--job_endpoint={second.address}", "--parallelism=2"]
+        given += [f"--environment_config={servers.pool.address}"]
+        code, said = run_here(*flags(photos, output), *given)
         assert code == 0, said
-        for flag in ("--environment_type=EXTERNAL", "--parallelism=8", "--max_bundle_size=1000"):
+        for flag in ("--environment_type=EXTERNAL", "--max_bundle_size=1000"):
             assert f"{flag}: " in said
         assert re.search(rf"train +{SHARDS} +{IMAGES - 2} ", said), said
         assert_resumed(said, output, local, before)
