@@ -2,7 +2,10 @@
 
 On every runner all pictures are decoded in such processes. A picture may kill the process that
 decodes it, or keep it for ever. So each process notes, where the one that started it can read it,
-at which picture it is: whoever kills two processes in turn is left out, and named.
+at which picture it is. A picture that ends two processes in turn is left out, and named. SIGKILL
+alone is no evidence, as the kernel sends it to any process when other programs take the memory.
+Then the picture is decoded again while no other process of the pool decodes one, and is left out
+only if its process dies once more.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from beam_pipeline import beam_files
@@ -92,6 +95,7 @@ class LocalPool:
         self._picture_sec = picture_sec
         self._done = [0] * COUNTS
         self._lock = lock
+        self._turns = open(storage.shared_memory(2), "r+b", buffering=0)  # closed by `kill`
         self._stopped = False
         self._changing = threading.Lock()
         self._workers: list[_Worker] = []
@@ -134,14 +138,13 @@ class LocalPool:
     def _do(self, name: str, packed: bytes) -> Any:
         """Has a task done by an idle process, by another one if that is killed."""
         worker = self._idle.get()
-        suspects: collections.Counter[int] = collections.Counter()
-        crashed: dict[int, str] = {}
+        blame = _Blame()
         deaths = 0
         try:
             while deaths < MAX_ATTEMPTS:
                 worker = self._ready(worker)
                 try:
-                    done = worker.call(packed, crashed, self._picture_sec)
+                    done = worker.call(packed, blame, self._picture_sec)
                 except (EOFError, OSError):
                     death = worker.death()
                 else:
@@ -150,16 +153,9 @@ class LocalPool:
                         raise done.error
                     self._count(worker)
                     return done.value
-                deaths += 1
-                if death.picture is not None:
-                    suspects[death.picture] += 1
-                    if suspects[death.picture] == TRIES:
-                        deaths -= TRIES  # they were the picture's, not the shard's
-                        crashed[death.picture] = (
-                            f"the process that decodes it {death.deed} in each of {TRIES} tries"
-                        )
+                deaths += 1 - blame.add(death)
                 if deaths < MAX_ATTEMPTS and not self._stopped:
-                    self._say(_lost(name, packed, death, crashed, deaths))
+                    self._say(_lost(name, packed, death, blame, deaths))
             remedy = _MEMORY_REMEDY if death.may_be_memory else ""
             raise UserError(
                 f"the process that writes shard {name} {death.how} after {MAX_ATTEMPTS - 1} others "
@@ -184,7 +180,7 @@ class LocalPool:
                 self._workers.remove(worker)
                 worker = None
             if worker is None:
-                worker = _Worker(self._lock)
+                worker = _Worker(self._turns.fileno(), self._lock)
                 self._workers.append(worker)
             worker.forget()
             return worker
@@ -209,6 +205,7 @@ class LocalPool:
             for worker in self._workers:
                 worker.end(0)
         self._threads.shutdown(cancel_futures=True)
+        self._turns.close()
 
     def disown(self) -> None:
         """In a fork: the processes are the parent's, and end with it alone."""
@@ -284,7 +281,37 @@ class _Death(NamedTuple):
     may_be_memory: bool
 
 
-def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], deaths: int) -> str:
+class _Blame:
+    """Pictures of a task that ended processes.
+
+    Attributes:
+        crashed: Pictures that are left out → why.
+        alone: Pictures to decode while no other process of the pool decodes one.
+    """
+
+    def __init__(self) -> None:
+        self.crashed: dict[int, str] = {}
+        self.alone: set[int] = set()
+        self._tries: collections.Counter[int] = collections.Counter()
+
+    def add(self, death: _Death) -> int:
+        """Notes a death; returns how many deaths a picture that is left out now is to blame for."""
+        if death.picture is None:
+            return 0
+        self._tries[death.picture] += 1
+        tries, was_alone = self._tries[death.picture], death.picture in self.alone
+        if tries >= TRIES and (was_alone or not death.may_be_memory):
+            self.crashed[death.picture] = (
+                f"the process that decodes it {death.deed} in each of {tries} tries"
+                + ", the last time while no other picture was decoded" * was_alone
+            )
+            return tries
+        if death.may_be_memory:
+            self.alone.add(death.picture)
+        return 0
+
+
+def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -> str:
     """What to say of a process that was lost."""
     again = f"shard {name} is written again"
     if death.picture is None:
@@ -292,28 +319,33 @@ def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], d
         return f"a worker process {death.how}{remedy}; {again} ({deaths} of {MAX_ATTEMPTS} tries)"
     _, batch, _ = pickle.loads(packed)
     uri = batch.refs[death.picture].uri
-    fate = " without that picture" if death.picture in crashed else ""
+    fate = ""
+    if death.picture in blame.crashed:
+        fate = " without that picture"
+    elif death.picture in blame.alone:
+        fate = ", and that picture is decoded while no other one is"
     return f"a worker process {death.how} while it decoded {uri!r}; {again}{fate}"
 
 
 class _Worker:
     """A process that does one task after the other, as seen by the one that started it."""
 
-    def __init__(self, lock: OutputLock | None):
+    def __init__(self, turns_fd: int, lock: OutputLock | None):
         size_bytes = 8 * WIDTH
         memory_fd = storage.shared_memory(size_bytes)
         self.noted = memoryview(mmap.mmap(memory_fd, size_bytes)).cast("q")
         self.connection, its_end = multiprocessing.Pipe()
         self._hung_sec: float | None = None
         job = None if lock is None else (lock.path, lock.fileno())
-        given = [sys.path, [its_end.fileno(), memory_fd, job]]
+        fds = [its_end.fileno(), memory_fd, turns_fd]
+        given = [sys.path, [*fds, job]]
         # Blocked for good in what is started: the process that starts it answers Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(given)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[its_end.fileno(), memory_fd, *(job[1:] if job else ())],
+                pass_fds=[*fds, *(job[1:] if job else ())],
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -325,14 +357,15 @@ class _Worker:
         for field in range(WIDTH):
             self.noted[field] = 0
 
-    def call(self, packed: bytes, crashed: Mapping[int, str], picture_sec: float) -> Done:
+    def call(self, packed: bytes, blame: _Blame, picture_sec: float) -> Done:
         """What the process answers to a task.
 
         Raises:
             EOFError, OSError: It has ended.
         """
         settings = dict(os.environ), beam_files.pipeline_flags()
-        self.connection.send_bytes(pickle.dumps((settings, crashed, packed), protocol=5))
+        task = settings, blame.crashed, blame.alone, packed
+        self.connection.send_bytes(pickle.dumps(task, protocol=5))
         wait_sec = picture_sec
         while not self.connection.poll(wait_sec):
             at_picture_sec = (time.monotonic_ns() - self.noted[SINCE]) / 1e9

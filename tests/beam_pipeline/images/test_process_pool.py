@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import pickle
 import signal
 
@@ -95,7 +96,8 @@ def test_it_gives_up_on_a_shard_and_says_the_signal_as_it_is(pool, said, number,
         ("SIGSEGV", "the process that decodes it crashed in each of 2 tries"),
         ("SIGABRT", "the process that decodes it crashed in each of 2 tries"),
         ("SIGKILL", "the process that decodes it was killed (SIGKILL), as the system does when it "
-                    "is out of memory, in each of 2 tries"),
+                    "is out of memory, in each of 2 tries, the last time while no other picture "
+                    "was decoded"),
         ("hang", "the process that decodes it took longer than 1 s in each of 2 tries"),
     ],
 )  # fmt: skip
@@ -111,6 +113,20 @@ def test_a_picture_that_ends_its_process_is_left_out_after_two_tries(said, tmp_p
     for uri, times in (("/photos/1.jpg", 1), ("/photos/2.jpg", 2), ("/photos/4.jpg", 2)):
         assert sum(repr(uri) in sentence for sentence in said) == times
     assert sum("without that picture" in sentence for sentence in said) == 2
+
+
+def test_a_picture_is_not_blamed_for_a_kill_while_another_picture_is_decoded(said, tmp_path):
+    decoding, go_on, log = (str(tmp_path / name) for name in ("decoding", "go on", "log"))
+    begun = tmp_path / "log-begun"
+    with LocalPool(2, said.append) as pool:
+        other = submit(pool, tasks.decode_until, decoding, go_on)
+        wait_until(pathlib.Path(decoding).exists)
+        killed = submit(pool, tasks.decode, {3: decoding}, log)
+        wait_until(lambda: begun.exists() and begun.stat().st_size >= 2)  # it was killed once
+        pathlib.Path(go_on).touch()
+        assert killed.result() == []
+        other.result()
+    assert len(said) == 1 and said[0].endswith("that picture is decoded while no other one is")
 
 
 def test_an_error_says_where_it_was_raised_and_one_that_cannot_be_sent_is_its_text(pool):
