@@ -26,7 +26,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from beam_pipeline import beam_files
@@ -78,8 +79,8 @@ class LocalPool:
         picture_sec: A process that is longer at a picture is killed.
 
     Attributes:
-        is_of_job: Whether it has the processes of a whole job, which share out its shards.
         total: Images of all shards that were queued.
+        is_stopped: Whether its processes were ended, and no other one is started.
     """
 
     def __init__(
@@ -89,14 +90,13 @@ class LocalPool:
         lock: OutputLock | None = None,
         picture_sec: float = PICTURE_SEC,
     ):
-        self.is_of_job = False
         self.total = 0
         self._say = say
         self._picture_sec = picture_sec
         self._done = [0] * COUNTS
         self._lock = lock
         self._turns = open(storage.shared_memory(2), "r+b", buffering=0)  # closed by `kill`
-        self._stopped = False
+        self.is_stopped = False
         self._changing = threading.Lock()
         self._workers: list[_Worker] = []
         # The one that was idle last comes first: few tasks keep few processes, which are warm.
@@ -107,7 +107,6 @@ class LocalPool:
 
     def __enter__(self) -> LocalPool:
         """Starts all processes, as those of a job."""
-        self.is_of_job = True
         _of_jobs[id(self)] = self
         started = [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]
         for worker in started:
@@ -135,6 +134,21 @@ class LocalPool:
         self.total += size
         return self._threads.submit(self._do, name, packed)
 
+    def results(self, queued: list[concurrent.futures.Future[Any]]) -> Iterator[Any]:
+        """Takes tasks from a list and yields their results, in order.
+
+        When a task fails, those that were not begun are dropped. Ctrl-C ends all processes at once.
+        """
+        try:
+            while queued:
+                yield queued.pop(0).result()
+        except KeyboardInterrupt:
+            self.kill()
+            raise
+        finally:
+            for future in queued:
+                future.cancel()
+
     def _do(self, name: str, packed: bytes) -> Any:
         """Has a task done by an idle process, by another one if that is killed."""
         worker = self._idle.get()
@@ -154,7 +168,7 @@ class LocalPool:
                     self._count(worker)
                     return done.value
                 deaths += 1 - blame.add(death)
-                if deaths < MAX_ATTEMPTS and not self._stopped:
+                if deaths < MAX_ATTEMPTS and not self.is_stopped:
                     self._say(_lost(name, packed, death, blame, deaths))
             remedy = _MEMORY_REMEDY if death.may_be_memory else ""
             raise UserError(
@@ -171,7 +185,7 @@ class LocalPool:
             UserError: The pool was stopped.
         """
         with self._changing:
-            if self._stopped:
+            if self.is_stopped:
                 raise UserError(
                     "the job was stopped; run the same command again to resume from its shards."
                 )
@@ -201,7 +215,7 @@ class LocalPool:
     def kill(self) -> None:
         """Ends all processes at once; what they were writing is lost."""
         with self._changing:
-            self._stopped = True
+            self.is_stopped = True
             for worker in self._workers:
                 worker.end(0)
         self._threads.shutdown(cancel_futures=True)
@@ -214,8 +228,11 @@ class LocalPool:
 
 
 # A job hands its pool to the steps that need it. Where it has none, as in a worker of Beam's on
-# a cluster or in a pipeline of somebody's own, each process makes one for itself, once: a step
-# is unpickled many times there, and its pictures must not be decoded by Beam's own process.
+# a cluster or in a pipeline of somebody's own, each process makes one for itself: a step is
+# unpickled many times there, and its pictures must not be decoded by Beam's own process.
+# A pipeline that runs in the process that made it, as with FnApiRunner, has this name in its graph.
+THIS_PROCESS = uuid.uuid4().hex
+
 _of_jobs: dict[int, LocalPool] = {}
 _own: LocalPool | None = None
 _making = threading.Lock()
@@ -225,7 +242,7 @@ def own_pool() -> LocalPool:
     """The pool of a process whose job has none: up to a process per core, as tasks come."""
     global _own
     with _making:
-        if _own is None:
+        if _own is None or _own.is_stopped:
             _own = LocalPool(available_cores())
             atexit.register(_own.kill)
         return _own
@@ -250,8 +267,9 @@ def encoded_sizes(
     files: Any, options: ImageOptions, urls: UrlOptions, pool: LocalPool | None
 ) -> list[int]:
     """Bytes of the pictures of `files.refs`, as records hold them; of those that become one."""
-    found = (pool or own_pool()).submit("of a sample", _sizes, files, options, urls)
-    sizes: list[int] = found.result()
+    pool = pool or own_pool()
+    found = pool.submit("of a sample", _sizes, files, options, urls)
+    sizes: list[int] = next(pool.results([found]))
     return sizes
 
 
