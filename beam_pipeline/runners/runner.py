@@ -34,7 +34,10 @@ class Runner:
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
         """An empty pipeline for `run`; its workers may need tensorflow-transform for columns."""
-        return beam.Pipeline(self._beam_runner, options=self.options)
+        pipeline = beam.Pipeline(self._beam_runner, options=self.options)
+        # Only transforms of other languages need it, and a killed process would leave it behind.
+        os.rmdir(pipeline.local_tempdir)
+        return pipeline
 
     def check(self) -> None:
         """Checks what a job needs before it is submitted.

@@ -110,6 +110,13 @@ def write(batch: Batch, path: str, watch) -> None:
     storage.write(path, b"1")
 
 
+def die_writing(batch: Batch, path: str, watch) -> None:
+    with storage.AtomicFile(path) as file, open(file.local_path, "wb") as begun:
+        begun.write(b"a part of it")
+        begun.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def die(batch: Batch, number: int, watch) -> None:
     os.kill(os.getpid(), number)
 

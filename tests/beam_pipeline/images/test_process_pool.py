@@ -137,6 +137,13 @@ def test_an_error_says_where_it_was_raised_and_one_that_cannot_be_sent_is_its_te
         submit(pool, tasks.fail_without_pickle).result()
 
 
+def test_a_killed_process_leaves_no_file_for_a_store_behind(said, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with LocalPool(1, said.append) as pool, pytest.raises(UserError, match="SIGKILL"):
+        submit(pool, tasks.die_writing, "s3://bucket/train-00000-of-00001").result()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_settings_of_today_reach_processes_that_were_started_before(pool, monkeypatch):
     monkeypatch.setattr(FileSystems, "_pipeline_options", None)
     for place in ("here", "there"):

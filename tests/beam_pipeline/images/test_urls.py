@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import socket
 import time
+from typing import Any
 
 import pytest
 
@@ -216,7 +217,7 @@ class AtOnce(concurrent.futures.Executor):
     """Reads a file as soon as it is asked for: nothing depends on how fast threads are."""
 
     def submit(self, fn, /, *args, **kwargs):
-        future = concurrent.futures.Future()
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_result(fn(*args, **kwargs))
         return future
 
@@ -239,6 +240,7 @@ def test_files_of_unknown_size_count_in_what_is_read_ahead(monkeypatch, sizes_by
         refs = [ImageRef(path, server.url + path, "a") for path in pictures]
         before, in_flight = storage.counts().bytes_read, []
         for _, data in read_images(refs, 2_000_000, STEADY):
+            assert isinstance(data, bytes)
             in_flight.append(storage.counts().bytes_read - before)
             before += len(data)
     assert len(in_flight) == len(refs)
