@@ -79,6 +79,7 @@ class LocalPool:
         picture_sec: A process that is longer at a picture is killed.
 
     Attributes:
+        is_of_job: Whether a build holds it, for which no other pool may write.
         total: Images of all shards that were queued.
         is_stopped: Whether its processes were ended, and no other one is started.
     """
@@ -90,6 +91,7 @@ class LocalPool:
         lock: OutputLock | None = None,
         picture_sec: float = PICTURE_SEC,
     ):
+        self.is_of_job = False
         self.total = 0
         self._say = say
         self._picture_sec = picture_sec
@@ -107,19 +109,16 @@ class LocalPool:
 
     def __enter__(self) -> LocalPool:
         """Starts all processes, as those of a job."""
-        _of_jobs[id(self)] = self
+        self.is_of_job = True
+        _pools.append(self)
         started = [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]
         for worker in started:
             self._idle.put(worker)
         return self
 
     def __exit__(self, *error: object) -> None:
-        del _of_jobs[id(self)]
+        _pools.remove(self)
         self.kill()
-
-    def __reduce__(self) -> tuple[Callable[[int], LocalPool], tuple[int]]:
-        """Beam pickles its steps, also for the process that made them: there a pool is itself."""
-        return _pool_here, (id(self),)
 
     def submit(
         self, name: str, task: Callable[..., Any], batch: Any, *args: Any, size: int = 0
@@ -227,47 +226,36 @@ class LocalPool:
             worker.connection.close()
 
 
-# A job hands its pool to the steps that need it. Where it has none, as in a worker of Beam's on
-# a cluster or in a pipeline of somebody's own, each process makes one for itself: a step is
-# unpickled many times there, and its pictures must not be decoded by Beam's own process.
+# Of the pools of this process the last one is used. A build on this machine begins with one. A
+# worker of Beam's on a cluster, or a pipeline of somebody's own, gets one when it needs it: its
+# pictures must not be decoded by Beam's own process.
+_pools: list[LocalPool] = []
+_making = threading.Lock()
 # A pipeline that runs in the process that made it, as with FnApiRunner, has this name in its graph.
 THIS_PROCESS = uuid.uuid4().hex
 
-_of_jobs: dict[int, LocalPool] = {}
-_own: LocalPool | None = None
-_making = threading.Lock()
-
 
 def own_pool() -> LocalPool:
-    """The pool of a process whose job has none: up to a process per core, as tasks come."""
-    global _own
+    """The pool of this process; without a job, one that starts a process per core as needed."""
     with _making:
-        if _own is None or _own.is_stopped:
-            _own = LocalPool(available_cores())
-            atexit.register(_own.kill)
-        return _own
-
-
-def _pool_here(key: int) -> LocalPool:
-    return _of_jobs.get(key) or own_pool()
+        if not _pools or (_pools[-1].is_stopped and not _pools[-1].is_of_job):
+            _pools.append(LocalPool(available_cores()))
+            atexit.register(_pools[-1].kill)
+        return _pools[-1]
 
 
 def _forget_pools() -> None:
-    global _own
-    for pool in (*_of_jobs.values(), *([_own] if _own else [])):
+    for pool in _pools:
         pool.disown()
-    _of_jobs.clear()
-    _own = None
+    _pools.clear()
 
 
 os.register_at_fork(after_in_child=_forget_pools)
 
 
-def encoded_sizes(
-    files: Any, options: ImageOptions, urls: UrlOptions, pool: LocalPool | None
-) -> list[int]:
+def encoded_sizes(files: Any, options: ImageOptions, urls: UrlOptions) -> list[int]:
     """Bytes of the pictures of `files.refs`, as records hold them; of those that become one."""
-    pool = pool or own_pool()
+    pool = own_pool()
     found = pool.submit("of a sample", _sizes, files, options, urls)
     sizes: list[int] = next(pool.results([found]))
     return sizes

@@ -18,7 +18,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
-from beam_pipeline.images.process_pool import THIS_PROCESS, LocalPool, own_pool
+from beam_pipeline.images.process_pool import THIS_PROCESS, own_pool
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.finished import read_result
@@ -88,9 +88,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         staging: Folder where finished shards wait for `CommitShards`, and where a job that is
             run again finds them; "" to give them their names as soon as all are written.
         finished: With `staging`, a folder for the shards themselves until then.
-        pool: Processes of this machine that write the shards. By default each process of Beam's has
-            some of its own: where the pipeline runs in the process that made it, one for each core,
-            and on a cluster one for each shard that is written at the same time.
 
     Attributes:
         options: As given, with a `run_id` of this transform.
@@ -109,7 +106,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         shard_name_template: str | None = None,
         staging: str = "",
         finished: str = "",
-        pool: LocalPool | None = None,
     ):
         plain = CompressionTypes.UNCOMPRESSED
         if CompressionTypes.detect_compression_type(file_name_suffix) != plain:
@@ -132,7 +128,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             name_format=str(self._sink.shard_name_format),
             suffix=file_name_suffix,
         )
-        self._sink.write_to(self.places, self.options, pool)
+        self._sink.write_to(self.places, self.options)
 
     def expand(self, units: beam.PCollection[ShardUnit]) -> WrittenShards:
         files = (
@@ -159,13 +155,12 @@ def rejects_of(path: str, places: ShardPlaces) -> Iterable[Reject]:
 class BalancedSink(tfrecordio._TFRecordSink):
     """Beam's TFRecord sink whose elements are `ShardUnit`s instead of encoded records."""
 
-    def write_to(self, places: ShardPlaces, options: ShardOptions, pool: LocalPool | None) -> None:
-        """Says where shards lie, how they are written, and by which processes."""
+    def write_to(self, places: ShardPlaces, options: ShardOptions) -> None:
+        """Says where shards lie, and how they are written."""
         # Beam makes 1 of it for an empty template; then one worker would write everything.
         self.num_shards = 0
         self.places = places
         self._options = options
-        self._pool = pool
         self._made_in = THIS_PROCESS
 
     # What Beam's `WriteImpl` calls.
@@ -184,8 +179,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         """
         check_versions(self._options.versions)
         is_local = self._made_in == THIS_PROCESS
-        pool = self._pool or own_pool()
-        return ShardWriter(self._places_in(init_result), self._options, pool, is_local)
+        return ShardWriter(self._places_in(init_result), self._options, is_local)
 
     def _places_in(self, init_result: str) -> ShardPlaces:
         return dataclasses.replace(self.places, staging=init_result)
@@ -263,10 +257,10 @@ class ShardWriter(iobase.Writer):
     given out as soon as it is written, as Beam does a bundle that fails again as a whole.
     """
 
-    def __init__(self, places: ShardPlaces, options: ShardOptions, pool: LocalPool, is_local: bool):
+    def __init__(self, places: ShardPlaces, options: ShardOptions, is_local: bool):
         self._places = places
         self._options = options
-        self._pool = pool
+        self._pool = own_pool()
         self._is_local = is_local
         self._queued: list[concurrent.futures.Future[ShardResult]] = []
         self._written: list[str] = []

@@ -85,7 +85,7 @@ def read(path: pathlib.Path) -> list[dict[str, Values]]:
 def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, monkeypatch):
     """Its pictures are decoded outside of the process that runs it, too."""
     # Processes that another test's pipeline has started have the usual decoder.
-    monkeypatch.setattr(process_pool, "_own", None)
+    monkeypatch.setattr(process_pool, "_pools", [])
     refs = [ImageRef(p.name, str(p), p.parent.name, "train") for p in sorted(photos.glob("*/*"))]
     options = ShardOptions(
         image=ImageOptions(height_px=32, width_px=32), plan=PlanOptions(num_shards={"train": 2})

@@ -12,7 +12,7 @@ from beam_pipeline.images import process_pool
 
 
 def main(output: str, *addresses: str) -> None:
-    process_pool._own = process_pool.LocalPool(len(addresses))  # whatever machine this is
+    process_pool._pools.append(process_pool.LocalPool(len(addresses)))  # on any machine
     options = bp.ShardOptions(
         plan=bp.PlanOptions(num_shards={"train": len(addresses)}),
         urls=bp.UrlOptions(allow_private_hosts=True),

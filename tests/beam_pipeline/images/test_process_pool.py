@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import pickle
 import signal
 
 import psutil
@@ -156,7 +155,6 @@ def test_settings_of_today_reach_processes_that_were_started_before(pool, monkey
 
 def test_no_process_is_left_behind(said):
     with LocalPool(2, said.append) as pool:
-        assert pickle.loads(pickle.dumps(pool)) is pool
         pid, _, _ = submit(pool, tasks.settings, "HOME").result()
         assert psutil.pid_exists(pid)
     assert not psutil.pid_exists(pid)
