@@ -11,7 +11,6 @@ from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform
 from beam_pipeline.commit.data_set import CommitSpec
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.commit.transforms import CommitShards
-from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.listing import schemas_of
@@ -34,14 +33,11 @@ _NOT_TOLD = (
 )  # fmt: skip
 
 
-def build(
-    options: BuildOptions, runner: Runner, state: OutputState, pool: LocalPool | None = None
-) -> bool:
+def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
     """Builds the data set `options.output` and commits it; returns whether it ran, not a dry run.
 
     Args:
         state: What was in the output when the job began.
-        pool: The processes that write the shards; None for the workers' own.
 
     Raises:
         UserError: Something the caller can fix.
@@ -53,9 +49,7 @@ def build(
     with transform_temp_folder(options, columns, runner.local, staging) as temporary:
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
         excluded = share_keys(options.exclude, staging) if options.exclude else None
-        construct(
-            pipeline, options, schemas, staging, state.finished_folder, temporary, excluded, pool
-        )
+        construct(pipeline, options, schemas, staging, state.finished_folder, temporary, excluded)
         return runner.run(pipeline)
 
 
@@ -67,7 +61,6 @@ def construct(
     finished: str = "",
     transform_temp: str = "",
     excluded: KeysFile | None = None,
-    pool: LocalPool | None = None,
 ) -> None:
     """Puts the whole job into a pipeline.
 
@@ -77,7 +70,6 @@ def construct(
         finished: Folder for finished shards until the commit; default: `staging`.
         transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
         excluded: Keys of images that are left out.
-        pool: As for `build`.
     """
     shards = options.shard_options(byte_versions(options.image.icc))
     listed = list_batches(pipeline, options, schemas, excluded)  # RefBatch with splits
@@ -90,14 +82,13 @@ def construct(
         temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
         copied_from=options.copied.transform if options.copied else "",
     )  # RefBatch with features, and the folder of the exported transform
-    planned = columns.batches | "Plan" >> PlanShards(shards, pool)  # ShardUnit
+    planned = columns.batches | "Plan" >> PlanShards(shards)  # ShardUnit
     write = WriteBalancedTFRecord(
         options.output.rstrip("/") + "/",
         shards,
         file_name_suffix=".tfrecord",
         staging=staging,
         finished=finished,
-        pool=pool,
     )
     written = planned.units | "Write" >> write  # final paths of the shards, rejects
     written.files | "Commit" >> CommitShards(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import os
 import pickle
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,7 +48,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
     copied = options.copied.transform if options.copied else ""
     # Checks them.
     AnalyseColumns("", columns, transform_module=options.transform_module, copied_from=copied)
-    with tempfile.TemporaryDirectory() as folder:
+    with storage.temporary_folder() as folder:
         pipeline = runner.new_pipeline()
         excluded = share_keys(options.exclude, folder) if options.exclude else None
         listed = list_batches(pipeline, options, schemas, excluded)

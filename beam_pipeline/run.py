@@ -160,7 +160,6 @@ def _build(
             file=sys.stderr,
         )
     workers = _pool_size(options, beam_args)
-    pool = None
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
         if workers:
@@ -171,15 +170,11 @@ def _build(
             progress.append(stack.enter_context(ProgressLine(pool_line(pool))))
         stack.enter_context(_beam_for_a_build())
         lock.renew()
-        return _run_pipeline(options, beam_args, state, begun, pool)
+        return _run_pipeline(options, beam_args, state, begun)
 
 
 def _run_pipeline(
-    options: BuildOptions,
-    beam_args: Sequence[str],
-    state: OutputState,
-    begun: float,
-    pool: LocalPool | None,
+    options: BuildOptions, beam_args: Sequence[str], state: OutputState, begun: float
 ) -> BuildSummary:
     from beam_pipeline import pipeline
     from beam_pipeline.runners.choice import choose
@@ -188,7 +183,7 @@ def _run_pipeline(
     runner = choose(beam_args, options, cli.make_parser().flags)
     runner.check()
     staging_folder.prepare_staging(state)
-    if not pipeline.build(options, runner, state, pool):
+    if not pipeline.build(options, runner, state):
         staging_folder.remove_empty(options.output, staging, fresh=False)
         text = "nothing was submitted: the flags and the graph are in order"
         return BuildSummary(options.output, text, {})

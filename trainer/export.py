@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from imageshards import storage
@@ -99,12 +100,13 @@ def _is_there(path: str) -> bool:
 
 def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
     """Calls `write` with a temporary path of this machine, then moves what it wrote to `output`."""
-    beside = None
+    folder: AbstractContextManager[str] = storage.temporary_folder()
     try:
         if storage.is_local(output):
             beside = storage.parent_of(output) or "."
             os.makedirs(beside, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".export-", dir=beside) as near:
+            folder = tempfile.TemporaryDirectory(prefix=".export-", dir=beside)
+        with folder as near:
             made = os.path.join(near, storage.name_of(output))
             lines = write(made)
             storage.delete_folder(output)

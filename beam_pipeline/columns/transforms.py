@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -194,7 +193,7 @@ def transform_temp_folder(
     elif storage.is_local(staging) or not is_needed:
         yield storage.join(staging, TFT_TEMP)
     elif is_local_run:
-        with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
+        with storage.temporary_folder() as folder:
             yield folder
     elif _tensorflow_reads(staging):
         yield storage.join(staging, TFT_TEMP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import mmap
 import os
@@ -11,7 +12,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, MutableSequence
+from collections.abc import Collection, Iterator, Mapping, MutableSequence
 from multiprocessing import connection
 from typing import Any, NamedTuple
 
@@ -30,16 +31,22 @@ AT, SINCE, WIDTH = 4, 5, 6
 class Watch:
     """Counts and place of a task, in memory that others can read while it works.
 
-    `crashed` has the numbers of pictures that killed other processes, and what they did.
+    `crashed` maps the numbers of pictures that are left out to the reasons. The pictures of
+    `alone` are decoded while no other process of the pool decodes one; all processes of the pool
+    share the file `turns_fd`.
     """
 
     def __init__(
         self,
         noted: MutableSequence[int] | memoryview | None = None,
         crashed: Mapping[int, str] | None = None,
+        alone: Collection[int] = (),
+        turns_fd: int | None = None,
     ):
         self._noted = [0] * WIDTH if noted is None else noted
         self._crashed = crashed or {}
+        self._alone = alone
+        self._turns_fd = turns_fd
 
     def add(self, *amounts: int) -> None:
         """Counts images, bytes read, rejects, and images of shards finished before."""
@@ -51,16 +58,37 @@ class Watch:
         """Entered while a picture of the batch is decoded.
 
         Raises:
-            ImageError: `decoder_crashed`: it has killed other processes.
+            ImageError: `decoder_crashed`: the picture has killed other processes.
         """
         if number in self._crashed:
             raise ImageError("decoder_crashed", self._crashed[number])
-        self._noted[SINCE] = time.monotonic_ns()
-        self._noted[AT] = number + 1
+        with self._turn(is_alone=number in self._alone):
+            self._noted[SINCE] = time.monotonic_ns()
+            self._noted[AT] = number + 1
+            try:
+                yield
+            finally:
+                self._noted[AT] = 0
+
+    @contextlib.contextmanager
+    def _turn(self, is_alone: bool) -> Iterator[None]:
+        """Holds a readers-writer lock of the pool, which the kernel releases for a killed process.
+
+        The second byte of the file is the lock. Every process passes through the first byte, where
+        a process that wants to be alone keeps the others out until it has the lock. Without the
+        first byte it would wait for as long as the others overlap.
+        """
+        if self._turns_fd is None:
+            yield
+            return
+        mode = fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH
+        fcntl.lockf(self._turns_fd, mode, 1, 0)
+        fcntl.lockf(self._turns_fd, mode, 1, 1)
+        fcntl.lockf(self._turns_fd, fcntl.LOCK_UN, 1, 0)
         try:
             yield
         finally:
-            self._noted[AT] = 0
+            fcntl.lockf(self._turns_fd, fcntl.LOCK_UN, 1, 1)
 
 
 class Done(NamedTuple):
@@ -71,7 +99,7 @@ class Done(NamedTuple):
     counts: storage.Counts
 
 
-def serve(tasks_fd: int, memory_fd: int, job: tuple[str, int] | None) -> None:
+def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | None) -> None:
     """Does tasks until the process that started this one is gone."""
     if job is not None:
         storage.join_job(*job)
@@ -83,11 +111,11 @@ def serve(tasks_fd: int, memory_fd: int, job: tuple[str, int] | None) -> None:
     gc.set_threshold(100_000)  # thousands of references are no garbage
     known: tuple[dict[str, str], dict[str, Any]] | None = None
     while True:
-        settings, crashed, packed = pickle.loads(tasks.get())
+        settings, crashed, alone, packed = pickle.loads(tasks.get())
         if settings != known:
             known = settings
             _use(*settings)
-        connected.send(_do_task(packed, Watch(noted, crashed)))
+        connected.send(_do_task(packed, Watch(noted, crashed, alone, turns_fd)))
 
 
 def _receive(connected: connection.Connection, tasks: queue.SimpleQueue[bytes]) -> None:

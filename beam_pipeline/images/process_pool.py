@@ -2,7 +2,10 @@
 
 On every runner all pictures are decoded in such processes. A picture may kill the process that
 decodes it, or keep it for ever. So each process notes, where the one that started it can read it,
-at which picture it is: whoever kills two processes in turn is left out, and named.
+at which picture it is. A picture that ends two processes in turn is left out, and named. SIGKILL
+alone is no evidence, as the kernel sends it to any process when other programs take the memory.
+Then the picture is decoded again while no other process of the pool decodes one, and is left out
+only if its process dies once more.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from beam_pipeline import beam_files
@@ -75,8 +79,9 @@ class LocalPool:
         picture_sec: A process that is longer at a picture is killed.
 
     Attributes:
-        is_of_job: Whether it has the processes of a whole job, which share out its shards.
+        is_of_job: Whether a build holds it, for which no other pool may write.
         total: Images of all shards that were queued.
+        is_stopped: Whether its processes were ended, and no other one is started.
     """
 
     def __init__(
@@ -92,7 +97,8 @@ class LocalPool:
         self._picture_sec = picture_sec
         self._done = [0] * COUNTS
         self._lock = lock
-        self._stopped = False
+        self._turns = open(storage.shared_memory(2), "r+b", buffering=0)  # closed by `kill`
+        self.is_stopped = False
         self._changing = threading.Lock()
         self._workers: list[_Worker] = []
         # The one that was idle last comes first: few tasks keep few processes, which are warm.
@@ -104,19 +110,15 @@ class LocalPool:
     def __enter__(self) -> LocalPool:
         """Starts all processes, as those of a job."""
         self.is_of_job = True
-        _of_jobs[id(self)] = self
+        _pools.append(self)
         started = [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]
         for worker in started:
             self._idle.put(worker)
         return self
 
     def __exit__(self, *error: object) -> None:
-        del _of_jobs[id(self)]
+        _pools.remove(self)
         self.kill()
-
-    def __reduce__(self) -> tuple[Callable[[int], LocalPool], tuple[int]]:
-        """Beam pickles its steps, also for the process that made them: there a pool is itself."""
-        return _pool_here, (id(self),)
 
     def submit(
         self, name: str, task: Callable[..., Any], batch: Any, *args: Any, size: int = 0
@@ -131,17 +133,31 @@ class LocalPool:
         self.total += size
         return self._threads.submit(self._do, name, packed)
 
+    def results(self, queued: list[concurrent.futures.Future[Any]]) -> Iterator[Any]:
+        """Takes tasks from a list and yields their results, in order.
+
+        When a task fails, those that were not begun are dropped. Ctrl-C ends all processes at once.
+        """
+        try:
+            while queued:
+                yield queued.pop(0).result()
+        except KeyboardInterrupt:
+            self.kill()
+            raise
+        finally:
+            for future in queued:
+                future.cancel()
+
     def _do(self, name: str, packed: bytes) -> Any:
         """Has a task done by an idle process, by another one if that is killed."""
         worker = self._idle.get()
-        suspects: collections.Counter[int] = collections.Counter()
-        crashed: dict[int, str] = {}
+        blame = _Blame()
         deaths = 0
         try:
             while deaths < MAX_ATTEMPTS:
                 worker = self._ready(worker)
                 try:
-                    done = worker.call(packed, crashed, self._picture_sec)
+                    done = worker.call(packed, blame, self._picture_sec)
                 except (EOFError, OSError):
                     death = worker.death()
                 else:
@@ -150,16 +166,9 @@ class LocalPool:
                         raise done.error
                     self._count(worker)
                     return done.value
-                deaths += 1
-                if death.picture is not None:
-                    suspects[death.picture] += 1
-                    if suspects[death.picture] == TRIES:
-                        deaths -= TRIES  # they were the picture's, not the shard's
-                        crashed[death.picture] = (
-                            f"the process that decodes it {death.deed} in each of {TRIES} tries"
-                        )
-                if deaths < MAX_ATTEMPTS and not self._stopped:
-                    self._say(_lost(name, packed, death, crashed, deaths))
+                deaths += 1 - blame.add(death)
+                if deaths < MAX_ATTEMPTS and not self.is_stopped:
+                    self._say(_lost(name, packed, death, blame, deaths))
             remedy = _MEMORY_REMEDY if death.may_be_memory else ""
             raise UserError(
                 f"the process that writes shard {name} {death.how} after {MAX_ATTEMPTS - 1} others "
@@ -175,7 +184,7 @@ class LocalPool:
             UserError: The pool was stopped.
         """
         with self._changing:
-            if self._stopped:
+            if self.is_stopped:
                 raise UserError(
                     "the job was stopped; run the same command again to resume from its shards."
                 )
@@ -184,7 +193,7 @@ class LocalPool:
                 self._workers.remove(worker)
                 worker = None
             if worker is None:
-                worker = _Worker(self._lock)
+                worker = _Worker(self._turns.fileno(), self._lock)
                 self._workers.append(worker)
             worker.forget()
             return worker
@@ -205,10 +214,11 @@ class LocalPool:
     def kill(self) -> None:
         """Ends all processes at once; what they were writing is lost."""
         with self._changing:
-            self._stopped = True
+            self.is_stopped = True
             for worker in self._workers:
                 worker.end(0)
         self._threads.shutdown(cancel_futures=True)
+        self._turns.close()
 
     def disown(self) -> None:
         """In a fork: the processes are the parent's, and end with it alone."""
@@ -216,45 +226,38 @@ class LocalPool:
             worker.connection.close()
 
 
-# A job hands its pool to the steps that need it. Where it has none, as in a worker of Beam's on
-# a cluster or in a pipeline of somebody's own, each process makes one for itself, once: a step
-# is unpickled many times there, and its pictures must not be decoded by Beam's own process.
-_of_jobs: dict[int, LocalPool] = {}
-_own: LocalPool | None = None
+# Of the pools of this process the last one is used. A build on this machine begins with one. A
+# worker of Beam's on a cluster, or a pipeline of somebody's own, gets one when it needs it: its
+# pictures must not be decoded by Beam's own process.
+_pools: list[LocalPool] = []
 _making = threading.Lock()
+# A pipeline that runs in the process that made it, as with FnApiRunner, has this name in its graph.
+THIS_PROCESS = uuid.uuid4().hex
 
 
 def own_pool() -> LocalPool:
-    """The pool of a process whose job has none: up to a process per core, as tasks come."""
-    global _own
+    """The pool of this process; without a job, one that starts a process per core as needed."""
     with _making:
-        if _own is None:
-            _own = LocalPool(available_cores())
-            atexit.register(_own.kill)
-        return _own
-
-
-def _pool_here(key: int) -> LocalPool:
-    return _of_jobs.get(key) or own_pool()
+        if not _pools or (_pools[-1].is_stopped and not _pools[-1].is_of_job):
+            _pools.append(LocalPool(available_cores()))
+            atexit.register(_pools[-1].kill)
+        return _pools[-1]
 
 
 def _forget_pools() -> None:
-    global _own
-    for pool in (*_of_jobs.values(), *([_own] if _own else [])):
+    for pool in _pools:
         pool.disown()
-    _of_jobs.clear()
-    _own = None
+    _pools.clear()
 
 
 os.register_at_fork(after_in_child=_forget_pools)
 
 
-def encoded_sizes(
-    files: Any, options: ImageOptions, urls: UrlOptions, pool: LocalPool | None
-) -> list[int]:
+def encoded_sizes(files: Any, options: ImageOptions, urls: UrlOptions) -> list[int]:
     """Bytes of the pictures of `files.refs`, as records hold them; of those that become one."""
-    found = (pool or own_pool()).submit("of a sample", _sizes, files, options, urls)
-    sizes: list[int] = found.result()
+    pool = own_pool()
+    found = pool.submit("of a sample", _sizes, files, options, urls)
+    sizes: list[int] = next(pool.results([found]))
     return sizes
 
 
@@ -284,7 +287,37 @@ class _Death(NamedTuple):
     may_be_memory: bool
 
 
-def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], deaths: int) -> str:
+class _Blame:
+    """Pictures of a task that ended processes.
+
+    Attributes:
+        crashed: Pictures that are left out → why.
+        alone: Pictures to decode while no other process of the pool decodes one.
+    """
+
+    def __init__(self) -> None:
+        self.crashed: dict[int, str] = {}
+        self.alone: set[int] = set()
+        self._tries: collections.Counter[int] = collections.Counter()
+
+    def add(self, death: _Death) -> int:
+        """Notes a death; returns how many deaths a picture that is left out now is to blame for."""
+        if death.picture is None:
+            return 0
+        self._tries[death.picture] += 1
+        tries, was_alone = self._tries[death.picture], death.picture in self.alone
+        if tries >= TRIES and (was_alone or not death.may_be_memory):
+            self.crashed[death.picture] = (
+                f"the process that decodes it {death.deed} in each of {tries} tries"
+                + ", the last time while no other picture was decoded" * was_alone
+            )
+            return tries
+        if death.may_be_memory:
+            self.alone.add(death.picture)
+        return 0
+
+
+def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -> str:
     """What to say of a process that was lost."""
     again = f"shard {name} is written again"
     if death.picture is None:
@@ -292,28 +325,33 @@ def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], d
         return f"a worker process {death.how}{remedy}; {again} ({deaths} of {MAX_ATTEMPTS} tries)"
     _, batch, _ = pickle.loads(packed)
     uri = batch.refs[death.picture].uri
-    fate = " without that picture" if death.picture in crashed else ""
+    fate = ""
+    if death.picture in blame.crashed:
+        fate = " without that picture"
+    elif death.picture in blame.alone:
+        fate = ", and that picture is decoded while no other one is"
     return f"a worker process {death.how} while it decoded {uri!r}; {again}{fate}"
 
 
 class _Worker:
     """A process that does one task after the other, as seen by the one that started it."""
 
-    def __init__(self, lock: OutputLock | None):
+    def __init__(self, turns_fd: int, lock: OutputLock | None):
         size_bytes = 8 * WIDTH
         memory_fd = storage.shared_memory(size_bytes)
         self.noted = memoryview(mmap.mmap(memory_fd, size_bytes)).cast("q")
         self.connection, its_end = multiprocessing.Pipe()
         self._hung_sec: float | None = None
         job = None if lock is None else (lock.path, lock.fileno())
-        given = [sys.path, [its_end.fileno(), memory_fd, job]]
+        fds = [its_end.fileno(), memory_fd, turns_fd]
+        given = [sys.path, [*fds, job]]
         # Blocked for good in what is started: the process that starts it answers Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(given)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[its_end.fileno(), memory_fd, *(job[1:] if job else ())],
+                pass_fds=[*fds, *(job[1:] if job else ())],
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -325,14 +363,15 @@ class _Worker:
         for field in range(WIDTH):
             self.noted[field] = 0
 
-    def call(self, packed: bytes, crashed: Mapping[int, str], picture_sec: float) -> Done:
+    def call(self, packed: bytes, blame: _Blame, picture_sec: float) -> Done:
         """What the process answers to a task.
 
         Raises:
             EOFError, OSError: It has ended.
         """
         settings = dict(os.environ), beam_files.pipeline_flags()
-        self.connection.send_bytes(pickle.dumps((settings, crashed, packed), protocol=5))
+        task = settings, blame.crashed, blame.alone, packed
+        self.connection.send_bytes(pickle.dumps(task, protocol=5))
         wait_sec = picture_sec
         while not self.connection.poll(wait_sec):
             at_picture_sec = (time.monotonic_ns() - self.noted[SINCE]) / 1e9

@@ -21,12 +21,15 @@ from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.storage import is_local
 
-# Files that are read ahead, whatever their sizes: enough for those of this machine.
-FEW = 8
+# Files that are read at once: a disk of this machine answers soon.
+LOCAL_DEPTH = 8
 # Stores answer in 20 to 100 ms: at 400 images/s per core 8 to 40 reads must be under way.
 REMOTE_DEPTH = 48
-# Above this many bytes, as far as sizes are known, only a few are.
+# Above this many bytes only the next files are read ahead.
 _AHEAD_BYTES = 64 << 20
+_LEAST_DEPTH = 2
+# Bytes that a file of unknown size is taken for, until sizes of others of the shard are known.
+_UNKNOWN_BYTES = 16 << 20
 
 _URLS = UrlOptions()
 _WEB = re.compile("https?://", re.IGNORECASE)
@@ -54,22 +57,44 @@ def read_images(refs: Sequence[Any], max_bytes: int, urls: UrlOptions = _URLS) -
     Raises:
         StorageError: A bucket, its rights or the credentials: every image in it fails.
     """
-    depth = FEW if all(is_local(ref.uri) for ref in refs) else REMOTE_DEPTH
-    waiting: collections.deque[concurrent.futures.Future[bytes | ImageError]] = collections.deque()
-    ahead_bytes = 0
+    depth = LOCAL_DEPTH if all(is_local(ref.uri) for ref in refs) else REMOTE_DEPTH
+    reading: collections.deque[_Reading] = collections.deque()
     ahead = iter(refs)
+    # Files come in the order of a hash, so those that were read are a sample of all of the shard.
+    # Twice their mean leaves room for some that are larger.
+    unknown_bytes, sampled = float(_UNKNOWN_BYTES), 1
     try:
         for ref in refs:
+            ahead_bytes = sum(_bytes_of(*each, unknown_bytes) for each in reading)
             while (
-                len(waiting) < FEW or (len(waiting) < depth and ahead_bytes < _AHEAD_BYTES)
+                len(reading) < _LEAST_DEPTH or (len(reading) < depth and ahead_bytes < _AHEAD_BYTES)
             ) and (following := next(ahead, None)) is not None:
-                waiting.append(_threads().submit(_fetch, following, max_bytes, urls))
-                ahead_bytes += max(0, following.size_bytes)
-            ahead_bytes -= max(0, ref.size_bytes)
-            yield ref, waiting.popleft().result()
+                future = _threads().submit(_fetch, following, max_bytes, urls)
+                reading.append((following, future))
+                ahead_bytes += _bytes_of(following, future, unknown_bytes)
+            data = reading.popleft()[1].result()
+            sampled += 1
+            unknown_bytes += (2 * _size(data) - unknown_bytes) / sampled
+            yield ref, data
     finally:
-        for future in waiting:
+        for _, future in reading:
             future.cancel()
+
+
+_Reading = tuple[Any, concurrent.futures.Future[bytes | ImageError]]
+
+
+def _bytes_of(
+    ref: Any, future: concurrent.futures.Future[bytes | ImageError], unknown_bytes: float
+) -> float:
+    """Bytes that a file takes, or is going to take when it is read."""
+    if future.done():
+        return _size(future.result())
+    return ref.size_bytes if ref.size_bytes >= 0 else unknown_bytes
+
+
+def _size(data: bytes | ImageError) -> int:
+    return 0 if isinstance(data, ImageError) else len(data)
 
 
 def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:

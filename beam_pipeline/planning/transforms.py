@@ -15,7 +15,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_pipeline.images.process_pool import LocalPool, encoded_sizes
+from beam_pipeline.images.process_pool import encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning.classes import distinct_labels, label_kind
 from beam_pipeline.planning.plan import (
@@ -152,11 +152,7 @@ def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
 
 
 def mean_record_bytes(
-    survey: Survey,
-    plan_options: PlanOptions,
-    options: ImageOptions,
-    urls: UrlOptions,
-    pool: LocalPool | None = None,
+    survey: Survey, plan_options: PlanOptions, options: ImageOptions, urls: UrlOptions
 ) -> float:
     """Mean bytes of the records of a sample; 0 if every split has its --num_shards.
 
@@ -170,17 +166,13 @@ def mean_record_bytes(
         HEADER_BYTES + ref.size_bytes + FOOTER_BYTES for ref in survey.sample.refs if ref.is_record
     ]
     if files:
-        encoded = encoded_sizes(RefBatch(files), options, urls, pool)
+        encoded = encoded_sizes(RefBatch(files), options, urls)
         sizes += [RECORD_OVERHEAD_BYTES + size for size in encoded]
     return sum(sizes) / len(sizes) if sizes else float(RECORD_OVERHEAD_BYTES)
 
 
 def plan_of(
-    survey: Survey,
-    options: PlanOptions,
-    image: ImageOptions,
-    urls: UrlOptions,
-    pool: LocalPool | None = None,
+    survey: Survey, options: PlanOptions, image: ImageOptions, urls: UrlOptions
 ) -> ShardPlan:
     """The plan for the images of a survey.
 
@@ -188,12 +180,12 @@ def plan_of(
         UserError: As `make_plan`.
     """
     note_activity("planning", survey.kinds.total(), "image")
-    mean = mean_record_bytes(survey, options, image, urls, pool)
+    mean = mean_record_bytes(survey, options, image, urls)
     return make_plan(survey.counts, options, mean, survey.kinds)
 
 
 def survey_and_plan(
-    batches: beam.PCollection[RefBatch], given: ShardOptions, pool: LocalPool | None = None
+    batches: beam.PCollection[RefBatch], given: ShardOptions
 ) -> beam.PCollection[ShardPlan]:
     """RefBatches whose references have splits → one `ShardPlan`; args of `PlanShards`."""
     options = given.plan
@@ -208,7 +200,7 @@ def survey_and_plan(
         batches
         | "Survey" >> beam.Map(survey)
         | "MergeSurveys" >> beam.CombineGlobally(merge_surveys, salt)
-        | "MakePlan" >> beam.Map(plan_of, options, given.image, given.urls, pool)
+        | "MakePlan" >> beam.Map(plan_of, options, given.image, given.urls)
     )
 
 
@@ -303,24 +295,19 @@ class PlanShards(beam.PTransform):
     Args:
         options: How images become shards. A sample of them is encoded to tell how many shards are
             wanted, unless `options.plan.num_shards` says so.
-        pool: The processes of this machine that encode the sample; None for one of its own.
 
     Raises:
         UserError: While running: no image, one class only, an unknown label or split, fewer
             images than shards, or an image without a split.
     """
 
-    def __init__(
-        self,
-        options: ShardOptions = ShardOptions(),  # noqa: B008  # frozen
-        pool: LocalPool | None = None,
-    ):
+    def __init__(self, options: ShardOptions = ShardOptions()):  # noqa: B008  # frozen
         super().__init__()
-        self._given, self._pool = options, pool
+        self._given = options
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> PlannedShards:
         options, salt = self._given.plan, self._given.plan.salt
-        plan = survey_and_plan(batches, self._given, self._pool)  # one ShardPlan
+        plan = survey_and_plan(batches, self._given)  # one ShardPlan
         plan_side = pvalue.AsSingleton(plan)
         buckets = (
             batches

@@ -55,10 +55,13 @@ class Runner:
             UserError: Beam refuses the options.
         """
         try:
-            return beam.Pipeline(self._beam_runner, options=self.options)
+            pipeline = beam.Pipeline(self._beam_runner, options=self.options)
         except ValueError as e:  # Beam validates the options here, and lists what is wrong
             problems = " ".join(str(e).splitlines()[1:]) or str(e)
             raise UserError(f"Beam refuses its flags: {problems} Fix or add the flag.") from e
+        # Only transforms of other languages need it, and a killed process would leave it behind.
+        os.rmdir(pipeline.local_tempdir)
+        return pipeline
 
     def check(self) -> None:
         """Checks what can be checked before anything is written.

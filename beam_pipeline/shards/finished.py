@@ -34,7 +34,7 @@ def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
 def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult | None:
     """The result of an earlier run that wrote the very same shard, if it is still whole.
 
-    A shard that could not read some of its images is tried again.
+    A shard with rejects that may be temporary is no such result: the next run writes it again.
     """
     try:
         # Usually there is none yet, and some stores answer `exists` faster than a failing read.
@@ -44,7 +44,7 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
         rejects = storage.stat(places.rejects_path(name)) if result.num_rejects else None
     except (OSError, ValueError):
         return None
-    if result.digest != digest or any(r.stage == "read" for r in result.rejects):
+    if result.digest != digest or any(r.may_be_temporary for r in result.rejects):
         return None
     if (rejects.size_bytes if rejects else 0) != result.rejects_bytes:
         return None

@@ -35,6 +35,11 @@ class Reject:
     stage: str
     message: str
 
+    @property
+    def may_be_temporary(self) -> bool:
+        """Whether another run may accept the image: files and hosts come back, memory is freed."""
+        return self.stage == "read" or self.reason == "decoder_crashed"
+
 
 @dataclasses.dataclass
 class ShardStats:

@@ -18,7 +18,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
-from beam_pipeline.images.process_pool import LocalPool, own_pool
+from beam_pipeline.images.process_pool import THIS_PROCESS, own_pool
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.finished import read_result
@@ -88,8 +88,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         staging: Folder where finished shards wait for `CommitShards`, and where a job that is
             run again finds them; "" to give them their names as soon as all are written.
         finished: With `staging`, a folder for the shards themselves until then.
-        pool: Processes of this machine that write the shards; None where Beam's workers do, each
-            of which then has some of its own.
 
     Attributes:
         options: As given, with a `run_id` of this transform.
@@ -108,7 +106,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         shard_name_template: str | None = None,
         staging: str = "",
         finished: str = "",
-        pool: LocalPool | None = None,
     ):
         plain = CompressionTypes.UNCOMPRESSED
         if CompressionTypes.detect_compression_type(file_name_suffix) != plain:
@@ -132,7 +129,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             name_format=str(self._sink.shard_name_format),
             suffix=file_name_suffix,
         )
-        self._sink.write_to(self.places, self.options, pool)
+        self._sink.write_to(self.places, self.options)
 
     def expand(self, units: beam.PCollection[ShardUnit]) -> WrittenShards:
         files = (
@@ -159,13 +156,13 @@ def rejects_of(path: str, places: ShardPlaces) -> Iterable[Reject]:
 class BalancedSink(tfrecordio._TFRecordSink):
     """Beam's TFRecord sink whose elements are `ShardUnit`s instead of encoded records."""
 
-    def write_to(self, places: ShardPlaces, options: ShardOptions, pool: LocalPool | None) -> None:
-        """Says where shards lie, how they are written, and by which processes."""
+    def write_to(self, places: ShardPlaces, options: ShardOptions) -> None:
+        """Says where shards lie, and how they are written."""
         # Beam makes 1 of it for an empty template; then one worker would write everything.
         self.num_shards = 0
         self.places = places
         self._options = options
-        self._pool = pool
+        self._made_in = THIS_PROCESS
 
     # What Beam's `WriteImpl` calls.
 
@@ -182,7 +179,8 @@ class BalancedSink(tfrecordio._TFRecordSink):
             UserError: This worker's libraries would write other bytes than the client's.
         """
         check_versions(self._options.versions)
-        return ShardWriter(self._places_in(init_result), self._options, self._pool or own_pool())
+        is_local = self._made_in == THIS_PROCESS
+        return ShardWriter(self._places_in(init_result), self._options, is_local)
 
     def _places_in(self, init_result: str) -> ShardPlaces:
         return dataclasses.replace(self.places, staging=init_result)
@@ -255,15 +253,16 @@ def _put_in_place(places: ShardPlaces, name: str) -> bool:
 class ShardWriter(iobase.Writer):
     """Has the planned shards of a bundle written by a pool of processes; says which.
 
-    The pool of a whole job shares out all its shards: they are queued and the bundle goes on;
-    `close` waits for them. From that of one of Beam's workers each shard is given out as soon as
-    it is written.
+    Where the pipeline runs in the process that made it, a bundle may have all shards of the job:
+    they are queued for the pool, and `close` waits for them. In a worker of Beam's each shard is
+    given out as soon as it is written, as Beam does a bundle that fails again as a whole.
     """
 
-    def __init__(self, places: ShardPlaces, options: ShardOptions, pool: LocalPool):
+    def __init__(self, places: ShardPlaces, options: ShardOptions, is_local: bool):
         self._places = places
         self._options = options
-        self._pool = pool
+        self._pool = own_pool()
+        self._is_local = is_local
         self._queued: list[concurrent.futures.Future[ShardResult]] = []
         self._written: list[str] = []
         counter = beam.metrics.Metrics.counter
@@ -280,8 +279,7 @@ class ShardWriter(iobase.Writer):
         name = self._places.shard_name(unit)
         how = self._places, self._options
         self._queued.append(self._pool.submit(name, write_shard, unit, *how, size=len(unit.refs)))
-        # In a worker of Beam's a bundle is lost as a whole: what is written is given out at once.
-        if not self._pool.is_of_job:
+        if not self._is_local:
             self.close()
 
     def at_capacity(self) -> bool:
@@ -290,8 +288,7 @@ class ShardWriter(iobase.Writer):
 
     def close(self) -> Names:
         """The names of the shards, when all of them are written."""
-        while self._queued:
-            self._written.append(self._done(self._queued.pop(0).result()))
+        self._written += map(self._done, self._pool.results(self._queued))
         asked = storage.unreported()
         self._requests.inc(asked.requests)
         self._retries.inc(asked.retries)

@@ -7,6 +7,7 @@ client per scheme, shared by its threads and never by a process forked from it.
 
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import errno
@@ -25,7 +26,7 @@ from typing import IO, Any, BinaryIO
 from imageshards.errors import StorageError
 from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
 from imageshards.storage.concurrency import map_concurrently
-from imageshards.storage.local import LocalBackend
+from imageshards.storage.local import LocalBackend, temporary_folder
 
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -160,38 +161,43 @@ def write(path: str, data: bytes | str) -> Stat:
 def open_write(path: str) -> Iterator[IO[bytes]]:
     """A file to write, which can seek; at the end of the block it is at its path, whole.
 
-    Until then it is beside its path, or in the temporary folder of this machine for a store;
-    after an error nothing has changed at its path. Folders above it are made.
+    Until then it is beside its path, or without a name in the temporary folder of this machine for
+    a store; after an error nothing has changed at its path. Folders above it are made.
     """
     if is_local(path):
         with write_whole(path) as file:
             yield file
         return
-    with tempfile.NamedTemporaryFile(prefix="imageshards-") as file:
+    with AtomicFile(path) as whole, open(whole.local_path, "wb") as file:
         yield file
         file.flush()
-        upload(file.name, path)
+        whole.commit()
 
 
 class AtomicFile:
     """What is written to `local_path` is at `path` after `commit`; without `commit` it is deleted.
 
-    On this machine the file is beside `path` until then, or beside another one.
+    On this machine the file is beside `path` until then, or beside another one. For a store it has
+    no name in the temporary folder: the kernel deletes it with any end of the process.
     """
 
     def __init__(self, path: str, beside: str = ""):
         self.path = path
         self.local_path = f"{beside or path}.tmp-{uuid.uuid4().hex[:8]}"
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> AtomicFile:
-        if not is_local(self.path):
-            descriptor, self.local_path = tempfile.mkstemp(prefix="imageshards-")
-            os.close(descriptor)
+        if is_local(self.path):
+            # Mostly, it has its final name by then.
+            self._stack.callback(LocalBackend().delete, [self.local_path])
+        else:
+            unnamed = self._stack.enter_context(tempfile.TemporaryFile())
+            self.local_path = f"/proc/self/fd/{unnamed.fileno()}"
         return self
 
     def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(OSError):  # mostly, it has its final name by now
-            os.unlink(self.local_path)
+        with contextlib.suppress(OSError):
+            self._stack.close()
 
     def commit(self) -> str:
         """Moves or sends the closed file to `path`; returns its version in a store.
@@ -213,13 +219,13 @@ def upload(local_path: str, path: str) -> Stat:
 def local_copy(path: str) -> str:
     """A path of this machine with the same contents: of what is in a store, file or folder, a copy.
 
-    A file is copied again when it has changed. Copies are deleted when the process ends.
+    A file is copied again when it has changed. Copies are in a `temporary_folder`.
     """
     if is_local(path):
         return path
     found = stat(path)
     inside = hashlib.sha256(f"{path} {found}".encode()).hexdigest()
-    copied = os.path.join(_copies().name, inside, name_of(path))
+    copied = os.path.join(_copies(), inside, name_of(path))
     if not os.path.exists(copied):
         if found is None:
             copy_folder(path, copied)
@@ -229,8 +235,10 @@ def local_copy(path: str) -> str:
 
 
 @functools.cache
-def _copies() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="imageshards-")
+def _copies() -> str:
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(temporary_folder())
 
 
 def stat(path: str) -> Stat | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
+
+_TEMPORARY = "imageshards-tmp-"
 
 
 class LocalBackend(Backend):
@@ -114,6 +118,53 @@ def _entry(entry: os.DirEntry[str]) -> Stat | None:
         return _stat(entry.path, entry.stat())
     except OSError:
         return None
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Makes a folder in the temporary folder of this machine, and deletes it after the block.
+
+    A process that is killed cannot delete its folder. So each process holds a lock of the kernel on
+    its folder, and whoever makes a folder first deletes those that nobody holds any more.
+    """
+    place = tempfile.gettempdir()
+    for name in os.listdir(place):
+        if name.startswith(_TEMPORARY):
+            _delete_left(os.path.join(place, name))
+    # Locked before it gets the name that others look for.
+    made = tempfile.mkdtemp(prefix=".imageshards-")
+    folder = os.path.join(place, _TEMPORARY + uuid.uuid4().hex)
+    lock = _lock(made)
+    try:
+        os.rename(made, folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _delete_left(folder: str) -> None:
+    """Deletes a temporary folder of this user whose process has ended."""
+    lock = _lock(folder)
+    if lock is not None:
+        with contextlib.suppress(OSError):
+            if os.fstat(lock).st_uid == os.geteuid():
+                shutil.rmtree(folder)
+        os.close(lock)
+
+
+def _lock(folder: str) -> int | None:
+    """Locks a folder; returns what closes the lock, or None: not every file system has locks."""
+    descriptor = None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if descriptor is not None:
+            os.close(descriptor)
+        return None
+    return descriptor
 
 
 def is_at(path: str, descriptor: int) -> bool:

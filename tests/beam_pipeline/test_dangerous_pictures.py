@@ -70,6 +70,14 @@ def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
     assert "memory" not in said
 
 
+def test_the_next_run_tries_them_again(photos, tmp_path, monkeypatch):
+    output = tmp_path / "set"
+    assert build(*flags(photos, output, "--num_shards", "1", "--max_reject_fraction", "0")) == 2
+    monkeypatch.delenv("PYTHONPATH")
+    assert build(*flags(photos, output, "--num_shards", "1", "--max_reject_fraction", "0")) == 0
+    assert manifest(output)["splits"]["train"]["num_records"] == 27
+
+
 def read(path: pathlib.Path) -> list[dict[str, Values]]:
     return [decode_example(record.payload) for record in read_records(str(path))]
 
@@ -77,7 +85,7 @@ def read(path: pathlib.Path) -> list[dict[str, Values]]:
 def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, monkeypatch):
     """Its pictures are decoded outside of the process that runs it, too."""
     # Processes that another test's pipeline has started have the usual decoder.
-    monkeypatch.setattr(process_pool, "_own", None)
+    monkeypatch.setattr(process_pool, "_pools", [])
     refs = [ImageRef(p.name, str(p), p.parent.name, "train") for p in sorted(photos.glob("*/*"))]
     options = ShardOptions(
         image=ImageOptions(height_px=32, width_px=32), plan=PlanOptions(num_shards={"train": 2})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
+import psutil
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import BundleManager
@@ -18,6 +20,8 @@ from beam_pipeline.commit import data_set, finalize
 from beam_pipeline.shards import transforms
 from imageshards.verification import command as verify
 from tests.support.builds import class_folders, manifest, quarantined, rejects_of
+from tests.support.commands import Command, wait_until
+from tests.support.web_server import WebServer
 
 pytestmark = pytest.mark.process
 
@@ -104,3 +108,16 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
     assert rejects_of(tmp_path / "set").keys() == broken.keys()
     assert quarantined(tmp_path / "set") == {key: [data] for key, data in broken.items()}
     assert verify.main([str(tmp_path / "set")]) == 0
+
+
+def test_shards_are_written_at_the_same_time_and_ctrl_c_waits_for_none(tmp_path):
+    with WebServer({}) as server:
+        addresses = [f"{server.url}/silent?{name}" for name in "ab"]
+        module = "tests.support.own_pipeline_run"
+        running = Command("beam_pipeline", module, tmp_path, *addresses)
+        wait_until(lambda: len(set(server.asked)) == 2, running)
+        children = psutil.Process(running.pid).children()
+        running.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in running.communicate(timeout=20)[1]
+        assert not psutil.wait_procs(children, timeout=20)[1]
+    assert len(server.asked) == 2  # none was given up before, as after a time-out

@@ -62,7 +62,7 @@ def hold_at(staging: str, limit: int) -> None:
 
     def held(self: LocalPool, name: str, packed: bytes) -> Any:
         folder = pathlib.Path(staging)
-        while not self._stopped and len(list(folder.glob("*-of-*.json"))) >= limit:
+        while not self.is_stopped and len(list(folder.glob("*-of-*.json"))) >= limit:
             time.sleep(0.01)
         return original(self, name, packed)
 

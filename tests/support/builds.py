@@ -82,7 +82,7 @@ def quarantined(output: pathlib.Path) -> dict[str, Any]:
 
 def run_example(documented: object, folder: pathlib.Path, monkeypatch) -> None:
     """Runs the example in a docstring, as a script in a folder."""
-    monkeypatch.setattr(process_pool, "_own", None)  # whose processes are in another folder
+    monkeypatch.setattr(process_pool, "_pools", [])  # whose processes are in another folder
     monkeypatch.chdir(folder)
     lines = (inspect.getdoc(documented) or "").partition("Example:\n\n")[2].splitlines()
     code = itertools.takewhile(lambda line: not line or line.startswith(" "), lines)

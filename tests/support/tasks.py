@@ -49,9 +49,12 @@ def die_until(batch: Batch, marker: str, kills: int, value: int, watch) -> int:
 def decode(batch: Batch, deeds: Mapping[int, str], log: str, watch) -> list[tuple[int, str, str]]:
     """Meets the pictures of a batch in turn, some of which do something; tells what was left out.
 
-    Deeds are the name of a signal, `hang`, and `once`: a kill the first time that it is met.
+    Deeds are the name of a signal, `hang`, `once` (a kill the first time that it is met), and a
+    path: a kill while that file is there, as by the kernel while another process has the memory.
     """
     left_out = []
+    with open(f"{log}-begun", "ab") as file:
+        file.write(b".")
     for number in range(len(batch.refs)):
         try:
             with watch.picture(number):
@@ -70,8 +73,18 @@ def _do(deed: str, marker: pathlib.Path) -> None:
     if deed == "once" and not marker.exists():
         marker.touch()
         deed = "SIGKILL"
+    if os.path.isabs(deed) and os.path.exists(deed):
+        deed = "SIGKILL"
     if deed.startswith("SIG"):
         os.kill(os.getpid(), signal.Signals[deed])
+
+
+def decode_until(batch: Batch, decoding: str, go_on: str, watch) -> None:
+    """Decodes a picture, with a file that is there meanwhile, until another file is there."""
+    with watch.picture(0):
+        pathlib.Path(decoding).touch()
+        wait_until(pathlib.Path(go_on).exists)
+        os.unlink(decoding)
 
 
 def wait_for(batch: Batch, begun: str, go_on: str, watch) -> int:
@@ -95,6 +108,13 @@ def settings(batch: Batch, variable: str, watch) -> tuple[int, str | None, objec
 
 def write(batch: Batch, path: str, watch) -> None:
     storage.write(path, b"1")
+
+
+def die_writing(batch: Batch, path: str, watch) -> None:
+    with storage.AtomicFile(path) as file, open(file.local_path, "wb") as begun:
+        begun.write(b"a part of it")
+        begun.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die(batch: Batch, number: int, watch) -> None:

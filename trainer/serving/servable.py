@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from typing import Any
 
 import tensorflow as tf
 
+from imageshards import storage
 from imageshards.images.options import ImageOptions
 from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard, ModelInputs
@@ -33,7 +33,7 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
     saved.columns = columns = Columns(card.inputs, transform)
     saved.classes = tf.Variable(card.names, trainable=False, name="classes")
     function = _serve(model, card, columns, saved.classes)
-    with tempfile.TemporaryDirectory() as folder:
+    with storage.temporary_folder() as folder:
         labels = os.path.join(folder, LABELS_FILE)
         with open(labels, "w", encoding="utf-8") as f:
             f.write(_labels(card))

@@ -11,13 +11,13 @@ import json
 import os
 import pathlib
 import platform
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import imageshards
 import trainer
+from imageshards import storage
 from imageshards.commands.command_line import search_here
 from trainer.cluster.hosts import Hosts
 from trainer.config import RunConfig
@@ -76,7 +76,7 @@ def only_chief_writes(config: RunConfig, hosts: Hosts) -> Iterator[RunConfig]:
         # Not thrown away with the folder: a restart finds the pictures again.
         read = dataclasses.replace(read, cache_folder=pixels_home())
     with (
-        tempfile.TemporaryDirectory(prefix="imageshards-host-") as folder,
+        storage.temporary_folder() as folder,
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
+import pathlib
 import signal
 
 import psutil
@@ -95,7 +95,8 @@ def test_it_gives_up_on_a_shard_and_says_the_signal_as_it_is(pool, said, number,
         ("SIGSEGV", "the process that decodes it crashed in each of 2 tries"),
         ("SIGABRT", "the process that decodes it crashed in each of 2 tries"),
         ("SIGKILL", "the process that decodes it was killed (SIGKILL), as the system does when it "
-                    "is out of memory, in each of 2 tries"),
+                    "is out of memory, in each of 2 tries, the last time while no other picture "
+                    "was decoded"),
         ("hang", "the process that decodes it took longer than 1 s in each of 2 tries"),
     ],
 )  # fmt: skip
@@ -113,12 +114,33 @@ def test_a_picture_that_ends_its_process_is_left_out_after_two_tries(said, tmp_p
     assert sum("without that picture" in sentence for sentence in said) == 2
 
 
+def test_a_picture_is_not_blamed_for_a_kill_while_another_picture_is_decoded(said, tmp_path):
+    decoding, go_on, log = (str(tmp_path / name) for name in ("decoding", "go on", "log"))
+    begun = tmp_path / "log-begun"
+    with LocalPool(2, said.append) as pool:
+        other = submit(pool, tasks.decode_until, decoding, go_on)
+        wait_until(pathlib.Path(decoding).exists)
+        killed = submit(pool, tasks.decode, {3: decoding}, log)
+        wait_until(lambda: begun.exists() and begun.stat().st_size >= 2)  # it was killed once
+        pathlib.Path(go_on).touch()
+        assert killed.result() == []
+        other.result()
+    assert len(said) == 1 and said[0].endswith("that picture is decoded while no other one is")
+
+
 def test_an_error_says_where_it_was_raised_and_one_that_cannot_be_sent_is_its_text(pool):
     with pytest.raises(ValueError, match="no such luck") as error:
         submit(pool, tasks.fail).result()
     assert "tasks.py" in "".join(error.value.__notes__)
     with pytest.raises(RuntimeError, match="UnpicklableError: two arguments"):
         submit(pool, tasks.fail_without_pickle).result()
+
+
+def test_a_killed_process_leaves_no_file_for_a_store_behind(said, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with LocalPool(1, said.append) as pool, pytest.raises(UserError, match="SIGKILL"):
+        submit(pool, tasks.die_writing, "s3://bucket/train-00000-of-00001").result()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_of_today_reach_processes_that_were_started_before(pool, monkeypatch):
@@ -133,7 +155,6 @@ def test_settings_of_today_reach_processes_that_were_started_before(pool, monkey
 
 def test_no_process_is_left_behind(said):
     with LocalPool(2, said.append) as pool:
-        assert pickle.loads(pickle.dumps(pool)) is pool
         pid, _, _ = submit(pool, tasks.settings, "HOME").result()
         assert psutil.pid_exists(pid)
     assert not psutil.pid_exists(pid)

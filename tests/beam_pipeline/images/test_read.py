@@ -31,7 +31,7 @@ def files(folder: pathlib.Path, count: int) -> list[ImageRef]:
     return [ref(folder / f"{i}.jpg") for i in range(count)]
 
 
-@pytest.mark.parametrize("count", [0, 1, read_module.FEW, 3 * read_module.REMOTE_DEPTH])
+@pytest.mark.parametrize("count", [0, 1, read_module.LOCAL_DEPTH, 3 * read_module.REMOTE_DEPTH])
 @pytest.mark.parametrize("remote", [False, True])
 def test_every_file_comes_in_order(tmp_path, count, remote):
     refs = files(tmp_path, count)

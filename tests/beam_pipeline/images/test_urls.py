@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import socket
 import time
+from typing import Any
 
 import pytest
 
+from beam_pipeline.images import read as read_module
 from beam_pipeline.images import urls as urls_module
 from beam_pipeline.images.read import read_images
 from beam_pipeline.images.urls import fetch_url, is_public
 from beam_pipeline.options import UrlOptions
 from beam_pipeline.planning.refs import ImageRef
+from imageshards import storage
 from imageshards.errors import ImageError
 from tests.support.http_stand_in import self_signed
 from tests.support.web_server import HTML, WebServer
@@ -207,3 +211,37 @@ def test_files_stores_and_addresses_stand_in_one_list(served, tmp_path):
     found = [data for _, data in read_images(refs, 100, STEADY)]
     assert found[:2] == [b"local", b"aaaa"]
     assert isinstance(found[2], ImageError)
+
+
+class AtOnce(concurrent.futures.Executor):
+    """Reads a file as soon as it is asked for: nothing depends on how fast threads are."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@pytest.mark.parametrize(
+    ("sizes_bytes", "least", "most"),
+    [
+        ([1000] * 300, 40_000, 48_000),
+        ([1_000_000] * 20, 2_000_000, 4_000_000),
+        ([1000, 1000, 1000, 1_000_000] * 20, 2_000_000, 5_000_000),
+    ],
+    ids=["small", "large", "mixed"],
+)
+def test_files_of_unknown_size_count_in_what_is_read_ahead(monkeypatch, sizes_bytes, least, most):
+    monkeypatch.setattr(read_module, "_threads", AtOnce)
+    monkeypatch.setattr(read_module, "_AHEAD_BYTES", 4_000_000)
+    monkeypatch.setattr(read_module, "_UNKNOWN_BYTES", 1_000_000)
+    pictures = {f"/{i}.jpg": bytes(size) for i, size in enumerate(sizes_bytes)}
+    with WebServer(pictures) as server:
+        refs = [ImageRef(path, server.url + path, "a") for path in pictures]
+        before, in_flight = storage.counts().bytes_read, []
+        for _, data in read_images(refs, 2_000_000, STEADY):
+            assert isinstance(data, bytes)
+            in_flight.append(storage.counts().bytes_read - before)
+            before += len(data)
+    assert len(in_flight) == len(refs)
+    assert least <= max(in_flight) <= most

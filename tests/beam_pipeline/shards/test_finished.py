@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import pathlib
 
 import pytest
 
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.finished import finished_result, read_result, unit_digest
+from beam_pipeline.shards.finished import (
+    finished_result,
+    read_result,
+    unit_digest,
+    write_result,
+)
 from beam_pipeline.shards.places import ShardPlaces
+from beam_pipeline.shards.result import Reject
 from imageshards.errors import OutputError
 from tests.beam_pipeline.shards.test_result import result
 
@@ -45,3 +53,28 @@ def test_a_result_of_another_shard_is_no_result(tmp_path):
     assert finished_result(name, places, "d") is None
     with pytest.raises(OutputError, match=r"\(it is that of '../sentinel'\); delete it and give"):
         read_result(name, places)
+
+
+@pytest.mark.parametrize(
+    ("stage", "reason", "is_reused"),
+    [
+        ("decode", "not_an_image", True), ("copy", "damaged_record", True),
+        ("decode", "decoder_crashed", False), ("read", "url_timeout", False),
+        ("read", "not_found", False),
+    ],
+)  # fmt: skip
+def test_a_shard_is_reused_unless_another_run_may_accept_a_reject(
+    tmp_path, stage, reason, is_reused
+):
+    places = ShardPlaces(output=str(tmp_path / "out"), staging=str(tmp_path))
+    reject = Reject("a.jpg", "/in/a.jpg", "cat", "train", reason, stage, "")
+    written = dataclasses.replace(result(), rejects=[reject], num_rejects=1, rejects_bytes=3)
+    for path, size in (
+        (places.staged_path(written.name), written.num_bytes),
+        (places.rejects_path(written.name), 3),
+    ):
+        pathlib.Path(path).write_bytes(bytes(size))
+    sha256 = hashlib.sha256(bytes(written.num_bytes)).hexdigest()
+    write_result(dataclasses.replace(written, sha256=sha256), places)
+    found = finished_result(written.name, places, written.digest)
+    assert (found is not None) == is_reused

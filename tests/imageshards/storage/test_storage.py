@@ -7,6 +7,9 @@ import multiprocessing
 import os
 import pathlib
 import socket
+import subprocess
+import sys
+import tempfile
 import time
 from typing import Any
 from unittest import mock
@@ -532,3 +535,28 @@ def test_a_scheme_that_nobody_knows_is_one_sentence():
         storage.check_bucket("nostore://b", "--input")
     with pytest.raises(OSError, match="no file system"):
         storage.read("nostore://b/x")
+
+
+def test_a_temporary_folder_is_deleted_after_the_block_or_the_death_of_its_process(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import pathlib; from imageshards import storage\n"
+        "with storage.temporary_folder() as folder:\n"
+        "    pathlib.Path(folder, 'file').touch(); print(flush=True); input()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert other.stdout and other.stdout.readline() == b"\n"
+    with storage.temporary_folder() as first:
+        assert len(list(tmp_path.iterdir())) == 2  # that of the other process stays while it lives
+        other.kill()
+        other.communicate()
+        with storage.temporary_folder() as second:
+            assert {str(path) for path in tmp_path.iterdir()} == {first, second}
+    assert list(tmp_path.iterdir()) == []
