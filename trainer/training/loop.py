@@ -63,8 +63,9 @@ class Loop:
         self._stop = StopRequest(saves=run.saved.checkpoints is not None)
         self._agreed_stop: int | None = None
         self._iterator: Iterator[Batch] | None = None
-        device = run.train.augmentation.device
-        self._make_step = partial(make_train_step, model, run.devices, device, class_weight)
+        prepare, drops = run.train.augmentation.device, run.train.skip_broken > 0
+        options = (prepare, class_weight, drops)
+        self._make_step = partial(make_train_step, model, run.devices, *options)
         self._trace()
         self._frozen, self._steps_per_call = frozen, int(model.steps_per_execution)
         self._callbacks = CallbackList(
