@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -45,8 +44,6 @@ def fit(
     overwrite: bool = False,
     checkpoint_steps: int = 1000,
     keep_checkpoints: int = 2,
-    validation: EvaluationData | None = None,
-    resume: str | os.PathLike[str] | None = None,
 ) -> keras.callbacks.History:
     """Trains a compiled model as Keras's `fit` does, and resumes inside an epoch.
 
@@ -83,8 +80,6 @@ def fit(
         overwrite: Starts over where `checkpoint_dir` holds a run.
         checkpoint_steps: Steps between two checkpoints, besides those at the ends of epochs.
         keep_checkpoints: How many of the last ones stay, besides the one of the lowest val_loss.
-        validation: Old name of `validation_data`, for one release.
-        resume: Old name of `checkpoint_dir`, for one release.
 
     Returns:
         Keras's `History`, with the epochs before a restart.
@@ -94,8 +89,6 @@ def fit(
             run or what is none.
         KeyboardInterrupt: SIGTERM or Ctrl-C came; with `checkpoint_dir` everything is saved.
     """
-    validation_data = _renamed("validation", validation, "validation_data", validation_data)
-    checkpoint_dir = _renamed("resume", resume, "checkpoint_dir", checkpoint_dir)
     if keras.backend.backend() != "tensorflow":
         raise UserError(
             f"KERAS_BACKEND received {keras.backend.backend()!r}; expected tensorflow, the only "
@@ -182,17 +175,6 @@ def _check(
     if isinstance(train.augment, str):
         check_pairs(train.augment, train.batch_size, replicas, train.mixes)
     check_replicas(model, replicas)
-
-
-def _renamed(old: str, old_value: Any, new: str, value: Any) -> Any:
-    """What was given by the new name, or with a warning by the old one."""
-    if old_value is None:
-        return value
-    if value is not None:
-        raise UserError(f"{old} received a value besides {new}, its new name; expected {new} only.")
-    # Of the line that calls `fit`.
-    warnings.warn(f"{old} is called {new} now", DeprecationWarning, stacklevel=4)
-    return old_value
 
 
 def _check_lengths(initial_epoch: Any, steps_per_epoch: Any, validation_freq: Any) -> None:

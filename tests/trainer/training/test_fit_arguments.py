@@ -80,7 +80,6 @@ def wrong(shapes: pathlib.Path, data: Any) -> types.SimpleNamespace:
             "class_weight received weights together with balance='weights'",
         ),
         (lambda t, w: {"callbacks": w.backup}, "callbacks received BackupAndRestore; expected che"),
-        (lambda t, w: {"resume": "a", "checkpoint_dir": "b"}, "resume received a value besides ch"),
         (lambda t, w: {"checkpoint_steps": 0}, "checkpoint_steps received 0"),
         (lambda t, w: {"keep_checkpoints": 0}, "keep_checkpoints received 0"),
         (
@@ -240,18 +239,6 @@ def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
     model.train_function = None
     found = model.fit(train.dataset(), callbacks=[waiting], epochs=2, **steps).history
     assert list(found) == ["accuracy", "loss", "images_per_second"]
-
-
-def test_old_names_are_taken_with_a_warning(data: Any, train: Any, tmp_path: pathlib.Path) -> None:
-    validation = data.evaluation(batch_size=8)
-    with pytest.warns(DeprecationWarning) as warned:
-        found = ims.fit(compiled(), train, validation=validation, resume=tmp_path, verbose=0)
-    deprecated = [one for one in warned if issubclass(one.category, DeprecationWarning)]
-    assert [(str(one.message), one.filename) for one in deprecated] == [
-        ("validation is called validation_data now", __file__),
-        ("resume is called checkpoint_dir now", __file__),
-    ]
-    assert "val_loss" in found.history and (tmp_path / "checkpoints").is_dir()
 
 
 class Interrupts(keras.callbacks.Callback):
