@@ -1,11 +1,13 @@
-"""Keras's plain `fit` on one replica or two: `python -m tests.support.fit_run FOLDER REPLICAS`.
+"""Keras's plain `fit` on any number of replicas: `python -m tests.support.fit_run FOLDER REPLICAS`.
 
 Prints the history, what the trained model scores on the validation pictures, and what `ims.fit`
-would say of that, as one JSON object; TensorFlow allows one strategy per process.
+would say of that, and of the split without some records, as one JSON object; TensorFlow allows one
+strategy per process.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 import numpy as np
 
 BATCH_SIZE = 8
+# Of four replicas the third gets none of the others.
+BROKEN = (0, 4, 5, 9)
 
 
 def fit(folder: str, replicas: int) -> dict[str, Any]:
@@ -21,6 +25,7 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
 
     import imageshards as ims
     from trainer.evaluation.evaluator import Evaluator
+    from trainer.models.step import build_variables
     from trainer.models.strategy import make_strategy
     from trainer.reader.broken_records import BrokenRecordHandler
 
@@ -45,24 +50,45 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
         validation_data=val.dataset(),
         verbose=0,
     ).history
+
+    class Own(keras.Model):
+        """Has a step that returns some of its metrics."""
+
+        def test_step(self, data: Any) -> Any:
+            logs = super().test_step(data)
+            return {name: logs[name] for name in ("accuracy", "crossentropy")}
+
+    with strategy.scope():
+        own = Own(model.inputs, model.outputs)
+        same = keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)
+        own.compile(loss=loss, metrics=["accuracy"], weighted_metrics=[same])
+    build_variables(own, strategy, train.element_spec)
+    handler = BrokenRecordHandler(0, None, folder)
+    masked = dataclasses.replace(val.subset, broken=frozenset(BROKEN))
+    of_all, of_some = (
+        Evaluator(one, strategy, dataclasses.replace(val, subset=subset), handler, own_step=True)
+        for one, subset in ((model, val.subset), (own, masked))
+    )
+    return {
+        "history": history,
+        "penalty": float(sum(np.asarray(one) for one in model.losses)),
+        "weights": np.concatenate([np.ravel(w) for w in model.get_weights()]).tolist(),
+        "unbroken": {"validation": of_some.run(), **_scores(model, val, without=BROKEN)},
+        "validation": of_all.run(),
+        **_scores(model, val),
+    }
+
+
+def _scores(model: Any, val: Any, without: tuple[int, ...] = ()) -> dict[str, Any]:
+    """What `model` says of the records, counted by hand."""
     right, losses = [], []
     for pictures, labels, _ in val.as_numpy():
         logits = np.asarray(model(pictures), np.float64)
         logits -= np.log(np.exp(logits).sum(1, keepdims=True))
         right += list(logits.argmax(1) == labels)
         losses += list(-logits[np.arange(len(labels)), labels])
-    weights = np.concatenate([np.ravel(w) for w in model.get_weights()])
-    broken = BrokenRecordHandler(0, None, folder)
-    evaluator = Evaluator(model, strategy, val, broken, own_step=True)
-    return {
-        "history": history,
-        "num_records": len(right),
-        "accuracy": float(np.mean(right)),
-        "loss": float(np.mean(losses)),
-        "penalty": float(sum(np.asarray(one) for one in model.losses)),
-        "validation": evaluator.run(),
-        "weights": weights.tolist(),
-    }
+    counted = {"accuracy": np.delete(right, without), "loss": np.delete(losses, without)}
+    return {"num_records": len(right)} | {k: float(np.mean(v)) for k, v in counted.items()}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Keras's plain `fit` takes the datasets, on one replica and on two; others' data as well."""
+"""Keras's plain `fit` takes the datasets, on one replica and on four; others' data as well."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from imageshards.adopt import AdoptOptions, adopt
 from tests.support.commands import run_forked
 from tests.support.external_sets import write_kaggle
 from tests.support.trainer_data import make_data_set
+from trainer.reader.batches import shareable_size
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """20 pictures to train on, 11 to validate: neither fills its last batch of 8."""
+    """20 pictures to train on, 11 to validate: neither fills its last batch of 8.
+
+    The last 3 records that are validated are fewer than four replicas.
+    """
     made = tmp_path_factory.mktemp("shards")
     return make_data_set(made, {"train": 20, "validation": 11}, size_px=((16, 16),))
 
@@ -29,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def fitted(folder: pathlib.Path) -> dict[int, dict[str, Any]]:
     """What `tests.support.fit_run` prints, by the number of replicas."""
     found = {}
-    for replicas in (1, 2):
+    for replicas in (1, 4):
         done = run_forked("tests.support.fit_run", folder, replicas)
         assert done.returncode == 0, done.stderr[-3000:]
         assert "ran out of data" not in done.stderr
@@ -37,7 +41,7 @@ def fitted(folder: pathlib.Path) -> dict[int, dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [1, 4])
 def test_fit_validates_every_record_once(fitted: dict[int, dict[str, Any]], replicas: int) -> None:
     told = fitted[replicas]
     history = told["history"]
@@ -49,12 +53,35 @@ def test_fit_validates_every_record_once(fitted: dict[int, dict[str, Any]], repl
     whole = pytest.approx(told["loss"] + told["penalty"], rel=1e-5)
     assert told["penalty"] > 0 and history["val_loss"][-1] == whole
     assert told["validation"]["loss"] == whole
+    assert told["validation"]["accuracy"] == pytest.approx(told["accuracy"], abs=1e-6)
 
 
-def test_two_replicas_train_what_one_does(fitted: dict[int, dict[str, Any]]) -> None:
-    one, two = fitted[1], fitted[2]
-    np.testing.assert_allclose(two["weights"], one["weights"], atol=1e-5)
-    assert two["history"]["loss"] == pytest.approx(one["history"]["loss"], rel=1e-4)
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_broken_records_count_nowhere(fitted: dict[int, dict[str, Any]], replicas: int) -> None:
+    told = fitted[replicas]["unbroken"]
+    assert told["validation"] == {
+        "crossentropy": pytest.approx(told["loss"], rel=1e-5),
+        "accuracy": pytest.approx(told["accuracy"], abs=1e-6),
+    }
+
+
+def test_four_replicas_train_what_one_does(fitted: dict[int, dict[str, Any]]) -> None:
+    one, four = fitted[1], fitted[4]
+    np.testing.assert_allclose(four["weights"], one["weights"], atol=1e-5)
+    assert four["history"]["loss"] == pytest.approx(one["history"]["loss"], rel=1e-4)
+
+
+def test_the_last_batch_has_records_for_every_replica() -> None:
+    for batch_size in (4, 8, 12, 16, 256):
+        for replicas in (n for n in range(1, 9) if batch_size % n == 0):
+            for rest in range(1, batch_size + 1):
+                last = shareable_size(rest, batch_size, replicas)
+                other = batch_size + rest - last
+                assert 0 < last <= batch_size >= other > 0 == other % replicas
+                shares = -(-last // replicas)
+                if shares * (replicas - 1) >= last:  # then nothing helps
+                    assert last == rest and batch_size / replicas <= replicas
+    assert [shareable_size(n, 16, 4) for n in (1, 2, 3, 4, 9)] == [13, 10, 7, 4, 13]
 
 
 def labels_of(data: Any, **asked: Any) -> list[int]:

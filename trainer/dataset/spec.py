@@ -25,7 +25,8 @@ TARGETS = ("class", "labels", "values")
 # channels], and further features by their `input_name`), `label` (of a class int64 [B], or float32
 # [B, classes] after MixUp; of labels float32 [B, classes], 1 where a record has one; of values
 # float32 [B] or [B, k]), `weight` float32 [B], `position` int64 [B] (index in the endless training
-# stream) and `record` int64 [B] (number within the split).
+# stream), `record` int64 [B] (number within the split) and `present` bool [B] (false for a broken
+# record, and for what fills up the last batch of an evaluation).
 Batch = dict[str, Any]
 
 

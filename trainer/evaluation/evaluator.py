@@ -116,7 +116,9 @@ class Evaluator:
             if not any(self._hosts.gather("evaluation", broken is not None)):
                 break
             self._replace_broken(broken)
-        return self._own_figures(measured) if self._own_step else self._figures(measured)
+        if not self._own_step:
+            return self._figures(measured)
+        return logs_of_hosts(self._model, measured[0] if measured else {}, self._hosts)
 
     def _read(self) -> Iterator[Batch]:
         self._batches = self._batches or distributed(self._strategy, self._data.batches)
@@ -182,23 +184,6 @@ class Evaluator:
         self.evaluation = found = self._kind.of(self._names, whole)
         figures = found.figures()
         return {name: figures[name] for name in ("loss", "accuracy") if name in figures} | further
-
-    def _own_figures(self, logs: Sequence[dict[str, Any]]) -> dict[str, float]:
-        found = logs_of_hosts(self._model, logs[0] if logs else {}, self._hosts)
-        if "loss" in found and self._strategy.num_replicas_in_sync > 1:
-            found["loss"] = self._without_fill_ups(found["loss"])
-        return found
-
-    def _without_fill_ups(self, mean: float) -> float:
-        """The mean loss over the split's examples, given that over them and what fills up.
-
-        Keras divides by the number of examples whatever they weigh. Penalties of the model,
-        which are in every mean, are not divided by anything.
-        """
-        losses = self._model._get_regularization_losses()
-        penalties = float(sum(float(keras.ops.convert_to_numpy(loss)) for loss in losses))
-        count = self._data.steps * self._data.batch_size
-        return (mean - penalties) * count / self._data.num_records + penalties
 
 
 class _Broken(Exception):

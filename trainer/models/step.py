@@ -22,15 +22,20 @@ def make_train_step(
     strategy: tf.distribute.Strategy,
     prepare: Callable[[Batch], Batch] | None = None,
     class_weight: Sequence[float] = (),
+    drops_absent: bool = False,
 ) -> Step:
     """A function that trains a compiled and built model on one distributed `Batch`.
 
     Each replica does `prepare` to its share first, for example augmentation, and multiplies the
     weight of an example by that of its class, if there are such. What the model's `train_step`
     returned is given back as the mean over this host's replicas: see `logs_of_hosts`.
+
+    Args:
+        drops_absent: Whether a batch may have broken records, which the model must not see. The
+            batches that the model sees then have no static size.
     """
 
-    def as_keras(batch: Batch) -> tuple[Any, ...]:
+    def prepared(batch: Batch) -> Batch:
         batch = batch if prepare is None else prepare(batch)
         if class_weight:
             label = batch["label"]
@@ -38,12 +43,12 @@ def make_train_step(
             label = tf.argmax(label, -1) if label.shape.rank > 1 else label
             weight = tf.gather(tf.constant(class_weight, tf.float32), label)
             batch = {**batch, "weight": batch["weight"] * weight}
-        return _as_keras(model, batch)
+        return batch
 
     if strategy.num_replicas_in_sync > 1 and clips(model.optimizer):
         sum_before_clipping(model.optimizer)
     compute = _compiled(model, model.train_step)
-    return _make_step(model, strategy, compute, as_keras)
+    return _make_step(model, strategy, compute, prepared, drops_absent)
 
 
 class Execution:
@@ -97,20 +102,21 @@ def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step
 
     It returns the means over this host's replicas: hosts need not take steps together.
     """
-    compute = _compiled(model, model.test_step)
-    return _make_step(model, strategy, compute, lambda batch: _as_keras(model, batch))
+    return _make_step(model, strategy, _compiled(model, model.test_step), drops_absent=True)
 
 
 def logs_of_hosts(
     model: keras.Model, logs: dict[str, Any], hosts: Hosts = ONE_HOST
 ) -> dict[str, Any]:
-    """What Keras tells after an epoch or a validation, the same on all hosts.
+    """Returns the figures of an epoch or a validation, the same on all hosts.
 
-    The model's metrics are summed over the replicas of all hosts; of what else the last step has
-    told in `logs` the mean over hosts is taken.
+    The model's metrics are summed over the replicas of all hosts. Of other values in `logs`, which
+    the last step returned, the mean over hosts is taken.
     """
     with hosts.limited("The metrics of an epoch"):
         found = model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
+        if found is logs and model.distribute_strategy.num_replicas_in_sync > 1:
+            found = logs | _exact(model, logs)
         mine = {name: keras.ops.convert_to_numpy(one).tolist() for name, one in found.items()}
     of_hosts = hosts.gather("logs", mine)
     # As TensorFlow takes it over replicas, so that hosts and replicas give the same bits.
@@ -118,6 +124,19 @@ def logs_of_hosts(
         name: np.mean([one[name] for one in of_hosts], 0, dtype=np.float32).tolist()
         for name in mine
     }
+
+
+def _exact(model: keras.Model, logs: dict[str, Any]) -> dict[str, Any]:
+    """The results of those metrics that a step of the user's own has updated and returned.
+
+    `logs` has means over replicas, which are other numbers where one of them had fewer records.
+    """
+    found: dict[str, Any] = {}
+    for metric in model.metrics:
+        if any(np.any(keras.ops.convert_to_numpy(variable)) for variable in metric.variables):
+            result = metric.result()
+            found |= result if isinstance(result, dict) else {metric.name: result}
+    return {name: result for name, result in found.items() if name in logs}
 
 
 def _as_keras(model: keras.Model, batch: Batch) -> tuple[Any, ...]:
@@ -186,10 +205,23 @@ def _make_step(
     model: keras.Model,
     strategy: tf.distribute.Strategy,
     compute: Step,
-    as_keras: Callable[[Any], Any],
+    prepare: Callable[[Batch], Batch] = lambda batch: batch,
+    drops_absent: bool = False,
 ) -> Step:
+    def on_replica(batch: Batch) -> dict[str, Any]:
+        batch = prepare(batch)
+        if not drops_absent:
+            return compute(_as_keras(model, batch))
+        batch, has_records = _without_absent(batch)
+        metrics = [variable.value for variable in model.metrics_variables]
+        before = [tf.identity(metric) for metric in metrics]
+        logs = compute(_as_keras(model, batch))
+        for metric, value in zip(metrics, before, strict=True):
+            metric.assign(tf.where(has_records, metric, value))
+        return logs
+
     def step(batch: Any) -> dict[str, Any]:
-        logs = strategy.run(lambda one: compute(as_keras(one)), args=(batch,))
+        logs = strategy.run(on_replica, args=(batch,))
         return {name: _mean(strategy.experimental_local_results(v)) for name, v in logs.items()}
 
     if model.run_eagerly:
@@ -197,6 +229,20 @@ def _make_step(
     # Padded sequences change their length from batch to batch. As in Keras's own loop, nothing is
     # converted by autograph, which would take longer than tracing.
     return tf.function(step, autograph=False, reduce_retracing=True)
+
+
+def _without_absent(batch: Batch) -> tuple[Batch, tf.Tensor]:
+    """Drops the rows of a replica's share that hold no record, and says whether any row does.
+
+    Keras's losses divide by the number of rows, and its `metrics` ignore weights, so rows of weight
+    0 would count. A share without any record keeps its first row, of weight 0: layers fail on, or
+    make NaN of, an empty batch, and all replicas have to take part in sums over replicas.
+    """
+    present = batch["present"]
+    has_records = tf.reduce_any(present)
+    is_first = tf.equal(tf.range(tf.size(present)), 0)
+    kept = tf.logical_or(present, tf.logical_and(is_first, tf.logical_not(has_records)))
+    return tf.nest.map_structure(lambda rows: tf.boolean_mask(rows, kept), batch), has_records
 
 
 def _mean(values: tuple[Any, ...]) -> Any:

@@ -301,12 +301,33 @@ class EvaluationData:
     def dataset(self) -> tf.data.Dataset:
         """The pass, in `steps` batches, the last of which has the records that are left.
 
+        Keras shares each batch among the replicas of a model's strategy, and fails where one of
+        them gets nothing. So where this machine has several GPUs (or logical CPUs), or in the scope
+        of a strategy, the last two batches together are cut elsewhere if need be. No cut helps
+        where `batch_size` is larger than the split, or hardly larger than the number of replicas.
+
         Returns:
             A dataset of (inputs, label, sample_weight) as `TrainingData.dataset` gives it, of
             known cardinality. Keras's loss and metrics count every record exactly once, on any
             number of replicas.
         """
-        return _for_keras(self.batches())
+        import tensorflow as tf
+
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        if replicas == 1:
+            replicas = max(len(tf.config.list_logical_devices(kind)) for kind in ("GPU", "CPU"))
+        batches, full = _for_keras(self.batches()), self.batch_size
+        rest = self.num_records - (self.steps - 1) * full
+        last = shareable_size(rest, full, replicas) if self.steps > 1 else rest
+        # Sequences are as long as the longest of their batch, so two batches may not fit together.
+        fits = all(
+            one.shape[1:].is_fully_defined() for one in tf.nest.flatten(batches.element_spec)
+        )
+        if last == rest or not fits:
+            return batches
+        sizes = [full] * (self.steps - 2) + [full + rest - last, last]
+        known = tf.data.experimental.assert_cardinality(self.steps)
+        return batches.rebatch(sizes).apply(known)
 
     def batches(self, slices: ReplicaSlices = WHOLE) -> tf.data.Dataset:
         """The same as `trainer.dataset.spec.Batch`es; of each those `slices` that are asked for."""
@@ -353,6 +374,21 @@ def open_data(
         return train, None
     subset = select(config, dataset, validation)
     return train, EvaluationData(subset, options, inputs, config.batch_size)
+
+
+def shareable_size(rest: int, batch_size: int, replicas: int) -> int:
+    """The size of the last of two batches with `batch_size + rest` records that replicas can share.
+
+    TensorFlow cuts a batch of n for R replicas into shares of ceil(n / R), so that nothing may be
+    left for the last replicas: 10 are 3, 3, 3 and 1, but 9 are 3, 3, 3 and 0. Returns `rest` where
+    each replica gets some of it, or where no other size helps. The other batch stays a multiple of
+    `replicas`, as Keras needs equal shares in the first batch of a pass.
+    """
+    if rest % replicas:
+        for last in range(rest, batch_size, replicas):
+            if -(-last // replicas) * (replicas - 1) < last:
+                return last
+    return rest
 
 
 def _part(process_index: int, process_count: int) -> Callable[..., Any]:

@@ -167,6 +167,7 @@ def _decoded(
             "weight": tf.ensure_shape(parsed.weight, elements[-1].shape),
             "position": position,
             "record": elements[-1],
+            "present": tf.ensure_shape(parsed.present, elements[-1].shape),
         }
         for change in changes:
             batch = change(batch)

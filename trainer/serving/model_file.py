@@ -24,6 +24,8 @@ from trainer.output_errors import output_errors
 MODEL_FILE = "model.keras"
 BEST_MODEL_FILE = "best.keras"
 TRANSFORM_FOLDER = "transform_fn"
+# The beginning of the name of a folder in which a model is made, beside its final place.
+SAVING_PREFIX = ".saving-"
 # Inside a model file.
 CARD_FILE = "imageshards.json"
 FORMAT_VERSION = 1
@@ -47,7 +49,7 @@ def save_model(model: Any, path: str, card: ModelCard) -> None:
     beside = folder if storage.is_local(path) else None
     with (
         output_errors(folder, name),
-        tempfile.TemporaryDirectory(prefix=".saving-", dir=beside) as near,
+        tempfile.TemporaryDirectory(prefix=SAVING_PREFIX, dir=beside) as near,
     ):
         raw, ready = (os.path.join(near, i + name) for i in ("raw-", "ready-"))
         with contextlib.nullcontext() if card.compiled else _not_compiled(model):

@@ -32,7 +32,6 @@ from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.output_errors import output_errors
 from trainer.training.output_folder import CHECKPOINT_FILE, CHECKPOINTS_FOLDER
 
-# Those of version 3 are read, too: they have no `id`, and no changes.
 FORMAT_VERSION = 4
 _CHANGES = ".changes"
 OF_REPLICAS = ", of every replica"

@@ -63,9 +63,9 @@ def fit(
     Args:
         model: Compiled, made in the scope of the strategy whose replicas share each batch.
         train: What `Data.train` returned.
-        validation_data: What `Data.evaluation` returned, each record measured once. On several
-            replicas, whose last batch is filled up with `sample_weight` 0, that holds for a loss
-            that is a mean over examples and for `weighted_metrics`.
+        validation_data: What `Data.evaluation` returned. The loss, `metrics` and
+            `weighted_metrics` count each record once, on any number of replicas, and broken
+            records not at all.
         validation_freq: After every so many epochs, or after those listed, of which 1 is the first.
         epochs: In all, those before a restart included.
         initial_epoch: How many were trained elsewhere: the stream begins where they end. A run that

@@ -63,8 +63,9 @@ class Loop:
         self._stop = StopRequest(saves=run.saved.checkpoints is not None)
         self._agreed_stop: int | None = None
         self._iterator: Iterator[Batch] | None = None
-        device = run.train.augmentation.device
-        self._make_step = partial(make_train_step, model, run.devices, device, class_weight)
+        prepare, drops = run.train.augmentation.device, run.train.skip_broken > 0
+        options = (prepare, class_weight, drops)
+        self._make_step = partial(make_train_step, model, run.devices, *options)
         self._trace()
         self._frozen, self._steps_per_call = frozen, int(model.steps_per_execution)
         self._callbacks = CallbackList(
@@ -96,13 +97,20 @@ class Loop:
         # Where Keras keeps it, so that a callback can measure it in either loop.
         several = self._steps_per_call > 1
         model.train_function = next if several else lambda one: self._train_step(next(one))
+        state, epochs = self._saved.state, self._epochs
+        if state.epochs and self.step < epochs.end(state.epochs - 1) and not state.stopped:
+            state.epochs -= 1  # `--steps` had cut it short
+        self._saved.attach(model, self._callbacks.callbacks)
         try:
             self._callbacks.on_train_begin()
             logs: dict[str, Any] = {}
-            resumes_inside = self._resume()
+            # After the step with which an epoch begins, the run goes on inside it.
+            resumes_inside = self.step > (epochs.end(state.epochs - 1) if state.epochs else 0)
+            if not resumes_inside:
+                self._saved.restore()
             with self._stop, self._saved:
-                while self._saved.state.epochs < self._epochs.count and not model.stop_training:
-                    logs = self._run_epoch(self._saved.state.epochs, resumes_inside)
+                while state.epochs < epochs.count and not model.stop_training:
+                    logs = self._run_epoch(state.epochs, resumes_inside)
                     resumes_inside = False
             if self._finalize and self.step and model.optimizer is not None:
                 # As Keras does: averaged weights take the place of the last ones.
@@ -118,17 +126,6 @@ class Loop:
     def step(self) -> int:
         """Training steps done."""
         return self._saved.state.step
-
-    def _resume(self) -> bool:
-        """Whether the epoch to go on with had begun; restores the run if it had not."""
-        saved, state, epochs = self._saved, self._saved.state, self._epochs
-        saved.attach(self._model, self._callbacks.callbacks)
-        if state.epochs and self.step < epochs.end(state.epochs - 1) and not state.stopped:
-            state.epochs -= 1  # `--steps` had cut it short
-        has_begun = self.step > (epochs.end(state.epochs - 1) if state.epochs else 0)
-        if not has_begun:
-            saved.restore()
-        return has_begun
 
     def _next(self, until: int | None) -> Any:
         """The batch after the last one, or the logs of the steps up to `until` in one call.

@@ -18,7 +18,12 @@ from imageshards.output_folder import foreign_files, foreign_files_error
 from trainer.dataset.open import CACHE_FOLDER
 from trainer.dataset.spec import DataSet
 from trainer.output_errors import output_errors
-from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, TRANSFORM_FOLDER
+from trainer.serving.model_file import (
+    BEST_MODEL_FILE,
+    MODEL_FILE,
+    SAVING_PREFIX,
+    TRANSFORM_FOLDER,
+)
 
 CHECKPOINTS_FOLDER = "checkpoints"
 CHECKPOINT_FILE = re.compile(r"step-(\d+)\.npz")
@@ -42,6 +47,8 @@ _RUN_FILES = (
     "broken.json",
     _RUN_MARK,
 )
+# In the name of a file of this machine that `storage` has not finished, behind its final name.
+_UNFINISHED = ".tmp-"
 
 
 @contextmanager
@@ -84,6 +91,7 @@ def begin_run(output: str, overwrite: bool) -> Iterator[None]:
     with hold_output(output):
         if overwrite:
             remove_run(output)
+        _remove_unfinished(output)
         with output_errors(output, _RUN_MARK):
             storage.write(storage.join(output, _RUN_MARK), "")
         yield
@@ -135,6 +143,23 @@ def remove_run(output: str) -> None:
                 f"⟦--overwrite⟧ cannot remove {path} ({e.strerror or e}); remove it, or use "
                 "another ⟦--output⟧."
             ) from e
+
+
+def _remove_unfinished(output: str) -> None:
+    """Removes the files that killed runs had not finished; in a store there are none.
+
+    The caller holds the output, so nobody writes these files now.
+    """
+    if not storage.is_local(output):
+        return
+    begins = (SAVING_PREFIX, *(f"{name}{_UNFINISHED}" for name in _RUN_FILES))
+    found = [one for one in storage.list_folder(output) if one.name.startswith(begins)]
+    for name in _RUN_FILES:
+        below = storage.files_below(storage.join(output, name))
+        found += [one for one in below if _UNFINISHED in one.name]
+    with contextlib.suppress(OSError):
+        for one in found:
+            (storage.delete_folder(one.path) if one.is_folder else storage.delete([one.path]))
 
 
 def write_digest(output: str, model: Any) -> None:

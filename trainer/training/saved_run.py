@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +15,7 @@ import keras
 import numpy as np
 from keras.callbacks import Callback
 
+from imageshards import storage
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.models.keras_internals import check_weights
@@ -29,11 +32,14 @@ from trainer.training.checkpoint import (
     reused,
 )
 
-# What Keras's callbacks remember from one step or epoch to the next. Its others remember nothing.
-_REMEMBERED: dict[type[Callback], tuple[str, ...]] = {
+_SAVING = ("best", "_batches_seen_since_last_saving", "_last_batch_seen")
+# The attributes that Keras's callbacks carry from one step or epoch to the next. A test compares
+# them with Keras's source. Its other callbacks carry nothing.
+REMEMBERED: dict[type[Callback], tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
-    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_current_epoch"),
+    keras.callbacks.ModelCheckpoint: (*_SAVING, "_current_epoch"),
+    keras.callbacks.OrbaxCheckpoint: (*_SAVING, "_total_batches_seen"),
     keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
     keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
     keras.callbacks.History: ("epoch", "history"),
@@ -100,8 +106,12 @@ class SavedRun:
             self._hosts.gather("checkpoint saved", None, patient=True)
 
     def attach(self, model: keras.Model, callbacks: Sequence[Callback]) -> None:
-        """Says whose variables and whose memory are saved and restored."""
+        """Says whose variables and whose memory are saved and restored, before training begins."""
         self._model, self._callbacks = model, list(callbacks)
+        loggers = [one for one in self._callbacks if isinstance(one, keras.callbacks.CSVLogger)]
+        for logger in loggers:
+            if not self._is_restored and not logger.append:
+                _keep_rows(logger, self.state.epochs)
 
     def restore(self) -> None:
         """Puts back what the last checkpoint holds, if any; refuses another model or callback."""
@@ -117,6 +127,9 @@ class SavedRun:
             mine = next((i for i, (other, _) in enumerate(remembered) if other == name), None)
             if mine is not None:
                 _remind(callback, remembered.pop(mine)[1], state.arrays)
+            if isinstance(callback, keras.callbacks.TensorBoard) and self._model.optimizer:
+                # It divides the steps that were taken since then by the time of this process.
+                callback._previous_epoch_iterations = float(self._model.optimizer.iterations)
             if _forgets(callback) and self._hosts.is_chief:
                 print(
                     f"note: {name} begins anew, as it has no state_dict() and "
@@ -235,7 +248,7 @@ def _remembered(callback: Callback, arrays: dict[str, Array]) -> dict[str, Any]:
     if hasattr(callback, "state_dict"):
         state = callback.state_dict()
     else:
-        names = [n for kind, own in _REMEMBERED.items() if isinstance(callback, kind) for n in own]
+        names = [n for kind, own in REMEMBERED.items() if isinstance(callback, kind) for n in own]
         state = {name: vars(callback)[name] for name in names if name in vars(callback)}
     try:
         return {name: _to_json(value, arrays) for name, value in state.items()}
@@ -246,9 +259,19 @@ def _remembered(callback: Callback, arrays: dict[str, Array]) -> dict[str, Any]:
         ) from e
 
 
+def _keep_rows(logger: keras.callbacks.CSVLogger, epochs: int) -> None:
+    """Lets a logger append to its file, which it would empty, behind the rows of these epochs."""
+    with contextlib.suppress(FileNotFoundError):
+        head, *rows = storage.read(logger.filename).decode().splitlines(keepends=True) or [""]
+        numbers = (row.partition(logger.sep)[0] for row in rows)
+        kept = [number.isdigit() and int(number) < epochs for number in numbers]
+        storage.write(logger.filename, "".join([head, *itertools.compress(rows, kept)]))
+    logger.append = True
+
+
 def _forgets(callback: Callback) -> bool:
     """Whether a callback of the user's has attributes, but no way to tell which to save."""
-    if hasattr(callback, "state_dict") or isinstance(callback, tuple(_REMEMBERED)):
+    if hasattr(callback, "state_dict") or isinstance(callback, tuple(REMEMBERED)):
         return False
     ours = type(callback).__module__.startswith(("keras.", "trainer."))
     return not ours and bool(vars(callback).keys() - vars(Callback()).keys())

@@ -83,6 +83,7 @@ def feed(monkeypatch: pytest.MonkeyPatch, logits: np.ndarray, label: Any, weight
             "label": np.pad(np.asarray(label), fill + [(0, 0)] * (np.ndim(label) - 1)),
             "weight": np.pad(weights, fill).astype(np.float32),
             "record": np.pad(np.arange(count), fill, constant_values=-1),
+            "present": np.pad(weights > 0, fill),
             "position": np.arange(size),
         }
         return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size, drop_remainder=True)
@@ -213,6 +214,26 @@ def test_of_labels_and_values_every_example_counts_once(
         assert figures == {"loss": pytest.approx(expected.mean(), rel=1e-6)}
         assert values.figures()["mae"] == pytest.approx(off.mean(), rel=1e-6)
         assert values.record.tolist() == kept.tolist()
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_a_compiled_models_own_figures_count_every_record_once(
+    monkeypatch: pytest.MonkeyPatch, eagerly: bool
+) -> None:
+    logits = np.random.default_rng(4).normal(0, 2, (10, 3)).astype(np.float32)
+    label = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
+    # Broken records, among them all of the third batch; two rows fill up the fourth.
+    weight = [1, 0, 0, 1, 0, 1, 0, 0, 0, 1]
+    feed(monkeypatch, logits, label, weight)
+    model = logits_model(3)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"], run_eagerly=eagerly)
+    model.evaluate(logits[:3], label[:3], verbose=0)  # makes the metrics
+    evaluator = evaluator_of(model, data_of(CLASSES, 10, 3), own_step=True)
+    expected = reference(logits[kept := np.flatnonzero(weight)], label[kept])
+    for _ in range(2):
+        found = evaluator.run()
+        assert found == {"loss": pytest.approx(expected[0]), "accuracy": pytest.approx(expected[1])}
 
 
 @pytest.mark.parametrize("own_step", [False, True], ids=["logits", "own step"])

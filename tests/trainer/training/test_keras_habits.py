@@ -6,6 +6,7 @@ The ideas are those of Keras's own tests of its callbacks.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable
@@ -229,11 +230,17 @@ def test_a_layer_counts_fifteen_steps_after_a_kill(
     train: Any, undisturbed: Any, tmp_path: pathlib.Path, size: int, after: int
 ) -> None:
     options: dict[str, Any] = {"steps_per_epoch": 5, "epochs": 3, "verbose": 0}
-    options |= {"checkpoint_dir": tmp_path, "checkpoint_steps": 1}
+    options |= {"checkpoint_dir": tmp_path / "run", "checkpoint_steps": 1}
+    files = tmp_path / "files"
     with pytest.raises(RuntimeError, match="killed"):
-        ims.fit(compiled(), train, callbacks=[Killed(after)], **options)
+        ims.fit(compiled(), train, callbacks=[*_writers(files), Killed(after)], **options)
     model = compiled(steps_per_execution=size)
-    _check_equal(model, ims.fit(model, train, **options), undisturbed)
+    history = ims.fit(model, train, callbacks=_writers(files), **options)
+    _check_equal(model, history, undisturbed)
+    for folder in (files, undisturbed[2]):
+        names = sorted(path.name for path in folder.iterdir())
+        assert names == ["2-2.weights.h5", "3-4.weights.h5", "log.csv"]
+    assert (files / "log.csv").read_text() == (undisturbed[2] / "log.csv").read_text()
     for change, sentence in (
         ({"steps_per_epoch": 4}, "steps_per_epoch received 4, but the run in .* with 5"),
         ({"class_weight": {0: 1, 1: 1, 2: 2}}, "class_weight received 1.0,1.0,2.0, but"),
@@ -246,15 +253,25 @@ def test_a_layer_counts_fifteen_steps_after_a_kill(
             ims.fit(model, train, **options | change)
 
 
+def _writers(folder: pathlib.Path) -> list[keras.callbacks.Callback]:
+    """What writes files at every seventh step, and after every epoch."""
+    folder.mkdir(exist_ok=True)
+    return [
+        _saver(folder, "{epoch}-{batch}", save_freq=7),
+        keras.callbacks.CSVLogger(folder / "log.csv"),
+    ]
+
+
 @pytest.fixture(scope="module")
-def undisturbed(train: Any) -> tuple[keras.Model, Any]:
+def undisturbed(train: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
     """Three epochs of five steps, one by one."""
-    model = compiled()
-    return model, ims.fit(model, train, steps_per_epoch=5, epochs=3, verbose=0)
+    model, files = compiled(), tmp_path_factory.mktemp("undisturbed")
+    options: dict[str, Any] = {"steps_per_epoch": 5, "epochs": 3, "verbose": 0}
+    return model, ims.fit(model, train, callbacks=_writers(files), **options), files
 
 
 def _check_equal(model: keras.Model, history: Any, undisturbed: Any) -> None:
-    whole, expected = undisturbed
+    whole, expected, _ = undisturbed
     assert int(model.layers[2].calls) == int(whole.layers[2].calls) == 15
     assert (history.epoch, history.history) == (expected.epoch, expected.history)
     for mine, other in zip(model.get_weights(), whole.get_weights(), strict=True):
@@ -328,6 +345,18 @@ def test_broken_records_within_a_call_are_left_out_as_they_are_one_by_one(
     unsaved = compiled()
     ims.fit(unsaved, broken, steps_per_epoch=4, epochs=2, verbose=0)
     assert [w.tolist() for w in unsaved.get_weights()] == found[0][2]
+    # Keras trains the same on batches that never had these records.
+    masked = dataclasses.replace(broken.subset, broken=frozenset({3, 15}))
+    batches = itertools.islice(dataclasses.replace(broken, subset=masked).as_numpy(), 8)
+    without = [tuple(part[weights > 0] for part in one) for *one, weights in batches]
+    forms = tuple(tf.TensorSpec([None, *one.shape[1:]], one.dtype) for one in without[0])
+    generated = tf.data.Dataset.from_generator(lambda: iter(without), output_signature=forms)
+    of_keras = compiled()
+    history = of_keras.fit(generated, steps_per_epoch=4, epochs=2, verbose=0).history
+    for figure, values in history.items():
+        assert found[0][0][figure] == pytest.approx(values, rel=1e-5), figure
+    for mine, other in zip(unsaved.get_weights(), of_keras.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
     with pytest.raises(UserError, match="which is broken at .* record"):
         refusing = ims.open(folder).train(batch_size=8, augment="none")
         ims.fit(compiled(steps_per_execution=4), refusing, epochs=2, verbose=0)

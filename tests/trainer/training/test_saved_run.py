@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
 import pathlib
 import signal
+import textwrap
 import threading
 from collections.abc import Iterator
 from typing import IO, Any
@@ -19,7 +22,7 @@ pytest.importorskip("tensorflow")
 
 import keras
 
-from trainer.training.saved_run import SavedRun, state_values
+from trainer.training.saved_run import REMEMBERED, SavedRun, state_values
 from trainer.training.signals import Stopped
 
 
@@ -117,3 +120,69 @@ def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Pat
         found.count_steps()
     kept = {whole.name, changes.name, "step-00000003.npz"}
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == kept
+
+
+# What Keras's callbacks change after they were made, and make anew where training begins again:
+# open files, clocks, what is shown of a batch. `BackupAndRestore` is refused.
+_MADE_ANEW = {
+    "BackupAndRestore": {"_batches_seen_since_last_saving", "_current_epoch", "_last_batch_seen"},
+    "CSVLogger": {"append_header", "csv_file", "keys", "writer"},
+    "OrbaxCheckpoint": {"_async_futures"},
+    "ProgbarLogger": {"_called_in_fit", "progbar", "seen", "target"},
+    "TensorBoard": {
+        "_batch_start_time", "_batch_trace_context", "_epoch_start_time", "_is_tracing",
+        "_prev_summary_state", "_previous_epoch_iterations", "_profiler_started",
+        "_should_write_train_graph", "_summary_module", "_writers",
+    },
+}  # fmt: skip
+_BEFORE_TRAINING = (
+    "__init__", "set_model", "set_params", "_configure_embeddings", "_init_profile_batch",
+    "_set_monitor_op",
+)  # fmt: skip
+_CHANGES = {"append", "clear", "extend", "pop", "setdefault", "update"}
+
+
+def _changed(kind: type) -> set[str]:
+    """The attributes that methods of one of Keras's callbacks change after it was made."""
+    found = set()
+    for method in (getattr(one, "fget", one) for one in vars(kind).values()):
+        if not inspect.isfunction(method) or method.__name__ in _BEFORE_TRAINING:
+            continue
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(method)))):
+            match node:
+                case ast.Attribute(ast.Name("self"), name, ast.Store()):
+                    found.add(name)
+                # self.history.setdefault(…), self._writers["train"] = …
+                case ast.Attribute(ast.Attribute(ast.Name("self"), name), change) if (
+                    change in _CHANGES
+                ):
+                    found.add(name)
+                case ast.Subscript(ast.Attribute(ast.Name("self"), name), _, ast.Store()):
+                    found.add(name)
+    return found
+
+
+def test_everything_that_keras_callbacks_carry_on_is_saved() -> None:
+    public = {
+        one
+        for one in vars(keras.callbacks).values()
+        if isinstance(one, type) and issubclass(one, keras.callbacks.Callback)
+    } - {keras.callbacks.CallbackList}
+    assert len(public) > 10
+    found = {kind.__name__: set().union(*map(_changed, kind.__mro__)) for kind in public}
+    known = {kind.__name__: {*REMEMBERED.get(kind, ())} for kind in public}
+    expected = {name: saved | _MADE_ANEW.get(name, set()) for name, saved in known.items()}
+    assert found == expected
+
+
+def test_tensorboard_counts_steps_per_second_from_where_a_run_goes_on(
+    tmp_path: pathlib.Path,
+) -> None:
+    board = keras.callbacks.TensorBoard(tmp_path / "events", write_steps_per_second=True)
+    saved, model = _saved(tmp_path)
+    model.optimizer.iterations.assign(7)
+    with saved:
+        saved.count_steps()
+    resumed, _ = _saved(tmp_path, board)
+    resumed.restore()
+    assert board._previous_epoch_iterations == 7
