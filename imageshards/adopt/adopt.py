@@ -19,6 +19,7 @@ from imageshards.errors import UserError
 from imageshards.example import Values, decode_record
 from imageshards.form import FormError
 from imageshards.index import index_table, write_index
+from imageshards.jpeg import FORMATS
 from imageshards.manifest import TRAIN_NAMES
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
@@ -82,7 +83,8 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
     roles = find_roles(directory, options, tfds, firsts[main])
     check_picture(directory, roles.image, firsts[main][roles.image])
     splits = _labelled(splits, firsts, roles.label)
-    files = scan_files([path for paths in splits.values() for path in paths], roles)
+    paths = [path for paths in splits.values() for path in paths]
+    files = scan_files(paths, roles, options.max_pixels)
     if tfds is not None:
         _check_lengths(tfds, files)
     # TFDS's names belong to its label only, not to another one that was mapped.
@@ -181,11 +183,33 @@ def _describe(
         "image": _image(tfds, roles.image, files),
         "listed": num_records,
         "rejects": {},
+        "source": {"formats": _formats(files)},
+        "warnings": _undecodable(files),
         "adopted": roles._asdict(),
     }
     bytes_of = [[name, *(one["sha256"] for one in found)] for name, found in shards.items()]
     known = [bytes_of, told["classes"], told["first_label"], told["adopted"]]
     return told | {"fingerprint": hashlib.sha256(json.dumps(known).encode()).hexdigest()}
+
+
+def _formats(files: Mapping[str, ScannedFile]) -> dict[str, int]:
+    """Format of pictures that the trainer decodes → records."""
+    totals = sum((file.formats for file in files.values()), Counter[str]())
+    return {name: totals[name] for name in FORMATS if totals[name]}
+
+
+def _undecodable(files: Mapping[str, ScannedFile]) -> list[str]:
+    """A sentence about pictures that cannot be decoded, which is printed, too; or none."""
+    places = [(path, number) for path, file in files.items() for number in file.undecodable]
+    if not places:
+        return []
+    path, number = places[0]
+    sentence = (
+        f"{counted(len(places), 'picture')} cannot be decoded, the first in record {number} of "
+        f"{path}: training ends there unless --skip_broken allows as many."
+    )
+    print(f"note: {sentence}", file=sys.stderr)
+    return [sentence]
 
 
 def _image(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -12,11 +13,13 @@ from imageshards.adopt.scan import Roles
 from imageshards.adopt.tfds import TfdsFolder
 from imageshards.commands.command_line import names_or_file, parse_path
 from imageshards.commands.options import Option, check_options
-from imageshards.errors import UserError
+from imageshards.errors import ImageError, UserError
 from imageshards.example import Values, dtype_of
+from imageshards.images.options import ImageOptions, parse_limit
+from imageshards.jpeg import MAX_PIXELS
 
-# JPEG, PNG, GIF: what TensorFlow's decoder of JPEGs takes.
-_PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8")
+# How the formats begin that the trainer decodes: `imageshards.jpeg.FORMATS`.
+_PICTURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|BM|RIFF.{4}WEBP", re.DOTALL)
 # What tf-slim, TFDS, Kaggle's organisers and the tutorials call them, best known first.
 _USUAL_NAMES = {
     "image": ("image/encoded", "image", "image_raw", "image/image_raw", "image_bytes", "jpeg"),
@@ -51,6 +54,7 @@ class AdoptOptions:
         feature_map: Which feature is `image`, `label`, `filename` or `text`.
         label_offset: The label of the first class.
         class_names: Names of the classes in the order of their ids.
+        max_pixels: A larger picture is refused.
         splits: Pairs of a split and a folder, file or glob of its files.
     """
 
@@ -64,6 +68,10 @@ class AdoptOptions:
         "names of the classes in the order of their ids (default: TFDS's, the texts beside the "
         "labels, else their numbers)",
         parse=functools.partial(names_or_file, "--class_names"), metavar="A,B|FILE")] = None
+    max_pixels: Annotated[int, Option(
+        "larger pictures are refused, in MPX (default: 100)", flag="max_image_mpx",
+        parse=functools.partial(parse_limit, "--max_image_mpx", 1e6), metavar="MPX", least=1,
+        most=MAX_PIXELS)] = ImageOptions.max_pixels
     splits: Annotated[Sequence[tuple[str, str]], Option(
         "folder, file or glob of a split's files; once for each (default: as the names of folders "
         "or files in DIR say: train, validation, test)",
@@ -145,9 +153,23 @@ def find_roles(
 def check_picture(directory: str, feature: str, values: Values) -> None:
     """Looks at the first bytes of a picture: raw pixels are a common surprise."""
     first = values[0]
-    if not isinstance(first, bytes) or not first.startswith(_PICTURES):
-        raise UserError(
-            f"DIR received {directory!r}, whose feature {feature!r} holds no encoded picture (it "
-            f"begins with {str(first)[:16]}); expected a JPEG, PNG or GIF: name another feature by "
-            "--feature_map image=FEATURE, or write the records again with tf.io.encode_jpeg."
-        )
+    if isinstance(first, bytes) and _PICTURE.match(first):
+        return
+    raise UserError(
+        f"DIR received {directory!r}, whose feature {feature!r} holds {_named(first)}; expected a "
+        "JPEG, PNG, GIF, BMP or WebP: name another feature by --feature_map image=FEATURE, or "
+        "write the records again with tf.io.encode_jpeg."
+    )
+
+
+def _named(value: object) -> str:
+    """What a value is that is no picture for the trainer, such as `a TIFF`, for people."""
+    from imageshards.images.decode import open_source
+
+    if isinstance(value, bytes):
+        try:
+            return f"a picture of the format {open_source(value, ImageOptions()).format}"
+        except ImageError as e:
+            if e.code == "unsupported_format":
+                return e.message.partition(";")[0].partition(",")[0]
+    return f"no encoded picture (it begins with {str(value)[:16]})"

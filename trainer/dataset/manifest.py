@@ -10,6 +10,7 @@ from typing import Any
 
 from imageshards import manifest, storage
 from imageshards.errors import UserError
+from imageshards.jpeg import FORMATS
 from imageshards.manifest import LABELS_FEATURE, TRAIN_NAMES, VALIDATION_NAMES
 from imageshards.text import counted
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
@@ -124,7 +125,7 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         data=data,
         splits={name: _split(data, name, split) for name, split in raw["splits"].items()},
         classes=tuple(raw["classes"]),
-        image=_image(raw["image"]),
+        image=_image(raw["image"], _formats(raw)),
         features=features,
         image_feature=image,
         label_feature=label,
@@ -169,7 +170,15 @@ def _feature(raw: dict[str, Any]) -> FeatureSpec:
     return FeatureSpec(raw["dtype"], None if raw["shape"] is None else tuple(raw["shape"]))
 
 
-def _image(raw: dict[str, Any]) -> ImageSpec:
+def _formats(raw: dict[str, Any]) -> tuple[str, ...]:
+    """Formats of the pictures in the records: a build writes JPEGs only, whatever it reads."""
+    if "adopted" not in raw:
+        return ("JPEG",)
+    # An older `adopt` did not count formats, so any may be there.
+    return tuple(raw.get("source", {}).get("formats", FORMATS))
+
+
+def _image(raw: dict[str, Any], formats: tuple[str, ...]) -> ImageSpec:
     size = raw.get("size")
     if size is not None:
         size = (size, size) if isinstance(size, int) else tuple(size)
@@ -182,4 +191,4 @@ def _image(raw: dict[str, Any]) -> ImageSpec:
     mode = raw.get("mode", "none")
     # With only_shrink small pictures keep their size, so sizes vary.
     varies = mode not in _EXACT_SIZE_MODES or bool(raw.get("only_shrink", False))
-    return ImageSpec(size, varies, channels, mean, std, raw)
+    return ImageSpec(size, varies, channels, mean, std, raw, formats)

@@ -49,6 +49,7 @@ def data_set_of_mix(config: ReadConfig, datasets: Sequence[DataSet]) -> DataSet:
         varies=any(part.image.varies for part in parts),
         mean=mean,
         std=std,
+        formats=tuple(sorted({name for part in parts for name in part.image.formats})),
         options={**first.image.options, "mean": mean, "std": std},
     )
     return dataclasses.replace(

@@ -114,6 +114,7 @@ class ImageSpec:
         mean, std: One number per channel, of pixels scaled to 0..1.
         options: How the pictures were made, as the manifest's `image` object says (`mode`,
             `filter`, `background`, …); empty where that is not known.
+        formats: The formats of the encoded pictures, some of `imageshards.jpeg.FORMATS`.
     """
 
     size: tuple[int, int] | None
@@ -122,6 +123,12 @@ class ImageSpec:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    formats: tuple[str, ...] = ("JPEG",)
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether every picture is a JPEG, of which a part can be decoded alone."""
+        return {*self.formats} <= {"JPEG"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +155,7 @@ class DataSet:
             records have no label.
         image: Its pictures.
         features: Every feature of a record, by its name in the records.
-        image_feature, label_feature: Which of them hold the JPEG and the target; the latter is
+        image_feature, label_feature: Which of them hold the picture and the target; the latter is
             empty where records have no label.
         filename_feature: Which one names the source file; None where none does.
         label_offset: Subtracted from the label in a record to get the class id.

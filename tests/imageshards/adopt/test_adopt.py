@@ -26,6 +26,7 @@ from tests.support.external_sets import (
     write_slim,
 )
 from tests.support.html_page import Page
+from tests.support.pictures import flat, saved
 
 TEXTS = {1: "tench", 2: "crane", 3: "crane"}
 SCALAR = {"dtype": "string", "shape": []}
@@ -127,6 +128,32 @@ def test_labels_as_texts_are_the_classes_and_a_broken_picture_is_left_to_trainin
     assert told["image"]["size"] is None and rows["width"] == [40, 0, 40]
 
 
+def test_pictures_that_the_trainer_cannot_decode_are_named(tmp_path, capsys):
+    palette = saved(flat("RGB", 9).convert("P"), "BMP")
+    frames = {"save_all": True, "append_images": [flat("RGB", 200)], "lossless": True}
+    animated = saved(flat("RGB", 9), "WEBP", **frames)
+    pictures = [jpeg(), b"\xff\xd8\xffnothing", saved(flat("RGB", 9), "PNG"), palette, animated]
+    told, rows = adopted(tmp_path, *({"image": one, "label": 0} for one in pictures))
+    assert told["source"] == {"formats": {"JPEG": 1, "PNG": 1}}
+    (sentence,) = told["warnings"]
+    assert f"note: {sentence}" in capsys.readouterr().err
+    assert re.match(r"3 pictures cannot be decoded, the first in record 1 of .*tfrecord", sentence)
+    assert [width > 0 for width in rows["width"]] == [True, False, True, False, False]
+
+
+def test_a_picture_of_too_many_pixels_is_refused(tmp_path, capsys):
+    header = bytearray(jpeg())
+    frame = header.index(b"\xff\xc0")
+    header[frame + 5 : frame + 9] = (60_000).to_bytes(2, "big") * 2
+    write_records(str(tmp_path / "a.tfrecord"), [example({"image": bytes(header), "label": 0})])
+    sentence = "max_image_mpx received 100, but the picture in record 0 of .* has 60000x60000 pixel"
+    with pytest.raises(UserError, match=sentence):
+        adopt(str(tmp_path))
+    assert main([str(tmp_path), "--max_image_mpx", "0.001"]) == 2
+    assert main([str(tmp_path), "--max_image_mpx", "4000"]) == 2
+    assert "--max_image_mpx received 4000000000; expected 1 to 178956970" in capsys.readouterr().err
+
+
 def test_lengths_of_all_records_make_a_shape(tmp_path):
     least = {"image": jpeg(), "label": 0}
     records = [least | {"box": [0.5] * 4, "tags": [1] * i, "none": []} for i in range(40)]
@@ -177,6 +204,10 @@ def test_a_wrong_flag_is_refused_in_a_sentence(kaggle, capsys, flags, sentence):
         ({"picture": jpeg(), "label": 0}, "no feature is known to be the image; .*--feature_map"),
         ({"image": jpeg(), "label": 20210101}, "label is up to 20210101; expected class ids"),
         ({"image": b"pixels", "label": 0}, "holds no encoded picture"),
+        (
+            {"image": saved(flat("RGB", 9), "TIFF"), "label": 0},
+            "'image' holds a picture of the format TIFF; expected a JPEG, PNG, GIF, BMP or WebP",
+        ),
     ],
 )
 def test_records_that_are_none_to_train_on(tmp_path, payload, sentence):
