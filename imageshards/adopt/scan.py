@@ -13,20 +13,36 @@ from imageshards.errors import UserError
 from imageshards.example import Values, decode_record, dtype_of
 from imageshards.index import IndexRows
 from imageshards.jpeg import MAX_PIXELS, TooManyPixelsError, is_animated, open_picture
-from imageshards.manifest import CLASS_FEATURE, FILENAME_FEATURE, LABEL_FEATURE, SHA256_FEATURE
+from imageshards.manifest import (
+    CLASS_FEATURE,
+    FILENAME_FEATURE,
+    LABEL_FEATURE,
+    LABELS_FEATURE,
+    SHA256_FEATURE,
+)
 from imageshards.progress import with_progress
-from imageshards.tfrecord import RecordError, frame_record, read_records
+from imageshards.text import counted
+from imageshards.tfrecord import frame_record, read_records
 
 _REMOTE_THREADS = 8
 
 
 class Roles(NamedTuple):
-    """Which feature is the picture, the class, the source file's name, the class's name."""
+    """Which feature is the picture, the class, the source file's name, the class's name.
+
+    `hot` are the features that hold a 0 or 1 for each class, where there is no `label`.
+    """
 
     image: str
-    label: str
+    label: str | None
     filename: str | None
     text: str | None
+    hot: tuple[str, ...] = ()
+
+    @property
+    def label_features(self) -> tuple[str, ...]:
+        """The features that a record's labels are read from; () without labels."""
+        return self.hot or ((self.label,) if self.label else ())
 
 
 @dataclasses.dataclass
@@ -36,7 +52,8 @@ class ScannedFile:
     Attributes:
         sha256: Of the whole file.
         rows: Of its index. Until `name_classes` has been there, `label` is the id or the name that
-            a record has, and `class_name` that name, or the text beside the id.
+            a record has, and `class_name` that name, or the text beside the id. Until
+            `name_hot_classes` has been there, `label` is a list of ids and `class_name` empty.
         lengths: (feature, dtype, number of values) → records that have it so.
         formats: Format of the picture, one of `imageshards.jpeg.FORMATS` → records.
         undecodable: Numbers of the records with a picture that the trainer cannot decode.
@@ -55,8 +72,9 @@ def scan_files(
     """Reads whole files, and of each picture the header.
 
     Raises:
-        RecordError: A record is damaged, or has not one picture and one label.
-        UserError: A picture has more than `max_pixels` pixels.
+        RecordError: A record is damaged.
+        UserError: A record has not one picture and its labels, or a picture has more than
+            `max_pixels` pixels.
         OSError: A file cannot be read.
     """
     # A disk is read by one thread; a store answers slowly, so several files are read at once.
@@ -77,7 +95,9 @@ def _scan(path: str, roles: Roles, max_pixels: int) -> ScannedFile:
             picture_format, size = _header_of(picture, max_pixels)
             width, height = size
             row |= {"image/width": [width], "image/height": [height]}
-            file.rows.add({**features, **row}, record.next_offset_bytes - record.offset_bytes, None)
+            extra = {name: values for name, values in features.items() if name != roles.image}
+            size_bytes = record.next_offset_bytes - record.offset_bytes
+            file.rows.add(row, size_bytes, None, extra)
         except TooManyPixelsError as e:
             raise UserError(
                 f"--max_image_mpx received {max_pixels / 1e6:g}, but the picture in record "
@@ -86,7 +106,12 @@ def _scan(path: str, roles: Roles, max_pixels: int) -> ScannedFile:
                 "NAME=GLOB."
             ) from e
         except ValueError as e:
-            raise RecordError(path, record.number, record.offset_bytes, str(e)) from e
+            raise UserError(
+                f"DIR received TFRecords where record {record.number} of {path} (at byte "
+                f"{record.offset_bytes}) has {e} in each record: write the file again without this "
+                "record, leave the file out by --split NAME=GLOB, or adopt all records without "
+                "labels by --label none."
+            ) from e
         file.formats[picture_format] += 1
         if not picture_format:
             file.undecodable.append(record.number)
@@ -121,7 +146,7 @@ def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
 def _picture_in(features: Mapping[str, Values], name: str) -> bytes:
     picture = _single(features, name)
     if not isinstance(picture, bytes):
-        raise ValueError(f"it has no feature {name} with one picture")
+        raise ValueError(f"{_found(features, name)}; expected one encoded picture")
     return picture
 
 
@@ -131,19 +156,42 @@ def _row_of(
     """What the index says of somebody else's record, under the names that a build gives it.
 
     Raises:
-        ValueError: It has not one label.
+        ValueError: It has not the labels that it should.
     """
-    label = _single(features, roles.label)
-    if not isinstance(label, int | bytes):
-        raise ValueError(f"it has no feature {roles.label} with one value")
     key = _text_in(features, roles.filename) or default_key
-    text = label if isinstance(label, bytes) else _text_in(features, roles.text).encode()
-    return {
+    row: dict[str, Values] = {
         FILENAME_FEATURE: [key.encode()],
-        CLASS_FEATURE: [text],
-        LABEL_FEATURE: features[roles.label],
         SHA256_FEATURE: [hashlib.sha256(picture).hexdigest().encode()],
     }
+    if roles.hot:
+        return row | {LABELS_FEATURE: _hot_ids(features, roles.hot)}
+    if not roles.label:
+        return row
+    label = _single(features, roles.label)
+    text = label if isinstance(label, bytes) else _text_in(features, roles.text).encode()
+    if not isinstance(label, int | bytes) or text.decode(errors="replace").encode() != text:
+        raise ValueError(f"{_found(features, roles.label)}; expected one class id or name in UTF-8")
+    return row | {CLASS_FEATURE: [text], LABEL_FEATURE: features[roles.label]}
+
+
+def _hot_ids(features: Mapping[str, Values], names: Sequence[str]) -> list[int]:
+    """The numbers of the classes whose value is 1, over the values of all features."""
+    hot: list[bytes | int | float] = []
+    for name in names:
+        values = features.get(name, ())
+        if not values or not {*values} <= {0, 1}:
+            raise ValueError(f"{_found(features, name)}; expected 0s and 1s, one for each class,")
+        hot += values
+    return [number for number, value in enumerate(hot) if value == 1]
+
+
+def _found(features: Mapping[str, Values], name: str) -> str:
+    """What a record has in a feature, for people."""
+    values = features.get(name, ())
+    if not values:
+        return f"no feature {name}"
+    shown = ", ".join(repr(value)[:40] for value in values[:4]) + ", …" * (len(values) > 4)
+    return f"the {counted(len(values), 'value')} {shown} in the feature {name}"
 
 
 def _single(features: Mapping[str, Values], name: str | None) -> bytes | int | float | None:

@@ -157,6 +157,8 @@ class DataSet:
         features: Every feature of a record, by its name in the records.
         image_feature, label_feature: Which of them hold the picture and the target; the latter is
             empty where records have no label.
+        hot_features: Which of them hold a 0 or 1 for each of `classes`, in their order, in place of
+            `label_feature`, which then names them all; empty where that holds ids or names.
         filename_feature: Which one names the source file; None where none does.
         label_offset: Subtracted from the label in a record to get the class id.
         target: What the label is, one of `TARGETS`.
@@ -186,6 +188,12 @@ class DataSet:
     fingerprint: str = ""
     adopted: bool = False
     parts: tuple[DataSet, ...] = ()
+    hot_features: tuple[str, ...] = ()
+
+    @property
+    def label_features(self) -> tuple[str, ...]:
+        """The features that a record's target is read from."""
+        return self.hot_features or (self.label_feature,)
 
     @property
     def target_shape(self) -> tuple[int, ...]:

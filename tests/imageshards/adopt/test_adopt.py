@@ -12,7 +12,15 @@ from imageshards.adopt.command import main
 from imageshards.duplicates import command as duplicates
 from imageshards.errors import UserError
 from imageshards.index import read_index
-from imageshards.manifest import load_manifest, shard_path, shards_of
+from imageshards.manifest import (
+    NONE,
+    ONE,
+    SEVERAL,
+    label_of,
+    load_manifest,
+    shard_path,
+    shards_of,
+)
 from imageshards.reporting import command as report
 from imageshards.tfrecord import write_records
 from imageshards.verification.command import verify
@@ -179,6 +187,13 @@ def test_a_build_does_not_write_over_shards_of_others(slim):
         (["--feature_map", "picture=image"], "received 'picture'; expected NAME=FEATURE"),
         (["--feature_map", "image"], "expected NAME=VALUE, for example image=image_raw"),
         (["--feature_map", "image=imag"], "have not; expected .*, one string .*: id, image"),
+        (["--feature_map", "image=class,image=id"], "expected one feature, or for label several"),
+        (["--feature_map", "label=class,label=class"], "for label several different columns of 0"),
+        (["--label", "none", "--class_names", "a"], "'a' with --label none; expected no names"),
+        (["--feature_map", "label=class,label=id"], "received label=class,label=id, which the rec"),
+        (["--feature_map", "label=image"], "one class id or name in each record .class, id.,"),
+        (["--feature_map", "label=class", "--label", "none"], "expected one of them"),
+        (["--label", "none", "--label_offset", "1"], "there are no class ids; expected 0: leave"),
         (["--feature_map", "image=class"], "received image=class, which the records of .* have no"),
         (["--feature_map", "image=id"], "feature 'id' holds no encoded picture"),
         (["--class_names", "a,a,b"], "expected every name once"),
@@ -202,6 +217,7 @@ def test_a_wrong_flag_is_refused_in_a_sentence(kaggle, capsys, flags, sentence):
     ("payload", "sentence"),
     [
         ({"picture": jpeg(), "label": 0}, "no feature is known to be the image; .*--feature_map"),
+        ({"image": jpeg(), "id": "7", "mask": jpeg(1)}, r"in each record \(id\), or --label none"),
         ({"image": jpeg(), "label": 20210101}, "label is up to 20210101; expected class ids"),
         ({"image": b"pixels", "label": 0}, "holds no encoded picture"),
         (
@@ -220,6 +236,83 @@ def test_class_names_in_another_order_than_the_texts_are_refused(tmp_path):
     with pytest.raises(UserError, match="class 0 is 'bee', but most records .* text 'ant'"):
         adopt(str(tmp_path), options=AdoptOptions(label_offset=1, class_names=("bee", "ant")))
     assert adopt(str(tmp_path), options=AdoptOptions(label_offset=1))["classes"] == ["ant", "bee"]
+
+
+HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
+
+
+def test_one_hot_vectors_are_classes(tmp_path):
+    told, rows = adopted(tmp_path, HOT, HOT | {"label": [1.0, 0.0, 0.0]})
+    assert told["classes"] == ["0", "1", "2"] and label_of(told) == ONE
+    assert rows["label"] == [1, 0] and rows["class_name"] == ["1", "0"]
+    assert told["splits"]["train"]["shards"][0]["classes"] == {"0": 1, "1": 1}
+    names = AdoptOptions(class_names=("a", "b", "c"), label=SEVERAL)
+    told = adopt(str(tmp_path), options=names)
+    assert told["classes"] == ["a", "b", "c"] and label_of(told) == SEVERAL
+    with pytest.raises(UserError, match="2 names, but label has 3 values .*; expected a name for"):
+        adopt(str(tmp_path), options=AdoptOptions(class_names=("a", "b")))
+
+
+def test_columns_of_0_and_1_are_several_labels(tmp_path, capsys):
+    records = [{"image": jpeg(), "a - b": i % 2, "c": int(i > 1)} for i in range(4)]
+    write_records(str(tmp_path / "00-4.tfrec"), map(example, records))
+    assert main([str(tmp_path)]) == 2
+    proposed = "--feature_map 'label=a - b,label=c' for columns of 0 and 1, or --label none"
+    assert proposed in capsys.readouterr().err
+    assert main([str(tmp_path), "--feature_map", "label=a - b,label=c"]) == 0
+    assert "train 4 records; 2 labels" in capsys.readouterr().out
+    told = load_manifest(str(tmp_path), adopted=True)
+    assert told["adopted"]["hot"] == told["classes"] == ["a - b", "c"]
+    rows = read_index(str(tmp_path), told).to_pydict()
+    assert rows["label"] == [[], [0], [1], [0, 1]]
+    assert rows["class_name"] == [[], ["a - b"], ["c"], ["a - b", "c"]]
+    assert verify(str(tmp_path), workers=1).ok
+    assert report.main([str(tmp_path)]) == duplicates.main([str(tmp_path), "--workers", "1"]) == 0
+    page = Page((tmp_path / "report" / "index.html").read_text())
+    shown = [str(image["alt"]).partition(":")[0] for image in page.all("img")]
+    assert shown == ["no label", "a - b", "c", "a - b, c"]
+
+
+def test_records_without_labels_are_adopted_by_asking_for_none(tmp_path, capsys):
+    record = {"image/encoded": jpeg(), "image/class/label": 0.5, "image/caption": "a photo"}
+    write_records(str(tmp_path / "train.record"), [example(record)] * 2)
+    assert main([str(tmp_path)]) == 2
+    sentence = capsys.readouterr().err
+    assert "'image/class/label' is a float, which is a value and no class (0.5" in sentence
+    assert "by --label none, and train on the values by --target image/class/label." in sentence
+    assert main([str(tmp_path), "--label", "none"]) == 0
+    assert "train 2 records; no labels" in capsys.readouterr().out
+    told = load_manifest(str(tmp_path), adopted=True)
+    assert label_of(told) == NONE and told["classes"] == []
+    rows = read_index(str(tmp_path), told).to_pydict()
+    assert rows["image/class/label"] == [0.5, 0.5] and "class_name" not in rows
+    assert verify(str(tmp_path), workers=1).ok and report.main([str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("last", "sentence"),
+    [
+        (
+            {"image": jpeg()},
+            r"record 1 of .* \(at byte \d+\) has no feature label; expected 0s",
+        ),
+        (HOT | {"label": [0.9, 0.1, 0.0]}, "the 3 values 0.8.*, 0.1.*, 0.0 in the feature label; "),
+        (HOT | {"label": [0.0, 1.0]}, "whose feature label has another type or number"),
+        (HOT | {"image": [jpeg(), jpeg()]}, "has the 2 values .* expected one encoded picture in"),
+    ],
+    ids=["no label", "shares", "another length", "two pictures"],
+)
+def test_a_record_that_differs_from_the_others_is_named_and_not_called_damaged(
+    tmp_path, last, sentence
+):
+    with pytest.raises(UserError, match=sentence) as caught:
+        adopted(tmp_path, HOT, last)
+    assert "damaged" not in str(caught.value) and "copy" not in str(caught.value)
+
+
+def test_a_label_that_is_no_text_is_named(tmp_path):
+    with pytest.raises(UserError, match="has the 1 value b'.xff' in the feature label; expected"):
+        adopted(tmp_path, {"image": jpeg(), "label": b"\xff"})
 
 
 def _flip(path):
@@ -243,7 +336,7 @@ def _broken_label(path):
     [
         (_flip, "train-00001-of-00002, record 0 at byte 0: the payload's checksum is wrong; exp"),
         (_cut, "00002, record 2 at byte .*: the file ends inside the record .*--split NAME=GLOB"),
-        (_broken_label, "record 0 at byte 0: it has no feature image/class/label with one value"),
+        (_broken_label, "record 0 of .*-00002 .at byte 0. has the 2 values 1, 2 in the feature im"),
         (_compress, "00001-of-00002 is compressed with gzip, .*: gunzip them first"),
         (lambda path: path.write_bytes(b"a text, no TFRecord"), "at byte 0: the checksum of its"),
     ],
