@@ -111,13 +111,18 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
 
 
 def _check_no_build(output: str) -> None:
-    """Refuses to replace the manifest of a build."""
-    if not storage.exists(storage.join(output, manifest.MANIFEST_NAME)):
+    """Refuses to replace the manifest of a build. One of `adopt` is replaced even if damaged."""
+    try:
+        found = json.loads(storage.read(storage.join(output, manifest.MANIFEST_NAME)))
+    except FileNotFoundError:
         return
-    if "adopted" not in manifest.load_manifest(output, "DIR", adopted=True):
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or "adopted" not in found:
         raise UserError(
-            f"DIR received {output!r}, a data set that imageshards build wrote; expected TFRecords "
-            "of others: those of a build need no adopt, or another folder by --output."
+            f"DIR received {output!r}, whose {manifest.MANIFEST_NAME} imageshards adopt did not "
+            "write; expected TFRecords of others, as those of a build need no adopt: give another "
+            "folder by --output, or delete the file if it is damaged."
         )
 
 
@@ -217,6 +222,8 @@ def _describe(
         The manifest: `facts`, and what follows from the files.
     """
     label = manifest.label_of(facts)
+    # A manifest never stands beside the index of another one, whenever this process is killed.
+    storage.delete([storage.join(output, manifest.MANIFEST_NAME)])
 
     def shard(split: str, number: int, path: str) -> dict[str, Any]:
         rows, folder = files[path].rows, folder_from(output, path)

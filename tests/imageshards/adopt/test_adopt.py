@@ -3,6 +3,9 @@
 import gzip
 import json
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -315,6 +318,34 @@ def test_a_label_that_is_no_text_is_named(tmp_path):
         adopted(tmp_path, {"image": jpeg(), "label": b"\xff"})
 
 
+_KILLED = """
+import importlib, os, signal, sys
+from imageshards.adopt import AdoptOptions
+module = importlib.import_module("imageshards.adopt.adopt")
+write = module.write_index
+
+def write_and_die(*args):
+    write(*args)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+module.write_index = write_and_die
+module.adopt(sys.argv[1], options=AdoptOptions(label_offset=1))
+"""
+
+
+@pytest.mark.process
+def test_a_killed_adopt_leaves_no_manifest_beside_another_index(slim):
+    before = adopt(str(slim), options=AdoptOptions(label_offset=1))
+    write_slim(slim, {"train-00000-of-00002": [2, 2]}, TEXTS)
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(slim)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
+        load_manifest(str(slim), adopted=True)
+    after = adopt(str(slim), options=AdoptOptions(label_offset=1))
+    assert after["fingerprint"] != before["fingerprint"]
+    assert len(read_index(str(slim), after)) == 2 + 3 + 2
+
+
 def _flip(path):
     flip_byte(path, 60)
 
@@ -353,8 +384,14 @@ def test_a_damaged_file_is_named(slim, damage, sentence):
 def test_the_manifest_of_a_build_is_not_replaced(tmp_path, capsys):
     made = Dataset(tmp_path / "set")
     assert main([str(made.directory)]) == 2
-    assert "a data set that imageshards build wrote; expected TFRecords" in capsys.readouterr().err
+    assert "manifest.json imageshards adopt did not write; expected" in capsys.readouterr().err
     assert load_manifest(str(made.directory)) == made.manifest
+
+
+@pytest.mark.parametrize(("damaged", "code"), [('{"adopted": {}}', 0), ("{", 2), ("[1]", 2)])
+def test_a_damaged_manifest_is_replaced_where_adopt_wrote_it(slim, damaged, code):
+    (slim / "manifest.json").write_text(damaged)
+    assert main([str(slim), "--label_offset", "1"]) == code
 
 
 def test_an_adopted_data_set_is_checked_and_shown(slim, tmp_path, capsys):
