@@ -13,10 +13,18 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from imageshards.errors import UserError
 from imageshards.tfrecord import Record, RecordError
 
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
 """The values of one feature."""
+
+# The first field whose types are those of all values takes them.
+_FIELDS: tuple[tuple[Any, str], ...] = (
+    (bytes, "bytes_list"),
+    (int, "int64_list"),
+    ((int, float), "float_list"),
+)
 
 _Field = descriptor_pb2.FieldDescriptorProto
 
@@ -66,26 +74,60 @@ def _example_class() -> Any:
 _Example = _example_class()
 
 
-def encode_example(features: Mapping[str, Values]) -> bytes:
+def encode_example(features: Mapping[str, Any]) -> bytes:
     """Serialises features; the same features always give the same bytes.
 
     Args:
-        features: Name → values. Bytes become a bytes list, ints an int64 list and floats a
-            float32 list; an empty list becomes a feature without a kind.
+        features: Name → values: a list or tuple, a NumPy array of any shape, or a single value.
+            Bytes and texts (in UTF-8) become a bytes list, whole numbers and booleans an int64
+            list, other numbers a float32 list; an empty list becomes a feature without a kind.
+
+    Raises:
+        UserError: A value is of another type, a list has values of several types, or a whole number
+            has more than 64 bits.
     """
     example = _Example()
     feature = example.features.feature
-    for name, values in features.items():
-        entry = feature[name]
+    for name, given in features.items():
+        values, entry = _values_of(given), feature[name]
         if not values:
             continue
-        if isinstance(values[0], bytes):
-            entry.bytes_list.value.extend(values)
-        elif isinstance(values[0], float):
-            entry.float_list.value.extend(values)
-        else:
-            entry.int64_list.value.extend(values)
+        try:
+            getattr(entry, _kind_of(values)).value.extend(values)
+        except (TypeError, ValueError) as e:
+            shown = ", ".join(repr(value)[:40] for value in values[:4])
+            raise UserError(
+                f"features received {name!r} with the values {shown}; expected one value or a list "
+                "of bytes, of texts, of whole numbers of 64 bits, or of floats."
+            ) from e
     return bytes(example.SerializeToString(deterministic=True))
+
+
+def _values_of(given: Any) -> list[Any]:
+    """The values of a feature as bytes and Python's numbers; a single value is a list of one."""
+    if hasattr(given, "ravel"):  # NumPy's arrays and single values
+        given = given.ravel().tolist()
+    elif not isinstance(given, list | tuple):
+        given = [given]
+    return [_plain(value) for value in given]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | int):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    return value.item() if hasattr(value, "item") else value
+
+
+def _kind_of(values: Sequence[Any]) -> str:
+    """The field of a feature for these values; raises TypeError where none takes them all."""
+    for kinds, field in _FIELDS:
+        if all(isinstance(value, kinds) for value in values):
+            return field
+    raise TypeError("values of other types, or of several")
 
 
 def decode_example(data: bytes, only: Collection[str] | None = None) -> dict[str, Values]:

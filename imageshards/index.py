@@ -130,11 +130,20 @@ class IndexRows:
             if not {*map(type, values)} <= allowed:
                 raise ValueError(f"its rows have a {name} of another type")
 
-    def add(self, features: Mapping[str, Values], num_bytes: int, source_bytes: int | None) -> None:
+    def add(
+        self,
+        features: Mapping[str, Values],
+        num_bytes: int,
+        source_bytes: int | None,
+        extra: Mapping[str, Values] | None = None,
+    ) -> None:
         """Adds the row of a record, whose size with its framing is `num_bytes`.
 
-        The size of the original file is None where it is unknown.
+        The size of the original file is None where it is unknown. `extra` are the features that may
+        become columns; None for all that are not `RECORD_FEATURES`.
         """
+        if extra is None:
+            extra = {name: features[name] for name in features.keys() - RECORD_FEATURES.keys()}
         before, columns = len(self), self.columns
         for feature, column in COLUMN_OF.items():
             if column not in OF_LABEL:
@@ -143,10 +152,10 @@ class IndexRows:
             columns[column].append(value)
         columns["num_bytes"].append(num_bytes)
         columns["source_bytes"].append(source_bytes)
-        for name in features.keys() - RECORD_FEATURES.keys():
+        for name, found in extra.items():
             values = self.extra.setdefault(name, [])
             values += [None] * (before - len(values))
-            values.append(_small_values(features[name]))
+            values.append(_small_values(found))
 
     def extend(self, other: IndexRows, records: Iterable[int]) -> None:
         """Adds some rows of other records, by their numbers there."""
@@ -307,12 +316,14 @@ def read_index(
         split = find_split(split, manifest["splits"], "split")
     schema = index_schema(manifest["features"], label_of(manifest))
     if columns is not None:
-        columns = list(columns)
+        columns = [columns] if isinstance(columns, str) else list(columns)
         for name in columns:
             if name not in schema.names:
                 raise UserError(
                     f"columns received {name!r}; expected some of {', '.join(schema.names)}."
                 )
+            if columns.count(name) > 1:
+                raise UserError(f"columns received {name!r} twice; expected each column once.")
         schema = pa.schema([schema.field(name) for name in columns])
     wanted = [shard for name, shard in shards_of(manifest) if split in (None, name)]
     tables = storage.map_concurrently(
@@ -355,7 +366,8 @@ def read_shard_index(
         problem = f"has not the columns of an index ({str(e).splitlines()[0].rstrip('.')})"
     error = IndexDamageError(
         f"{argument} received {directory!r}, whose {entry['file']} {problem}; expected the file "
-        "as it was built: copy it again, or build the data set again with --overwrite."
+        "as it was written: copy it again, or make it again by imageshards build --overwrite, or "
+        "by imageshards adopt for TFRecords of others."
     )
     error.problem = problem
     raise error

@@ -1,8 +1,11 @@
-"""What a JPEG's markers tell, and JPEGs opened without the limits of the whole process."""
+"""Encoded pictures of records: how they are opened, and what a JPEG's markers say."""
 
 from __future__ import annotations
 
+import functools
 import io
+import struct
+import zlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +17,11 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCALABLE_FRAMES = (0xC0, 0xC1, 0xC2)
 _START_OF_SCAN = 0xDA
 _WITHOUT_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA))
+
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
+"""Formats that the trainer decodes, by Pillow's names."""
+# TensorFlow decodes no larger JPEG or PNG in colour, and Pillow opens no larger picture.
+MAX_PIXELS = 2**29 // 3
 
 
 def can_draft(data: bytes) -> bool:
@@ -37,20 +45,66 @@ def can_draft(data: bytes) -> bool:
     return bool(frames) and all(frame in _SCALABLE_FRAMES for frame in frames)
 
 
-def open_picture(data: bytes) -> Image.Image:
-    """A picture of a record, opened by Pillow.
+# What Pillow raises while it decodes damaged pictures. MemoryError is one of them: a damaged header
+# may ask for any amount.
+DECODE_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+)
 
-    Who wrote the data set has limited the size of its JPEGs: a large one is no decompression bomb
-    here. Other formats keep the limit of `Image.MAX_IMAGE_PIXELS`, which is the whole process's.
+
+class TooManyPixelsError(ValueError):
+    """A picture that would take too much memory when it is decoded."""
+
+
+def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Opens a picture of a record, one of `FORMATS`, and reads its header.
 
     Raises:
-        OSError, SyntaxError, ValueError: It is none.
+        TooManyPixelsError: The header says more than `max_pixels` pixels.
+        OSError, ValueError: The picture is damaged or of another format.
     """
     from PIL import Image, JpegImagePlugin
 
-    if data.startswith(b"\xff\xd8"):
-        return JpegImagePlugin.JpegImageFile(io.BytesIO(data))
+    # `Image.open` would read all pictures of an MPO, and warn about large JPEGs.
+    is_jpeg = data.startswith(b"\xff\xd8")
+    opener = (
+        JpegImagePlugin.JpegImageFile if is_jpeg else functools.partial(Image.open, formats=FORMATS)
+    )
     try:
-        return Image.open(io.BytesIO(data))
+        picture: Image.Image = opener(io.BytesIO(data))
     except Image.DecompressionBombError as e:
+        raise TooManyPixelsError(f"more than {MAX_PIXELS:,} pixels") from e
+    except SyntaxError as e:
         raise ValueError(str(e)) from e
+    width, height = picture.size
+    if width * height > max_pixels:
+        raise TooManyPixelsError(f"{width}x{height} pixels")
+    return picture
+
+
+def is_animated(picture: Image.Image) -> bool:
+    """Returns whether more pictures follow the first."""
+    return bool(getattr(picture, "is_animated", False))
+
+
+def eight_bits(picture: Image.Image) -> Image.Image:
+    """A picture of 16 bits a channel with its whole range in 8 bits, mode `L`; others as they are.
+
+    Pillow's own conversion would clip: all values above 255 would be white.
+    """
+    if not picture.mode.startswith("I;16"):
+        return picture
+    # 65535 / 257 = 255: the whole range is kept.
+    return picture.convert("I").point(lambda value: value * (1 / 257) + 0.5).convert("L")

@@ -220,8 +220,15 @@ _MANIFEST = keyed(
 _ADOPTED = keyed(
     {
         "adopted": keyed(
-            {"image": text(), "label": text()},
-            {"filename": nullable(text()), "text": nullable(text())},
+            {"image": text()},
+            {
+                "label": nullable(text()),
+                # Features of 0s and 1s, one for each class, in place of the label.
+                "hot": listed(text()),
+                "labels": one_of(ONE, SEVERAL, NONE),
+                "filename": nullable(text()),
+                "text": nullable(text()),
+            },
         )
     },
     {"first_label": whole()},
@@ -417,7 +424,9 @@ def to_json(value: Any) -> str:
 def label_of(manifest: Mapping[str, Any]) -> str:
     """How many labels its records have each: `ONE`, `NONE` or `SEVERAL`."""
     features = manifest["features"]
-    if "adopted" in manifest or LABEL_FEATURE in features:
+    if "adopted" in manifest:
+        return str(manifest["adopted"].get("labels", ONE))
+    if LABEL_FEATURE in features:
         return ONE
     if LABELS_FEATURE in features:
         return SEVERAL
@@ -434,6 +443,11 @@ def roles_of(manifest: Mapping[str, Any]) -> Mapping[str, str | None]:
         "text": None if label == NONE else CLASS_FEATURE,
     }
     return {name: manifest.get("adopted", own).get(name) for name in own}
+
+
+def hot_features_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the features of adopted records that hold a 0 or 1 for each class; () for ids."""
+    return tuple(manifest.get("adopted", {}).get("hot", ()))
 
 
 def first_label_of(manifest: Mapping[str, Any]) -> int:

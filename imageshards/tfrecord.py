@@ -20,7 +20,7 @@ from imageshards import storage
 
 # `x.tfrecord`, `x.tfrec.gz`, `x.tfrecord-00000-of-00008`, `train-00000-of-01024`.
 FILE_NAME = re.compile(
-    r"(\.(tfrec|tfrecord|tfrecords)(-\d+-of-\d+)?|^[^.]+-\d+-of-\d+)(\.gz)?$", re.IGNORECASE
+    r"(\.(tfrec|tfrecord|tfrecords|record)(-\d+-of-\d+)?|^[^.]+-\d+-of-\d+)(\.gz)?$", re.IGNORECASE
 )
 HEADER_BYTES = 12
 FOOTER_BYTES = 4

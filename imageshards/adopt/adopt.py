@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imageshards import manifest, storage
-from imageshards.adopt.classes import name_classes
+from imageshards.adopt.classes import name_classes, name_hot_classes
 from imageshards.adopt.features import AdoptOptions, check_picture, features_of, find_roles
 from imageshards.adopt.files import check_plain, find_splits, folder_from
 from imageshards.adopt.scan import Roles, ScannedFile, scan_files
@@ -19,7 +20,8 @@ from imageshards.errors import UserError
 from imageshards.example import Values, decode_record
 from imageshards.form import FormError
 from imageshards.index import index_table, write_index
-from imageshards.manifest import TRAIN_NAMES
+from imageshards.jpeg import FORMATS
+from imageshards.manifest import NONE, ONE, SEVERAL, TRAIN_NAMES
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
 
@@ -81,14 +83,24 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
     main = next((name for name in TRAIN_NAMES if name in firsts), min(firsts))
     roles = find_roles(directory, options, tfds, firsts[main])
     check_picture(directory, roles.image, firsts[main][roles.image])
-    splits = _labelled(splits, firsts, roles.label)
-    files = scan_files([path for paths in splits.values() for path in paths], roles)
+    splits = _labelled(splits, firsts, roles.label_features)
+    paths = [path for paths in splits.values() for path in paths]
+    files = scan_files(paths, roles, options.max_pixels)
     if tfds is not None:
         _check_lengths(tfds, files)
-    # TFDS's names belong to its label only, not to another one that was mapped.
-    of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
-    classes = name_classes(files, options.class_names or of_tfds, options.label_offset, roles.label)
-    described = _describe(output, options, tfds, splits, files, classes, roles)
+    features = features_of([file.lengths for file in files.values()], _num_records(files))
+    _check_forms(directory, features, roles)
+    label, classes = _name_labels(options, tfds, files, features, roles)
+    facts = {
+        "classes": list(classes),
+        "first_label": options.label_offset,
+        "features": features,
+        "image": _image(tfds, roles.image, files),
+        "source": {"formats": _formats(files)},
+        "warnings": _undecodable(files),
+        "adopted": _adopted(roles, label),
+    }
+    described = _describe(output, splits, files, facts)
     try:
         manifest.check_form(described)
     except FormError as e:
@@ -99,13 +111,18 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
 
 
 def _check_no_build(output: str) -> None:
-    """Refuses to replace the manifest of a build."""
-    if not storage.exists(storage.join(output, manifest.MANIFEST_NAME)):
+    """Refuses to replace the manifest of a build. One of `adopt` is replaced even if damaged."""
+    try:
+        found = json.loads(storage.read(storage.join(output, manifest.MANIFEST_NAME)))
+    except FileNotFoundError:
         return
-    if "adopted" not in manifest.load_manifest(output, "DIR", adopted=True):
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or "adopted" not in found:
         raise UserError(
-            f"DIR received {output!r}, a data set that imageshards build wrote; expected TFRecords "
-            "of others: those of a build need no adopt, or another folder by --output."
+            f"DIR received {output!r}, whose {manifest.MANIFEST_NAME} imageshards adopt did not "
+            "write; expected TFRecords of others, as those of a build need no adopt: give another "
+            "folder by --output, or delete the file if it is damaged."
         )
 
 
@@ -115,13 +132,16 @@ def _first_example(paths: Sequence[str]) -> dict[str, Values] | None:
 
 
 def _labelled(
-    splits: Mapping[str, list[str]], firsts: Mapping[str, Mapping[str, Values]], label: str
+    splits: Mapping[str, list[str]],
+    firsts: Mapping[str, Mapping[str, Values]],
+    labels: Sequence[str],
 ) -> dict[str, list[str]]:
     """Splits with labels: those of a competition's test have none."""
-    without = [name for name, first in firsts.items() if label not in first]
+    without = [name for name, first in firsts.items() if not {*labels} <= first.keys()]
     for name in without:
+        missing = next(label for label in labels if label not in firsts[name])
         print(
-            f"note: the split {name} is left out, since its records have no feature {label}",
+            f"note: the split {name} is left out, since its records have no feature {missing}",
             file=sys.stderr,
         )
     return {name: paths for name, paths in splits.items() if name not in without}
@@ -139,31 +159,87 @@ def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
                 )
 
 
-def _describe(
-    output: str,
+def _num_records(files: Mapping[str, ScannedFile]) -> int:
+    return sum(len(file.rows) for file in files.values())
+
+
+def _check_forms(directory: str, features: Mapping[str, Any], roles: Roles) -> None:
+    """Refuses pictures and labels that have another form in some records."""
+    for name in (roles.image, *roles.label_features):
+        if name not in features or features[name]["shape"] is None:
+            raise UserError(
+                f"DIR received {directory!r}, whose feature {name} has another type or number of "
+                "values in some records; expected the same in all: write the records again, or "
+                "name another feature by --feature_map."
+            )
+
+
+def _name_labels(
     options: AdoptOptions,
     tfds: TfdsFolder | None,
+    files: Mapping[str, ScannedFile],
+    features: Mapping[str, Any],
+    roles: Roles,
+) -> tuple[str, Sequence[str]]:
+    """How many labels a record has, and the names of all; these are put into the rows."""
+    if roles.label:
+        # TFDS's names belong to its label only, not to another one that was mapped.
+        of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
+        names = options.class_names or of_tfds
+        return ONE, name_classes(files, names, options.label_offset, roles.label)
+    if options.label_offset:
+        raise UserError(
+            f"--label_offset received {options.label_offset}, but there are no class ids; expected "
+            "0: leave it out."
+        )
+    if not roles.hot:
+        if options.class_names:
+            raise UserError(
+                f"--class_names received {','.join(options.class_names)!r} with --label none; "
+                "expected no names: leave one of them out."
+            )
+        return NONE, ()
+    count = sum(math.prod(features[name]["shape"]) for name in roles.hot)
+    columns = roles.hot if len(roles.hot) == count > 1 else tuple(map(str, range(count)))
+    classes = options.class_names or columns
+    if len(classes) != count:
+        raise UserError(
+            f"--class_names received {counted(len(classes), 'name')}, but {', '.join(roles.hot)} "
+            f"has {counted(count, 'value')} in each record; expected a name for each."
+        )
+    return name_hot_classes(files, classes, options.label == SEVERAL), classes
+
+
+def _describe(
+    output: str,
     splits: Mapping[str, Sequence[str]],
     files: Mapping[str, ScannedFile],
-    classes: Sequence[str],
-    roles: Roles,
+    facts: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Writes the index of every shard; returns the manifest."""
-    num_records = sum(len(file.rows) for file in files.values())
-    features = features_of([file.lengths for file in files.values()], num_records)
+    """Writes the index of every shard in place of an older data set.
+
+    Returns:
+        The manifest: `facts`, and what follows from the files.
+    """
+    label = manifest.label_of(facts)
+    # A manifest never stands beside the index of another one, whenever this process is killed.
+    storage.delete([storage.join(output, manifest.MANIFEST_NAME)])
 
     def shard(split: str, number: int, path: str) -> dict[str, Any]:
         rows, folder = files[path].rows, folder_from(output, path)
-        counts = Counter(rows.columns["class_name"])
+        names = rows.columns["class_name"]
+        if label != ONE:
+            names = [name for several in names for name in several or ()]
+        counts = Counter(names)
         entry = {
             "file": storage.name_of(path),
             **({"folder": folder} if folder else {}),
             "num_records": len(rows),
             "num_bytes": sum(rows.columns["num_bytes"]),
             "sha256": files[path].sha256,
-            "classes": {name: counts[name] for name in classes if counts[name]},
+            "classes": {name: counts[name] for name in facts["classes"] if counts[name]},
         }
-        table = index_table(rows, split, manifest.shard_name(entry), features)
+        table = index_table(rows, split, manifest.shard_name(entry), facts["features"], label)
         # Files of two folders may have one name.
         return entry | {"index": write_index(output, f"{split}-{number:05d}", table)}
 
@@ -175,17 +251,39 @@ def _describe(
     told: dict[str, Any] = {
         "format_version": manifest.FORMAT_VERSION,
         "splits": {n: {"num_records": counts[n], "shards": found} for n, found in shards.items()},
-        "classes": list(classes),
-        "first_label": options.label_offset,
-        "features": features,
-        "image": _image(tfds, roles.image, files),
-        "listed": num_records,
+        **facts,
+        "listed": _num_records(files),
         "rejects": {},
-        "adopted": roles._asdict(),
     }
     bytes_of = [[name, *(one["sha256"] for one in found)] for name, found in shards.items()]
     known = [bytes_of, told["classes"], told["first_label"], told["adopted"]]
     return told | {"fingerprint": hashlib.sha256(json.dumps(known).encode()).hexdigest()}
+
+
+def _adopted(roles: Roles, label: str) -> dict[str, Any]:
+    told = roles._asdict()
+    hot = list(told.pop("hot"))
+    return told if roles.label else told | {"hot": hot, "labels": label}
+
+
+def _formats(files: Mapping[str, ScannedFile]) -> dict[str, int]:
+    """Format of pictures that the trainer decodes → records."""
+    totals = sum((file.formats for file in files.values()), Counter[str]())
+    return {name: totals[name] for name in FORMATS if totals[name]}
+
+
+def _undecodable(files: Mapping[str, ScannedFile]) -> list[str]:
+    """A sentence about pictures that cannot be decoded, which is printed, too; or none."""
+    places = [(path, number) for path, file in files.items() for number in file.undecodable]
+    if not places:
+        return []
+    path, number = places[0]
+    sentence = (
+        f"{counted(len(places), 'picture')} cannot be decoded, the first in record {number} of "
+        f"{path}: training ends there unless --skip_broken allows as many."
+    )
+    print(f"note: {sentence}", file=sys.stderr)
+    return [sentence]
 
 
 def _image(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from imageshards.adopt.scan import ScannedFile
 from imageshards.errors import UserError
+from imageshards.manifest import ONE, SEVERAL
 from imageshards.text import counted
 
 # More than any data set of pictures has: a larger label is some other number.
@@ -38,6 +39,24 @@ def name_classes(
         each["label"] = [labels.get(label, label) for label in each["label"]]
         each["class_name"] = [classes[label - first] for label in each["label"]]
     return classes
+
+
+def name_hot_classes(
+    files: Mapping[str, ScannedFile], classes: Sequence[str], is_several: bool
+) -> str:
+    """Puts the names of labels that were 0s and 1s into the rows of the files.
+
+    Returns:
+        `ONE` where every record has exactly one label, unless `is_several`; else `SEVERAL`.
+    """
+    rows = [file.rows.columns for file in files.values()]
+    is_one = not is_several and all(len(ids) == 1 for each in rows for ids in each["label"])
+    for each in rows:
+        named = [[classes[number] for number in ids] for ids in each["label"]]
+        each["class_name"] = [names[0] for names in named] if is_one else named
+        if is_one:
+            each["label"] = [ids[0] for ids in each["label"]]
+    return ONE if is_one else SEVERAL
 
 
 def _classes_in(pairs: _Pairs, first: int, feature: str) -> Sequence[str]:

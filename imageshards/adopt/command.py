@@ -12,7 +12,7 @@ from imageshards.adopt.features import AdoptOptions
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
-from imageshards.manifest import MANIFEST_NAME
+from imageshards.manifest import MANIFEST_NAME, ONE, SEVERAL, label_of
 from imageshards.text import counted
 
 _EPILOG = """examples:
@@ -65,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{name} {counted(split['num_records'], 'record')}"
             for name, split in told["splits"].items()
         )
-        print(f"wrote {written}: {splits_told}; {counted(len(told['classes']), 'class')}")
+        noun = {ONE: "class", SEVERAL: "label"}.get(label_of(told))
+        labels = counted(len(told["classes"]), noun) if noun else "no labels"
+        print(f"wrote {written}: {splits_told}; {labels}")
         return 0
 
     return command_line.run("imageshards adopt", body)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -13,12 +15,16 @@ from imageshards.adopt.scan import Roles
 from imageshards.adopt.tfds import TfdsFolder
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
-from imageshards.errors import UserError
+from imageshards.errors import ImageError, UserError
 from imageshards.example import Values, dtype_of
+from imageshards.images.options import ImageOptions, parse_limit
+from imageshards.jpeg import MAX_PIXELS
+from imageshards.manifest import NONE, SEVERAL
 
-# JPEG, PNG, GIF: what TensorFlow's decoder of JPEGs takes.
-_PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8")
+# How the formats begin that the trainer decodes: `imageshards.jpeg.FORMATS`.
+_PICTURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|BM|RIFF.{4}WEBP", re.DOTALL)
 # What tf-slim, TFDS, Kaggle's organisers and the tutorials call them, best known first.
+_AUTO = "auto"  # of `--label`
 _USUAL_NAMES = {
     "image": ("image/encoded", "image", "image_raw", "image/image_raw", "image_bytes", "jpeg"),
     "label": ("image/class/label", "label", "class", "target", "class_id"),
@@ -34,9 +40,13 @@ def _pair(flag: str, example: str, text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _feature_map(text: str) -> dict[str, str]:
+def _feature_map(text: str) -> dict[str, str | Sequence[str]]:
     example = "image=image_raw,label=class"
-    return dict(_pair("--feature_map", example, part) for part in text.split(","))
+    found: dict[str, list[str]] = defaultdict(list)
+    for part in text.split(","):
+        role, feature = _pair("--feature_map", example, part)
+        found[role].append(feature)
+    return {role: one if len(one) > 1 else one[0] for role, one in found.items()}
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -49,16 +59,20 @@ class AdoptOptions:
     """What the files do not say.
 
     Attributes:
-        feature_map: Which feature is `image`, `label`, `filename` or `text`.
+        feature_map: Which feature is `image`, `label`, `filename` or `text`. A `label` may be
+            several features, which hold a 0 or 1 each.
         label_offset: The label of the first class.
         class_names: Names of the classes in the order of their ids.
         splits: Pairs of a split and a folder, file or glob of its files.
+        label: `auto`, `several` or `none`.
+        max_pixels: A larger picture is refused.
     """
 
     # fmt: off
-    feature_map: Annotated[Mapping[str, str], Option(
-        "which features are image, label, filename and text (default: the usual names)",
-        parse=_feature_map, metavar="image=A,label=B")] = dataclasses.field(default_factory=dict)
+    feature_map: Annotated[Mapping[str, str | Sequence[str]], Option(
+        "which features are image, label, filename and text (default: the usual names); label=A,"
+        "label=B for several columns of 0 and 1", parse=_feature_map, metavar="image=A,label=B",
+        )] = dataclasses.field(default_factory=dict)
     label_offset: Annotated[int, Option(
         "the label of the first class: 1 for labels that begin at 1", least=0)] = 0
     class_names: Annotated[tuple[str, ...] | None, Option(
@@ -69,16 +83,34 @@ class AdoptOptions:
         "folder, file or glob of a split's files; once for each (default: as the names of folders "
         "or files in DIR say: train, validation, test)",
         parse=_split, metavar="NAME=PLACE", flag="split", action="append")] = ()
+    label: Annotated[str, Option(
+        "labels of each record. auto: one class id or name; of features of 0s and 1s one class "
+        "where each record has exactly one 1, else several labels. several: any number of labels, "
+        "from 0s and 1s. none: no labels", choices=(_AUTO, SEVERAL, NONE))] = _AUTO
+    max_pixels: Annotated[int, Option(
+        "larger pictures are refused, in MPX (default: 100)", flag="max_image_mpx",
+        parse=functools.partial(parse_limit, "--max_image_mpx", 1e6), metavar="MPX", least=1,
+        most=MAX_PIXELS)] = ImageOptions.max_pixels
     # fmt: on
 
     def __post_init__(self) -> None:
         check_options(self)
-        for key in self.feature_map:
+        for key, feature in self.feature_map.items():
+            is_once = isinstance(feature, str) or len({*feature}) == len(feature)
+            if not is_once or (key != "label" and not isinstance(feature, str)):
+                raise UserError(
+                    f"--feature_map received {key}={f',{key}='.join(feature)}; expected one "
+                    "feature, or for label several different columns of 0 and 1."
+                )
             if key not in _USUAL_NAMES:
                 raise UserError(
                     f"--feature_map received {key!r}; expected NAME=FEATURE, where NAME is one of "
                     f"{', '.join(_USUAL_NAMES)}."
                 )
+        if self.label == NONE and "label" in self.feature_map:
+            raise UserError(
+                "--label received 'none' beside a label in --feature_map; expected one of them."
+            )
         names = self.class_names or ()
         if len({*names}) < len(names):
             raise UserError(
@@ -113,42 +145,128 @@ def find_roles(
     directory: str, options: AdoptOptions, tfds: TfdsFolder | None, example: Mapping[str, Values]
 ) -> Roles:
     """By `--feature_map`, else as TFDS says, else by the usual names: those that the first record,
-    `example`, has with one value of a fitting type.
+    `example`, has with values of a fitting type.
+
+    Raises:
+        UserError: No feature is the picture or the label.
     """
-    said = {"image": tfds.image_feature, "label": tfds.label_feature} if tfds else {}
-    dtype_of_single = {n: dtype_of(values) for n, values in example.items() if len(values) == 1}
+    said = {"image": tfds.image_feature} if tfds else {}
+    texts = [n for n, found in example.items() if len(found) == 1 and dtype_of(found) == "string"]
 
     def find(role: str, needed: bool = False) -> str | None:
-        # Of labels ids first; where there are none, the names of the classes do as well.
-        dtypes = ("int64", "string") if role == "label" else ("string",)
         mapped = options.feature_map.get(role)
-        names = (mapped,) if mapped else (said.get(role) or "", *_USUAL_NAMES[role])
-        fit = [name for name in names if dtype_of_single.get(name) in dtypes]
-        if fit:
-            return min(fit, key=lambda name: dtypes.index(dtype_of_single[name]))
-        if not (needed or mapped):
-            return None
-        received = (
-            f"--feature_map received {role}={mapped}, which the records of {directory!r} have not"
-            if mapped
-            else f"DIR received {directory!r}, where no feature is known to be the {role}"
-        )
-        usable = [name for name, dtype in dtype_of_single.items() if dtype in dtypes]
-        raise UserError(
-            f"{received}; expected --feature_map {role}=FEATURE, one {' or '.join(dtypes)} in each "
-            f"record: {', '.join(sorted(usable)) or 'there is none'}."
-        )
+        names = (str(mapped),) if mapped else (said.get(role) or "", *_USUAL_NAMES[role])
+        found = next((name for name in names if name in texts), None)
+        if found is None and (needed or mapped):
+            expected = f"FEATURE, one string in each record: {', '.join(sorted(texts)) or 'none'}"
+            raise UserError(f"{_missing(directory, role, mapped)}={expected}.")
+        return found
 
-    image, label = find("image", needed=True), find("label", needed=True)
-    return Roles(image or "", label or "", find("filename"), find("text"))
+    image = find("image", needed=True) or ""
+    roles = Roles(image, None, find("filename"), None)
+    if options.label == NONE:
+        return roles
+    label, hot = _find_label(directory, options, tfds, image, example)
+    return roles._replace(label=label, hot=hot, text=find("text") if label else None)
+
+
+def _missing(directory: str, role: str, mapped: str | Sequence[str] | None) -> str:
+    """How the sentence begins that says that no feature is the `role`."""
+    if mapped:
+        names = mapped if isinstance(mapped, str) else f",{role}=".join(mapped)
+        received = f"--feature_map received {role}={names}, which the records of {directory!r} "
+        received += "have not"
+    else:
+        received = f"DIR received {directory!r}, where no feature is known to be the {role}"
+    return f"{received}; expected --feature_map {role}"
+
+
+def _find_label(
+    directory: str,
+    options: AdoptOptions,
+    tfds: TfdsFolder | None,
+    image: str,
+    example: Mapping[str, Values],
+) -> tuple[str | None, tuple[str, ...]]:
+    """Returns the feature of ids or names, or the features of 0s and 1s."""
+    mapped = options.feature_map.get("label")
+    said = (tfds and tfds.label_feature) or ""
+    names = [mapped] if isinstance(mapped, str) else mapped or [said, *_USUAL_NAMES["label"]]
+    forms = {
+        name: (dtype_of(values), len(values) == 1)
+        for name, values in example.items()
+        if values and name != image and not _is_picture(values[0])
+    }
+    numbers = [n for n in names if forms.get(n, ("",))[0] in ("int64", "float32")]
+    if mapped and not isinstance(mapped, str):
+        if len(numbers) == len(names):
+            return None, tuple(names)
+    elif options.label == SEVERAL and numbers:
+        return None, (numbers[0],)
+    else:
+        # Ids first; where there are none, the names of the classes do as well.
+        for dtype in ("int64", "string"):
+            if single := next((n for n in names if forms.get(n) == (dtype, True)), None):
+                return single, ()
+        if vector := next((name for name in numbers if not forms[name][1]), None):
+            return None, (vector,)
+    raise _no_label(directory, mapped, numbers, forms, example)
+
+
+def _no_label(
+    directory: str,
+    mapped: str | Sequence[str] | None,
+    numbers: Sequence[str],
+    forms: Mapping[str, tuple[str, bool]],
+    example: Mapping[str, Values],
+) -> UserError:
+    """What to say where no feature of a record is its label."""
+    floats = [name for name in numbers if forms[name] == ("float32", True)]
+    if floats:
+        name = floats[0]
+        return UserError(
+            f"DIR received {directory!r}, where the feature {name!r} is a float, which is a value "
+            f"and no class ({example[name][0]!r} in the first record); expected class ids or "
+            "names: adopt the records by --label none, and train on the values by --target "
+            f"{shlex.quote(name)}."
+        )
+    bits = [name for name in forms if example[name] in ([0], [1])]
+    usable = [name for name, (dtype, one) in forms.items() if one and dtype != "float32"]
+    several = ""
+    if len(bits) > 1:
+        pairs = ",".join(f"label={name}" for name in sorted(bits))
+        several = f", or --feature_map {shlex.quote(pairs)} for columns of 0 and 1"
+    return UserError(
+        f"{_missing(directory, 'label', mapped)}=FEATURE, one class id or name in each record "
+        f"({', '.join(sorted(usable)) or 'there is none'}){several}, or --label none for records "
+        "without labels."
+    )
 
 
 def check_picture(directory: str, feature: str, values: Values) -> None:
     """Looks at the first bytes of a picture: raw pixels are a common surprise."""
     first = values[0]
-    if not isinstance(first, bytes) or not first.startswith(_PICTURES):
-        raise UserError(
-            f"DIR received {directory!r}, whose feature {feature!r} holds no encoded picture (it "
-            f"begins with {str(first)[:16]}); expected a JPEG, PNG or GIF: name another feature by "
-            "--feature_map image=FEATURE, or write the records again with tf.io.encode_jpeg."
-        )
+    if _is_picture(first):
+        return
+    raise UserError(
+        f"DIR received {directory!r}, whose feature {feature!r} holds {_named(first)}; expected a "
+        "JPEG, PNG, GIF, BMP or WebP: name another feature by --feature_map image=FEATURE, or "
+        "write the records again with tf.io.encode_jpeg."
+    )
+
+
+def _is_picture(value: object) -> bool:
+    return isinstance(value, bytes) and _PICTURE.match(value) is not None
+
+
+def _named(value: object) -> str:
+    """What a value is that is no picture for the trainer, such as `a TIFF`, for people."""
+    from imageshards.images.decode import open_source
+
+    if isinstance(value, bytes):
+        try:
+            return f"a picture of the format {open_source(value, ImageOptions()).format}"
+        except ImageError as e:
+            if e.code == "unsupported_format":
+                return e.message.partition(";")[0].partition(",")[0]
+    return f"no encoded picture (it begins with {str(value)[:16]})"

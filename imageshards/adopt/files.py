@@ -12,7 +12,7 @@ from imageshards.errors import UserError
 from imageshards.manifest import SPLIT_NAMES
 from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
 
-ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords or NAME-00000-of-00008"
+ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords, *.record or NAME-00000-of-00008"
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # Path before it, number, how many, what follows in the file's name.

@@ -9,23 +9,40 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from imageshards import storage
+from imageshards.errors import UserError
 from imageshards.example import Values, decode_record, dtype_of
 from imageshards.index import IndexRows
-from imageshards.jpeg import open_picture
-from imageshards.manifest import CLASS_FEATURE, FILENAME_FEATURE, LABEL_FEATURE, SHA256_FEATURE
+from imageshards.jpeg import MAX_PIXELS, TooManyPixelsError, is_animated, open_picture
+from imageshards.manifest import (
+    CLASS_FEATURE,
+    FILENAME_FEATURE,
+    LABEL_FEATURE,
+    LABELS_FEATURE,
+    SHA256_FEATURE,
+)
 from imageshards.progress import with_progress
-from imageshards.tfrecord import RecordError, frame_record, read_records
+from imageshards.text import counted
+from imageshards.tfrecord import frame_record, read_records
 
 _REMOTE_THREADS = 8
 
 
 class Roles(NamedTuple):
-    """Which feature is the picture, the class, the source file's name, the class's name."""
+    """Which feature is the picture, the class, the source file's name, the class's name.
+
+    `hot` are the features that hold a 0 or 1 for each class, where there is no `label`.
+    """
 
     image: str
-    label: str
+    label: str | None
     filename: str | None
     text: str | None
+    hot: tuple[str, ...] = ()
+
+    @property
+    def label_features(self) -> tuple[str, ...]:
+        """The features that a record's labels are read from; () without labels."""
+        return self.hot or ((self.label,) if self.label else ())
 
 
 @dataclasses.dataclass
@@ -35,69 +52,146 @@ class ScannedFile:
     Attributes:
         sha256: Of the whole file.
         rows: Of its index. Until `name_classes` has been there, `label` is the id or the name that
-            a record has, and `class_name` that name, or the text beside the id.
+            a record has, and `class_name` that name, or the text beside the id. Until
+            `name_hot_classes` has been there, `label` is a list of ids and `class_name` empty.
         lengths: (feature, dtype, number of values) → records that have it so.
+        formats: Format of the picture, one of `imageshards.jpeg.FORMATS` → records.
+        undecodable: Numbers of the records with a picture that the trainer cannot decode.
     """
 
     sha256: str = ""
     rows: IndexRows = dataclasses.field(default_factory=IndexRows)
     lengths: Counter[tuple[str, str, int]] = dataclasses.field(default_factory=Counter)
+    formats: Counter[str] = dataclasses.field(default_factory=Counter)
+    undecodable: list[int] = dataclasses.field(default_factory=list)
 
 
-def scan_files(paths: Sequence[str], roles: Roles) -> dict[str, ScannedFile]:
-    """Reads whole files.
+def scan_files(
+    paths: Sequence[str], roles: Roles, max_pixels: int = MAX_PIXELS
+) -> dict[str, ScannedFile]:
+    """Reads whole files, and of each picture the header.
 
     Raises:
-        RecordError: A record is damaged, or has not one picture and one label.
+        RecordError: A record is damaged.
+        UserError: A record has not one picture and its labels, or a picture has more than
+            `max_pixels` pixels.
         OSError: A file cannot be read.
     """
     # A disk is read by one thread; a store answers slowly, so several files are read at once.
     threads = 1 if all(map(storage.is_local, paths)) else _REMOTE_THREADS
-    files = storage.map_concurrently(lambda path: _scan(path, roles), paths, threads)
+    files = storage.map_concurrently(lambda path: _scan(path, roles, max_pixels), paths, threads)
     return dict(zip(paths, with_progress(files, len(paths), "files", "reading"), strict=True))
 
 
-def _scan(path: str, roles: Roles) -> ScannedFile:
+def _scan(path: str, roles: Roles, max_pixels: int) -> ScannedFile:
     file, digest = ScannedFile(), hashlib.sha256()
     for record in read_records(path):
         features = decode_record(path, record)
         # A file whose checksums are right is its frames, and nothing else.
         digest.update(frame_record(record.payload))
         try:
-            row = _row_of(features, roles, f"{storage.name_of(path)}#{record.number}")
-            file.rows.add({**features, **row}, record.next_offset_bytes - record.offset_bytes, None)
+            picture = _picture_in(features, roles.image)
+            row = _row_of(features, roles, picture, f"{storage.name_of(path)}#{record.number}")
+            picture_format, size = _header_of(picture, max_pixels)
+            width, height = size
+            row |= {"image/width": [width], "image/height": [height]}
+            extra = {name: values for name, values in features.items() if name != roles.image}
+            size_bytes = record.next_offset_bytes - record.offset_bytes
+            file.rows.add(row, size_bytes, None, extra)
+        except TooManyPixelsError as e:
+            raise UserError(
+                f"--max_image_mpx received {max_pixels / 1e6:g}, but the picture in record "
+                f"{record.number} of {path} has {e}; expected at most that many million, as each "
+                "takes 3 bytes of memory: raise the limit, or leave the file out by --split "
+                "NAME=GLOB."
+            ) from e
         except ValueError as e:
-            raise RecordError(path, record.number, record.offset_bytes, str(e)) from e
+            raise UserError(
+                f"DIR received TFRecords where record {record.number} of {path} (at byte "
+                f"{record.offset_bytes}) has {e} in each record: write the file again without this "
+                "record, leave the file out by --split NAME=GLOB, or adopt all records without "
+                "labels by --label none."
+            ) from e
+        file.formats[picture_format] += 1
+        if not picture_format:
+            file.undecodable.append(record.number)
         file.lengths.update((name, dtype_of(v), len(v)) for name, v in features.items())
     file.sha256 = digest.hexdigest()
     return file
 
 
-def _row_of(features: Mapping[str, Values], roles: Roles, default_key: str) -> dict[str, Values]:
+def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
+    """Returns format, width and height in pixels, as the header of a picture says.
+
+    The format is empty and the size 0 where the trainer cannot decode the picture. Training says
+    more of it, and can go on without it.
+
+    Raises:
+        TooManyPixelsError: The picture has more than `max_pixels` pixels.
+    """
+    try:
+        opened = open_picture(picture, max_pixels)
+    except TooManyPixelsError:
+        raise
+    except (OSError, ValueError):
+        return "", (0, 0)
+    found = str(opened.format)
+    # TensorFlow takes the numbers of a BMP's palette for colours.
+    has_palette = found == "BMP" and opened.mode in ("1", "P")
+    # See `trainer.augment.decode.decode_webp`.
+    is_opaque_animation = found == "WEBP" and opened.mode == "RGB" and is_animated(opened)
+    return ("", (0, 0)) if has_palette or is_opaque_animation else (found, opened.size)
+
+
+def _picture_in(features: Mapping[str, Values], name: str) -> bytes:
+    picture = _single(features, name)
+    if not isinstance(picture, bytes):
+        raise ValueError(f"{_found(features, name)}; expected one encoded picture")
+    return picture
+
+
+def _row_of(
+    features: Mapping[str, Values], roles: Roles, picture: bytes, default_key: str
+) -> dict[str, Values]:
     """What the index says of somebody else's record, under the names that a build gives it.
 
     Raises:
-        ValueError: It has not one picture and one label.
+        ValueError: It has not the labels that it should.
     """
-    picture, label = _single(features, roles.image), _single(features, roles.label)
-    if not isinstance(picture, bytes):
-        raise ValueError(f"it has no feature {roles.image} with one picture")
-    if not isinstance(label, int | bytes):
-        raise ValueError(f"it has no feature {roles.label} with one value")
-    try:
-        width, height = open_picture(picture).size  # as its header says
-    except (OSError, SyntaxError, ValueError):
-        width, height = 0, 0  # training tells more of it
     key = _text_in(features, roles.filename) or default_key
-    text = label if isinstance(label, bytes) else _text_in(features, roles.text).encode()
-    return {
+    row: dict[str, Values] = {
         FILENAME_FEATURE: [key.encode()],
-        CLASS_FEATURE: [text],
-        LABEL_FEATURE: features[roles.label],
         SHA256_FEATURE: [hashlib.sha256(picture).hexdigest().encode()],
-        "image/width": [width],
-        "image/height": [height],
     }
+    if roles.hot:
+        return row | {LABELS_FEATURE: _hot_ids(features, roles.hot)}
+    if not roles.label:
+        return row
+    label = _single(features, roles.label)
+    text = label if isinstance(label, bytes) else _text_in(features, roles.text).encode()
+    if not isinstance(label, int | bytes) or text.decode(errors="replace").encode() != text:
+        raise ValueError(f"{_found(features, roles.label)}; expected one class id or name in UTF-8")
+    return row | {CLASS_FEATURE: [text], LABEL_FEATURE: features[roles.label]}
+
+
+def _hot_ids(features: Mapping[str, Values], names: Sequence[str]) -> list[int]:
+    """The numbers of the classes whose value is 1, over the values of all features."""
+    hot: list[bytes | int | float] = []
+    for name in names:
+        values = features.get(name, ())
+        if not values or not {*values} <= {0, 1}:
+            raise ValueError(f"{_found(features, name)}; expected 0s and 1s, one for each class,")
+        hot += values
+    return [number for number, value in enumerate(hot) if value == 1]
+
+
+def _found(features: Mapping[str, Values], name: str) -> str:
+    """What a record has in a feature, for people."""
+    values = features.get(name, ())
+    if not values:
+        return f"no feature {name}"
+    shown = ", ".join(repr(value)[:40] for value in values[:4]) + ", …" * (len(values) > 4)
+    return f"the {counted(len(values), 'value')} {shown} in the feature {name}"
 
 
 def _single(features: Mapping[str, Values], name: str | None) -> bytes | int | float | None:

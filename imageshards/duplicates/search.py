@@ -27,7 +27,7 @@ from imageshards.duplicates.twins import COLUMNS, Twin, choose_twins
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
-from imageshards.jpeg import can_draft, open_picture
+from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits, open_picture
 from imageshards.manifest import ONE, label_of, roles_of, shard_path, shards_of
 from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
@@ -164,6 +164,6 @@ def hash_of_jpeg(encoded: object) -> int | None:
         with open_picture(encoded) as picture:
             if can_draft(encoded):
                 picture.draft("RGB", _SAMPLED_PX)
-            return difference_hash(picture.convert("RGB"))
-    except (OSError, SyntaxError, ValueError):
+            return difference_hash(eight_bits(picture).convert("RGB"))
+    except DECODE_ERRORS:
         return None

@@ -15,7 +15,6 @@ import logging
 import re
 import struct
 import warnings
-import zlib
 from typing import Any, NoReturn
 
 from PIL import Image, JpegImagePlugin
@@ -24,29 +23,12 @@ from PIL.ImageCms import ImageCmsTransform
 from imageshards.errors import ImageError
 from imageshards.images.icc import srgb_transform
 from imageshards.images.options import ImageOptions
-from imageshards.jpeg import can_draft
+from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits
 
 # Pillow warns about odd metadata, which is dropped here anyway.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-# What Pillow's plugins have been seen to raise on damaged files. MemoryError is one of
-# them: a damaged header may ask for any amount.
-_PILLOW_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    EOFError,
-    MemoryError,
-    RuntimeError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
+_PILLOW_ERRORS = (*DECODE_ERRORS, Image.DecompressionBombError)
 
 # The brands in the first box of an AVIF and of a HEIC tell them apart: both may name `mif1`.
 _PLUGINS = (
@@ -302,9 +284,7 @@ def _notes(image: Image.Image, orientation: int, notes: list[str]) -> list[str]:
 
 
 def _working(image: Image.Image, grey: bool) -> Image.Image:
-    if image.mode.startswith("I;16"):
-        # 65535 / 257 = 255: the whole range is kept. (Pillow's own conversion would clip.)
-        image = image.convert("I").point(lambda value: value * (1 / 257) + 0.5).convert("L")
+    image = eight_bits(image)
     mode = _WORKING_MODES.get(image.mode)
     if mode is None:
         raise ImageError(

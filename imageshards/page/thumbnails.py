@@ -6,7 +6,7 @@ import base64
 import io
 from typing import TYPE_CHECKING
 
-from imageshards.jpeg import can_draft, open_picture
+from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits, open_picture
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -23,9 +23,10 @@ def thumbnail(encoded: bytes, side_px: int) -> Image.Image | None:
                 picture.draft("RGB", (side_px, side_px))
             else:
                 picture.load()  # else `thumbnail` drafts
-            picture.thumbnail((side_px, side_px))
-            return picture.convert("RGB")
-    except (OSError, SyntaxError, ValueError):
+            small = eight_bits(picture)
+            small.thumbnail((side_px, side_px))
+            return small.convert("RGB")
+    except DECODE_ERRORS:
         return None
 
 

@@ -13,6 +13,7 @@ from imageshards.manifest import (
     ONE,
     SEVERAL,
     first_label_of,
+    hot_features_of,
     label_of,
     roles_of,
     shard_path,
@@ -94,6 +95,10 @@ def _thumbs(
 def _caption(features: Mapping[str, Values], manifest: Mapping[str, Any], key: str) -> str:
     """The name of a record's class, or of several; without labels that of its file."""
     roles, has = roles_of(manifest), label_of(manifest)
+    if hot := hot_features_of(manifest):
+        values = [value for name in hot for value in features.get(name, ())]
+        found = zip(manifest["classes"], values, strict=False)
+        return ", ".join(name for name, value in found if value) or "no label"
     if has != ONE:
         names = ", ".join(_texts(features, roles["text"]))
         return names or "no label" if has == SEVERAL else key.rpartition("/")[2]

@@ -175,3 +175,5 @@ def test_unknown_splits_and_columns_are_named(written):
     assert index.read_index(str(directory), manifest(entry), "training").num_rows
     with pytest.raises(UserError, match="columns received 'size'; expected some of key, split"):
         index.read_index(str(directory), manifest(entry), columns=["size"])
+    with pytest.raises(UserError, match="columns received 'key' twice; expected each column once"):
+        index.read_index(str(directory), manifest(entry), columns=["key", "label", "key"])

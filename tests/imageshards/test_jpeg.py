@@ -1,12 +1,14 @@
-"""What a JPEG's markers tell."""
+"""How pictures of records are opened, and what a JPEG's markers say."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
-from imageshards.jpeg import can_draft
+from imageshards.jpeg import TooManyPixelsError, can_draft, eight_bits, open_picture
 from tests.support.pictures import JPEG, flat, lossless_jpeg, saved
 
 _SOI, _SCAN = b"\xff\xd8", b"\xff\xda\0\x08\x01\x01\0\x01\0\0"
@@ -35,6 +37,26 @@ def frame(kind: int) -> bytes:
 )
 def test_only_pictures_of_huffman_coded_dct_blocks_are_drafted(data, expected):
     assert can_draft(data) is expected
+
+
+def test_a_picture_whose_header_says_too_many_pixels_is_not_opened():
+    bomb = bytearray(JPEG)
+    at = bomb.index(b"\xff\xc0") + 5
+    bomb[at : at + 4] = (60_000).to_bytes(2, "big") * 2
+    with pytest.raises(TooManyPixelsError, match="60000x60000 pixels"):
+        open_picture(bytes(bomb))
+    with pytest.raises(TooManyPixelsError, match="160x120 pixels"):
+        open_picture(JPEG, 160 * 120 - 1)
+    assert open_picture(JPEG, 160 * 120).size == (160, 120)
+    for broken in (b"\xff\xd8\xff", b"RIFF", saved(flat("RGB", 9), "TIFF")):
+        with pytest.raises((OSError, ValueError)):
+            open_picture(broken)
+
+
+def test_sixteen_bits_keep_their_whole_range():
+    deep = Image.fromarray(np.array([[0, 257, 65535]], np.uint16))
+    assert list(eight_bits(deep).tobytes()) == [0, 1, 255]
+    assert eight_bits(flat("RGB", 9)).mode == "RGB"
 
 
 @given(st.binary(max_size=300), st.integers(0, 500))

@@ -9,9 +9,16 @@ import numpy as np
 from trainer.dataset.spec import ImageSpec
 
 
-def image_spec(size: tuple[int, int] | None, *, varies: bool = False, channels: int = 3) -> Any:
+def image_spec(
+    size: tuple[int, int] | None,
+    *,
+    varies: bool = False,
+    channels: int = 3,
+    formats: tuple[str, ...] = ("JPEG",),
+) -> Any:
     """Pictures of `size`, or of any."""
-    return ImageSpec(size, varies, channels, (0.5,) * channels, (0.25,) * channels)
+    levels = (0.5,) * channels, (0.25,) * channels
+    return ImageSpec(size, varies, channels, *levels, formats=formats)
 
 
 def smooth_picture(size: tuple[int, int], seed: int, channels: int = 3) -> np.ndarray:

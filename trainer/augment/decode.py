@@ -1,4 +1,4 @@
-"""What is stored of a batch, JPEGs or pictures decoded before → uint8 pictures."""
+"""What is stored of a batch, encoded pictures or decoded ones → uint8 pictures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from trainer.dataset.spec import ImageSpec
 
-# (JPEGs, string [b], or `Rows`; positions in the training stream, int64 [b]; optionally how many
-# are decoded at the same time) → uint8 [b, h, w, c].
+# (encoded pictures, string [b], or `Rows`; positions in the training stream, int64 [b]; optionally
+# how many are decoded at the same time) → uint8 [b, h, w, c].
 Pictures = Callable[..., Any]
 
 # More of them in flight evict each other from the caches; it takes more only where few batches
@@ -20,26 +20,47 @@ DECODED_AT_ONCE = 10
 
 MOST_UNROLLED = 256
 
+_JPEG = b"\xff\xd8\xff"
+
 
 @dataclasses.dataclass(frozen=True)
-class Jpegs:
+class Encoded:
     """Encoded pictures of a batch.
 
     Attributes:
         keys: string [b]; a loop over the batch has one of them at a time.
-        channels: 3 or 1.
+        image: What is known of them: their formats and channels.
     """
 
     keys: Any
-    channels: int
+    image: ImageSpec
 
     def whole(self, key: Any) -> Any:
-        """One picture, uint8 [height, width, channels]."""
-        return tf.io.decode_jpeg(key, channels=self.channels)
+        """Decodes one picture, of an animation the first; uint8 [height, width, channels]."""
+        if _is_simple(self.image):
+            return tf.io.decode_jpeg(key, channels=self.image.channels)
+
+        def webp() -> Any:
+            # `decode_image` refuses a WebP with transparent pixels.
+            return decode_webp(key)[..., :3]
+
+        def other() -> Any:
+            return tf.io.decode_image(key, channels=3, expand_animations=False)
+
+        if "WEBP" in self.image.formats:
+            pixels = tf.cond(tf.equal(tf.strings.substr(key, 8, 4), b"WEBP"), webp, other)
+        else:
+            pixels = other()
+        pixels = tf.ensure_shape(pixels, (None, None, 3))
+        return pixels if self.image.channels == 3 else tf.image.rgb_to_grayscale(pixels)
 
     def part(self, key: Any, part: Any, ratio: int) -> Any:
-        """Of a picture at 1/`ratio` of its size the `part` (y, x, height, width; int32 [4])."""
-        return tf.io.decode_and_crop_jpeg(key, part, channels=self.channels, ratio=ratio)
+        """Of a JPEG at 1/`ratio` of its size the `part` (y, x, height, width; int32 [4])."""
+        return tf.io.decode_and_crop_jpeg(key, part, channels=self.image.channels, ratio=ratio)
+
+    def are_jpegs(self, keys: Any) -> Any:
+        """Whether pictures begin as a JPEG does; bool, in the shape of `keys`."""
+        return tf.equal(tf.strings.substr(keys, 0, len(_JPEG)), _JPEG)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +76,11 @@ class Rows:
     keys: Any
 
     def whole(self, key: Any) -> Any:
-        """As `Jpegs` has it."""
+        """Returns one picture, as `Encoded.whole` does."""
         return self.pixels[key]
 
     def part(self, key: Any, part: Any, ratio: int) -> Any:
-        """As `Jpegs` has it, but float32: averaged over the pixels that are left out."""
+        """Returns a part, as `Encoded.part` does, but float32 and averaged over `ratio` pixels."""
         y, x, height, width = tf.unstack(tf.cast(part, tf.int64) * ratio)
         _, rows, columns, channels = self.pixels.shape
         size = [1, tf.minimum(height, rows - y), tf.minimum(width, columns - x), channels]
@@ -68,6 +89,27 @@ class Rows:
         if ratio > 1:
             pixels = tf.nn.avg_pool2d(pixels, ratio, ratio, "SAME")
         return pixels[0]
+
+
+def _is_simple(image: ImageSpec) -> bool:
+    """Whether `decode_jpeg`, which decodes PNGs, too, is enough for all pictures."""
+    return {*image.formats} <= {"JPEG", "PNG"}
+
+
+def decode_webp(encoded: Any) -> Any:
+    """Decodes the first picture of a WebP, uint8 [height, width, 3 or 4].
+
+    An animation needs an alpha channel, else this raises `tf.errors.InvalidArgumentError`: where no
+    number of channels is asked for, TensorFlow 2.21 writes four into memory for three.
+    """
+    has_flags = tf.equal(tf.strings.substr(encoded, 12, 4), b"VP8X")
+    flags = tf.io.decode_raw(tf.strings.substr(encoded, 20, 1), tf.uint8)[0]
+    pictures = tf.cond(
+        has_flags & (tf.bitwise.bitwise_and(flags, 2) > 0),
+        lambda: tf.io.decode_webp(encoded, channels=4),
+        lambda: tf.io.decode_webp(encoded),
+    )
+    return pictures[0]
 
 
 def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf.Tensor:
@@ -110,7 +152,7 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf
 
 
 def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> Pictures:
-    """A function that decodes a batch of JPEGs, or picks `Rows`, for `tf.data.Dataset.map`.
+    """A function that decodes a batch, or picks `Rows`, for `tf.data.Dataset.map`.
 
     Its pictures have this `size`, and of each the share `crop` as in `fit_inside`; positions change
     nothing.
@@ -120,7 +162,7 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -
     def pictures(stored: Any, position: Any, at_once: int = DECODED_AT_ONCE) -> Any:
         if exact and isinstance(stored, Rows):
             return tf.gather(stored.pixels, stored.keys)
-        source = stored if isinstance(stored, Rows) else Jpegs(stored, image.channels)
+        source = stored if isinstance(stored, Rows) else Encoded(stored, image)
 
         def decode_one(key: Any) -> Any:
             pixels = source.whole(key)
@@ -130,7 +172,7 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -
 
         count = source.keys.shape[0]
         # A loop costs some 5 % of decoding; a short one is written out instead.
-        if exact and count is not None and 0 < count <= MOST_UNROLLED:
+        if exact and count is not None and 0 < count <= MOST_UNROLLED and _is_simple(image):
             return tf.stack([decode_one(one) for one in tf.unstack(source.keys)])
         return tf.map_fn(
             decode_one,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from trainer.augment.decode import DECODED_AT_ONCE, Jpegs, Pictures, Rows
+from trainer.augment.decode import DECODED_AT_ONCE, Encoded, Pictures, Rows
 from trainer.augment.geometry import (
     Window,
     affine_maps,
@@ -31,7 +31,6 @@ Work = dict[str, tf.Tensor]
 # libjpeg can decode a picture at 1/ratio of its size: faster, and averaged over the pixels that
 # are left out.
 _RATIOS = (1, 2, 4, 8)
-_JPEG_MAGIC = b"\xff\xd8\xff"
 
 
 def augmented_pictures(
@@ -53,7 +52,7 @@ def augmented_pictures(
     def pictures(
         encoded: tf.Tensor | Rows, position: tf.Tensor, at_once: int = DECODED_AT_ONCE
     ) -> tf.Tensor:
-        stored = encoded if isinstance(encoded, Rows) else Jpegs(encoded, image.channels)
+        stored = encoded if isinstance(encoded, Rows) else Encoded(encoded, image)
         work = source.plan(stored, strengths, draw_params(level, seed, position))
         return tf.map_fn(
             lambda one: finish_one(tf.cast(source.decode(stored, one), tf.float32), one),
@@ -100,14 +99,14 @@ class _Source:
     """How pictures are decoded: at a size that all share, or at one measured for each."""
 
     def __init__(self, image: ImageSpec, size: tuple[int, int]) -> None:
-        self.size, self.channels = size, image.channels
+        self.size, self.image = size, image
         self.shared_size = None if image.varies else image.size
         self.ratios: tuple[int, ...] = _RATIOS
         if self.shared_size is not None:
             most = min(own / side for own, side in zip(self.shared_size, size, strict=True))
             self.ratios = tuple(ratio for ratio in _RATIOS if ratio <= max(1, most))
 
-    def plan(self, stored: Jpegs | Rows, strengths: Strengths, params: Params) -> Work:
+    def plan(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> Work:
         """For every picture, what to decode and what to do with it, each [batch, …].
 
         Computed for the whole batch at once: one by one in the loop over pictures, these many
@@ -115,16 +114,20 @@ class _Source:
         """
         if self.shared_size is None:
             measured = tf.map_fn(
-                _measured, stored.keys, fn_output_signature=tf.TensorSpec((3,), tf.float32)
+                functools.partial(_measured, self.image),
+                stored.keys,
+                fn_output_signature=tf.TensorSpec((2,), tf.float32),
             )
-            height, width, is_jpeg = tf.unstack(measured, axis=1)
+            height, width = tf.unstack(measured, axis=1)
         else:
             height, width = (tf.fill(tf.shape(stored.keys), float(s)) for s in self.shared_size)
-            is_jpeg = tf.ones_like(height)
         window = crop_windows(strengths, params, height, width, self.size)
         work: Work = {"key": stored.keys, "flip": params["flip"]}
         if self.ratios != (1,):
-            index = self._ratio_index(window) * tf.cast(is_jpeg, tf.int32)
+            index = self._ratio_index(window)
+            if isinstance(stored, Encoded) and not self.image.is_jpeg:
+                # Only JPEGs can be decoded at a fraction of their size.
+                index *= tf.cast(stored.are_jpegs(stored.keys), tf.int32)
             ratio = tf.gather(tf.constant(self.ratios, tf.float32), index)
             window = scale_down(window, ratio)
             height, width = tf.math.ceil(height / ratio), tf.math.ceil(width / ratio)
@@ -136,21 +139,26 @@ class _Source:
         maps = affine_maps(inside, params["flip"], params["half_tangent"], self.size)
         return work | dict(params) | {"part": _as_integers(part), "map": maps}
 
-    def decode(self, stored: Jpegs | Rows, work: Work) -> tf.Tensor:
+    def decode(self, stored: Encoded | Rows, work: Work) -> tf.Tensor:
         """One picture's `part`, [height, width, channels], uint8 or float32."""
         key, part = work["key"], work["part"]
-        if self.ratios == (1,):
-            return stored.part(key, part, 1)
-        branches = [functools.partial(stored.part, key, part, ratio) for ratio in self.ratios]
-        if self.shared_size is not None:
+
+        def scaled() -> tf.Tensor:
+            if self.ratios == (1,):
+                return stored.part(key, part, 1)
+            branches = [functools.partial(stored.part, key, part, ratio) for ratio in self.ratios]
             return tf.switch_case(work["ratio_index"], branches)
 
-        def other() -> tf.Tensor:
-            whole = tf.io.decode_image(key, channels=self.channels, expand_animations=False)
-            pixels = tf.slice(whole, [part[0], part[1], 0], [part[2], part[3], self.channels])
-            return tf.ensure_shape(pixels, (None, None, self.channels))
+        def cropped() -> tf.Tensor:
+            channels = self.image.channels
+            pixels = tf.slice(
+                stored.whole(key), [part[0], part[1], 0], [part[2], part[3], channels]
+            )
+            return tf.ensure_shape(pixels, (None, None, channels))
 
-        return tf.cond(_is_jpeg(key), lambda: tf.switch_case(work["ratio_index"], branches), other)
+        if isinstance(stored, Rows) or self.image.is_jpeg:
+            return scaled()
+        return tf.cond(stored.are_jpegs(key), scaled, cropped)
 
     def _ratio_index(self, window: Window) -> tf.Tensor:
         """That of the greatest ratio that leaves at least as many pixels as the result has."""
@@ -186,21 +194,19 @@ def _strong_picture(
     return picture
 
 
-def _measured(encoded: tf.Tensor) -> tf.Tensor:
-    """Height, width and whether it is a JPEG, float32 [3]."""
+def _measured(image: ImageSpec, key: tf.Tensor) -> tf.Tensor:
+    """Height and width of a picture, float32 [2]."""
+    stored = Encoded(key, image)
 
     def of_jpeg() -> tf.Tensor:
-        return tf.concat([tf.io.extract_jpeg_shape(encoded)[:2], [1]], axis=0)
+        return tf.io.extract_jpeg_shape(key)[:2]
 
     def of_other() -> tf.Tensor:
-        whole = tf.io.decode_image(encoded, expand_animations=False)
-        return tf.concat([tf.shape(whole)[:2], [0]], axis=0)
+        return tf.shape(stored.whole(key))[:2]
 
-    return tf.cast(tf.cond(_is_jpeg(encoded), of_jpeg, of_other), tf.float32)
-
-
-def _is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
-    return tf.equal(tf.strings.substr(encoded, 0, len(_JPEG_MAGIC)), _JPEG_MAGIC)
+    if image.is_jpeg:
+        return tf.cast(of_jpeg(), tf.float32)
+    return tf.cast(tf.cond(stored.are_jpegs(key), of_jpeg, of_other), tf.float32)
 
 
 def _as_integers(window: Window) -> tf.Tensor:

@@ -38,6 +38,7 @@ _DTYPES = {"int64": "int64", "float32": "float32", "string": "object"}
 
 # Enough to find an order that is not that of the records, too few to be noticed.
 _CHECKED_SHARDS = 8
+_OF_PICTURE = ("width", "height")
 _CHECKED_COLUMNS = ("class_name", "label", "shard", "record")
 
 
@@ -144,16 +145,15 @@ def columns_of(dataset: DataSet, manifest: Mapping[str, Any]) -> dict[str, str]:
     """Feature → the column of the index that says the same, of features that are there."""
     extra = extra_columns(manifest["features"], label_of(manifest))
     found = {feature: column for column, feature in extra.items()}
-    found |= COLUMN_OF
-    if label_of(manifest) == SEVERAL:
-        found[LABELS_FEATURE] = "label"  # a list
     if dataset.adopted:
         # Others give our names to other things; the index holds what the roles say.
-        for name in COLUMN_OF:
-            if COLUMN_OF[name] not in ("width", "height"):
-                del found[name]
-        label = roles_of(manifest)["label"] or ""
-        found[label] = "label" if dataset.features[label].dtype == "int64" else "class_name"
+        found |= {name: column for name, column in COLUMN_OF.items() if column in _OF_PICTURE}
+        if label := roles_of(manifest)["label"]:
+            found[label] = "label" if dataset.features[label].dtype == "int64" else "class_name"
+    else:
+        found |= COLUMN_OF
+        if label_of(manifest) == SEVERAL:
+            found[LABELS_FEATURE] = "label"  # a list
     return {name: column for name, column in found.items() if name in dataset.features}
 
 

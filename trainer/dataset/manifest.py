@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from imageshards import manifest, storage
 from imageshards.errors import UserError
-from imageshards.manifest import LABELS_FEATURE, TRAIN_NAMES, VALIDATION_NAMES
+from imageshards.jpeg import FORMATS
+from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
 from imageshards.text import counted
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
@@ -106,34 +108,52 @@ def _size_bytes(shard: Shard) -> int | None:
 def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
     features = {name: _feature(spec) for name, spec in raw["features"].items()}
     is_adopted = "adopted" in raw
-    roles = manifest.roles_of(raw)
+    roles, hot = manifest.roles_of(raw), manifest.hot_features_of(raw)
     image, label, filename = (roles[role] or "" for role in ("image", "label", "filename"))
-    if not is_adopted and label not in features:  # pictures with several labels, or with none
-        label = LABELS_FEATURE if LABELS_FEATURE in features else ""
-    if label and not raw["classes"]:
+    if not is_adopted and label not in features:  # pictures without labels
+        label = ""
+    if (label or hot) and not raw["classes"]:
         raise ValueError("it names no class; expected labelled pictures")
     labels = ("int64", "string") if is_adopted else ("int64",)
-    for name, dtypes in ((image, ("string",)), (label, labels)):
+    wanted = ((label, labels), *((name, ("int64", "float32")) for name in hot))
+    for name, dtypes in ((image, ("string",)), *wanted):
         if not name:
             continue
         if name not in features:
             raise ValueError(f"the features lack {name!r}")
         if features[name].dtype not in dtypes:
             raise ValueError(f"{name} is {features[name].dtype}, not {' or '.join(dtypes)}")
+    if is_adopted:
+        _check_adopted(raw, [features[name] for name in hot], bool(label))
     return DataSet(
         data=data,
         splits={name: _split(data, name, split) for name, split in raw["splits"].items()},
         classes=tuple(raw["classes"]),
-        image=_image(raw["image"]),
+        image=_image(raw["image"], _formats(raw)),
         features=features,
         image_feature=image,
-        label_feature=label,
+        label_feature=", ".join(hot) or label,
+        hot_features=hot,
         filename_feature=filename if filename in features else None,
         label_offset=manifest.first_label_of(raw),
-        target="labels" if label == LABELS_FEATURE and not is_adopted else "class",
+        target="labels" if manifest.label_of(raw) == manifest.SEVERAL else "class",
         fingerprint=_fingerprint(raw),
         adopted=is_adopted,
     )
+
+
+def _check_adopted(raw: dict[str, Any], hot: Sequence[FeatureSpec], has_label: bool) -> None:
+    """Raises ValueError where the features of the labels do not fit to their number."""
+    kind = manifest.label_of(raw)
+    wanted = {manifest.NONE: (False, False), manifest.SEVERAL: (False, True)}
+    is_one = kind == manifest.ONE and has_label != bool(hot)
+    if not is_one and wanted.get(kind) != (has_label, bool(hot)):
+        raise ValueError(f"adopted says {kind} for its labels, but names other features for them")
+    if any(spec.shape is None for spec in hot):
+        raise ValueError("a feature of 0s and 1s has a variable length")
+    counts = [math.prod(spec.shape or ()) for spec in hot]
+    if hot and sum(counts) != len(raw["classes"]):
+        raise ValueError(f"{counted(sum(counts), 'feature')} of 0s and 1s are not its classes")
 
 
 def _split(data: str, name: str, raw: dict[str, Any]) -> Split:
@@ -169,7 +189,15 @@ def _feature(raw: dict[str, Any]) -> FeatureSpec:
     return FeatureSpec(raw["dtype"], None if raw["shape"] is None else tuple(raw["shape"]))
 
 
-def _image(raw: dict[str, Any]) -> ImageSpec:
+def _formats(raw: dict[str, Any]) -> tuple[str, ...]:
+    """Formats of the pictures in the records: a build writes JPEGs only, whatever it reads."""
+    if "adopted" not in raw:
+        return ("JPEG",)
+    # An older `adopt` did not count formats, so any may be there.
+    return tuple(raw.get("source", {}).get("formats", FORMATS))
+
+
+def _image(raw: dict[str, Any], formats: tuple[str, ...]) -> ImageSpec:
     size = raw.get("size")
     if size is not None:
         size = (size, size) if isinstance(size, int) else tuple(size)
@@ -182,4 +210,4 @@ def _image(raw: dict[str, Any]) -> ImageSpec:
     mode = raw.get("mode", "none")
     # With only_shrink small pictures keep their size, so sizes vary.
     varies = mode not in _EXACT_SIZE_MODES or bool(raw.get("only_shrink", False))
-    return ImageSpec(size, varies, channels, mean, std, raw)
+    return ImageSpec(size, varies, channels, mean, std, raw, formats)

@@ -12,7 +12,7 @@ from typing import Any
 
 from imageshards.errors import UserError
 from trainer.config import ReadConfig
-from trainer.dataset.spec import DataSet, MixPart, Split, Subset
+from trainer.dataset.spec import DataSet, MixPart, Split, Subset, describe
 from trainer.dataset.subset import balancing_weights, pass_counts, select
 
 # How pictures were made, as far as a model or a served file would see the difference.
@@ -49,6 +49,7 @@ def data_set_of_mix(config: ReadConfig, datasets: Sequence[DataSet]) -> DataSet:
         varies=any(part.image.varies for part in parts),
         mean=mean,
         std=std,
+        formats=tuple(sorted({name for part in parts for name in part.image.formats})),
         options={**first.image.options, "mean": mean, "std": std},
     )
     return dataclasses.replace(
@@ -102,6 +103,7 @@ def _form(part: DataSet) -> dict[str, Any]:
         "number of channels": part.image.channels,
         "feature of the picture": part.image_feature,
         "feature of the class": part.label_feature,
+        "kind of the label": describe(part),
         "form of the class": getattr(part.features.get(part.label_feature), "dtype", "none"),
         **{f"picture option {name}": options.get(name) for name in _IMAGE_OPTIONS},
     }

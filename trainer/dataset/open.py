@@ -154,7 +154,7 @@ def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, Feature
             continue
         if name == dataset.image_feature:
             raise UserError(f"{received}; expected the picture under the name image, not {name}.")
-        if name == dataset.label_feature:
+        if name in dataset.label_features:
             raise UserError(
                 f"{received}, but {name} is the label, which the model has to find; leave it out."
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from imageshards.example import encode_example
@@ -48,7 +48,7 @@ def batch_parser(
     """
     import tensorflow as tf
 
-    roles = [dataset.image_feature] * with_picture + [dataset.label_feature]
+    roles = [*[dataset.image_feature] * with_picture, *dataset.label_features]
     roles += [dataset.weight_feature] if dataset.weight_feature else []
     features = {name: dataset.features[name] for name in roles} | dict(inputs.features)
     # A feature of variable length becomes a RaggedTensor, and is empty where it is missing; a fixed
@@ -85,7 +85,7 @@ def batch_parser(
             weight = _checked(raw, tf.math.is_finite(raw) & (raw >= 0), ["A weight is wrong."])
         return Parsed(
             encoded,
-            _labels(dataset, values[dataset.label_feature], present),
+            _labels(dataset, [values[name] for name in dataset.label_features], present),
             weight,
             present,
             {input_name(name): batched(values[name]) for name in inputs.features},
@@ -103,10 +103,13 @@ def _checked(values: Any, good: Any, said: list[Any]) -> Any:
         return tf.identity(values)
 
 
-def _labels(dataset: DataSet, raw: Any, present: Any) -> Any:
+def _labels(dataset: DataSet, found: Sequence[Any], present: Any) -> Any:
     """Labels as the records have them → as `Parsed` has them; 0 where not `present`."""
     import tensorflow as tf
 
+    if dataset.hot_features:
+        return _hot_labels(dataset, found, present)
+    (raw,) = found
     if dataset.target == "values":
         return _checked(raw, tf.math.is_finite(raw), ["A value is no number."])
     if dataset.target == "class":
@@ -115,6 +118,19 @@ def _labels(dataset: DataSet, raw: Any, present: Any) -> Any:
     hot = tf.one_hot(ids, len(dataset.classes))
     # Equal ones of a record count once.
     return tf.minimum(tf.math.unsorted_segment_sum(hot, raw.value_rowids(), raw.nrows()), 1.0)
+
+
+def _hot_labels(dataset: DataSet, found: Sequence[Any], present: Any) -> Any:
+    """Labels that records have as a 0 or 1 for each class, in the graph checked."""
+    import tensorflow as tf
+
+    columns = [tf.reshape(one, [tf.size(present), math.prod(one.shape[1:])]) for one in found]
+    hot = tf.concat([tf.cast(one, "float32") for one in columns], axis=1)
+    good = tf.equal(hot, 0) | tf.equal(hot, 1)
+    if dataset.target == "labels":
+        return _checked(hot, good, ["A label is neither 0 nor 1."])
+    good &= tf.equal(tf.reduce_sum(hot, 1), tf.cast(present, "float32"))[:, tf.newaxis]
+    return _checked(tf.argmax(hot, 1), good, ["A record has not one class."])
 
 
 def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:

@@ -3,17 +3,16 @@ Beam."""
 
 from __future__ import annotations
 
-import io
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
-from PIL import Image
 
 from imageshards import storage, tfrecord
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_record
+from imageshards.jpeg import DECODE_ERRORS, eight_bits, open_picture
 from imageshards.text import counted
 from trainer.dataset.filters import unknown_feature
 from trainer.dataset.pieces import record_sizes
@@ -83,7 +82,7 @@ class RecordSource:
         found = decode_record(path, record, self._features)
         try:
             return dict(self._value(name, found.get(name, ())) for name in self._features)
-        except (ValueError, OSError) as e:
+        except DECODE_ERRORS as e:
             raise tfrecord.RecordError(path, record.number, begin, str(e)) from e
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
@@ -96,8 +95,8 @@ class RecordSource:
         """Name and value of a feature, as they are given out; raises ValueError, OSError."""
         if name == self._decoded:
             (encoded,) = values
-            with Image.open(io.BytesIO(encoded)) as image:  # type: ignore[arg-type]
-                pixels = np.array(image.convert(self._mode))
+            with open_picture(encoded) as image:  # type: ignore[arg-type]
+                pixels = np.array(eight_bits(image).convert(self._mode))
             return IMAGE_INPUT, np.atleast_3d(pixels)
         spec: FeatureSpec = self._features[name]
         if spec.shape is not None and len(values) != np.prod(spec.shape, dtype=int):

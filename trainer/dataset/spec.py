@@ -115,6 +115,7 @@ class ImageSpec:
         mean, std: One number per channel, of pixels scaled to 0..1.
         options: How the pictures were made, as the manifest's `image` object says (`mode`,
             `filter`, `background`, …); empty where that is not known.
+        formats: The formats of the encoded pictures, some of `imageshards.jpeg.FORMATS`.
     """
 
     size: tuple[int, int] | None
@@ -123,6 +124,12 @@ class ImageSpec:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    formats: tuple[str, ...] = ("JPEG",)
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether every picture is a JPEG, of which a part can be decoded alone."""
+        return {*self.formats} <= {"JPEG"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,8 +156,10 @@ class DataSet:
             records have no label.
         image: Its pictures.
         features: Every feature of a record, by its name in the records.
-        image_feature, label_feature: Which of them hold the JPEG and the target; the latter is
+        image_feature, label_feature: Which of them hold the picture and the target; the latter is
             empty where records have no label.
+        hot_features: Which of them hold a 0 or 1 for each of `classes`, in their order, in place of
+            `label_feature`, which then names them all; empty where that holds ids or names.
         filename_feature: Which one names the source file; None where none does.
         label_offset: Subtracted from the label in a record to get the class id.
         target: What the label is, one of `TARGETS`.
@@ -180,6 +189,12 @@ class DataSet:
     fingerprint: str = ""
     adopted: bool = False
     parts: tuple[DataSet, ...] = ()
+    hot_features: tuple[str, ...] = ()
+
+    @property
+    def label_features(self) -> tuple[str, ...]:
+        """The features that a record's target is read from."""
+        return self.hot_features or (self.label_feature,)
 
     @property
     def target_shape(self) -> tuple[int, ...]:

@@ -86,6 +86,7 @@ def _checked_kind(dataset: DataSet, column: str) -> str:
         form = "variable length" if spec.shape is None else f"shape {list(spec.shape)}"
         what = f"{spec.dtype} of {form}"
         again = f", or it built with --columns {column}:{_DECLARED[spec.dtype]}"
+        again *= not dataset.adopted
         if column == dataset.image_feature:
             what, again = "the picture", ""
         raise UserError(
@@ -101,9 +102,12 @@ def _possible(dataset: DataSet) -> str:
     names = [
         name
         for name, spec in dataset.features.items()
-        if target_kind(spec) and not name.startswith("image/")
+        if target_kind(spec) and (dataset.adopted or not name.startswith("image/"))
     ]
-    return ", ".join(names) or "its columns, of which it has none: build it again with some"
+    others = (dataset.image_feature, dataset.filename_feature)
+    again = "" if dataset.adopted else ": build it again with some"
+    known = ", ".join(name for name in names if name not in others)
+    return known or f"its columns, of which it has none{again}"
 
 
 def _distinct(dataset: DataSet, column: str) -> tuple[Any, ...]:
@@ -141,6 +145,7 @@ def _relabelled(dataset: DataSet, column: str, kind: str, values: Sequence[Any] 
         label_feature=column,
         target=kind,
         column=column,
+        hot_features=(),
         label_values=tuple(values or ()),
         parts=tuple(_relabelled(part, column, kind, values) for part in dataset.parts),
     )

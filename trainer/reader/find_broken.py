@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from imageshards.example import Values, decode_example
+from imageshards.example import decode_example
 from imageshards.tfrecord import Record
 from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, Subset, describe
 from trainer.reader.pieces import PieceReader
@@ -120,12 +120,12 @@ def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:
 
 def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
     """A reason for people: TensorFlow's own names its kernels, and may quote the picture."""
-    name, label, weight = dataset.image_feature, dataset.label_feature, dataset.weight_feature
+    name, labels, weight = dataset.image_feature, dataset.label_features, dataset.weight_feature
     try:
-        features = decode_example(payload, {name, label, weight or label})
+        features = decode_example(payload, {name, *labels, weight or name})
     except ValueError as e:
         return str(e)
-    if problem := _label_problem(dataset, features.get(label, [])):
+    if problem := _label_problem(dataset, [v for one in labels for v in features.get(one, [])]):
         return problem
     own = features.get(weight or "", [])
     if weight and not (len(own) == 1 and 0 <= float(own[0]) < math.inf):
@@ -142,9 +142,15 @@ def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
     return f"its picture cannot be decoded (it begins with {first.hex(' ')})"
 
 
-def _label_problem(dataset: DataSet, values: Values) -> str:
+def _label_problem(dataset: DataSet, values: Sequence[bytes | int | float]) -> str:
     """Why the label of a record is none, without a full stop; "" where it is one."""
     name, least = dataset.label_feature, dataset.label_offset
+    if dataset.hot_features:
+        ones = sum(value == 1 for value in values)
+        are_bits = len(values) == len(dataset.classes) and {*values} <= {0, 1}
+        is_right = are_bits and (ones == 1 or dataset.target == "labels")
+        what = "a 0 or 1 for each class" + ", and one 1" * (dataset.target == "class")
+        return "" if is_right else f"it has no feature {name} with {what}"
     count = {"class": 1, "values": dataset.num_outputs}.get(dataset.target, len(values))
     is_float = bool(values) and isinstance(values[0], float)
     if len(values) != count or (values and is_float != (dataset.target == "values")):

@@ -241,7 +241,8 @@ def _card_from_json(raw: Mapping[str, Any]) -> ModelCard:
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"format_version is {version}; this trainer knows {FORMAT_VERSION}")
     inputs, image = card["inputs"], card["inputs"]["image"]
-    tuples = {name: _tuple(image[name]) for name in ("size", "mean", "std")}
+    lists = ("size", "mean", "std", "formats")
+    tuples = {name: _tuple(image[name]) for name in lists if name in image}
     features = {
         name: FeatureSpec(spec["dtype"], _tuple(spec["shape"]))
         for name, spec in inputs["features"].items()

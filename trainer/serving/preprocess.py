@@ -4,8 +4,9 @@ A file is prepared as the pictures of the data set were: by the builder (turned 
 EXIF orientation, resized, compressed to JPEG), then by the trainer's reader. So the skew between
 training and serving comes from libjpeg and rounding alone, except that:
 
-* TIFF, AVIF, HEIC, JPEGs that TensorFlow refuses, PNGs of less than 8 bits and BMPs of less than
-  24 are not decoded; other JPEGs, PNGs and BMPs, WebP and GIF are, of several pictures the first.
+* TIFF, AVIF, HEIC, JPEGs that TensorFlow refuses, PNGs of less than 8 bits, BMPs of less than 24
+  and animated WebPs without alpha are not decoded; other JPEGs, PNGs, BMPs and WebPs are, and GIFs,
+  of several pictures the first.
 * ICC profiles are not read: colours of other spaces than sRGB stay unconverted.
 * EXIF is read in JPEGs only, transparency in PNG and WebP only.
 * 4:2:2 chroma subsampling becomes 4:2:0.
@@ -24,6 +25,7 @@ from imageshards.images.decode import ORIENTATION_TAG
 from imageshards.images.encode import DRAFT_MARGINS
 from imageshards.images.geometry import TURNS
 from imageshards.images.options import ImageOptions
+from trainer.augment.decode import decode_webp
 from trainer.serving.resize import ResizeGeometry, resize, resize_geometry
 
 # ITU-R 601-2 luma in 16 bits, as Pillow has it.
@@ -106,7 +108,7 @@ def _decode_other(encoded: Any, options: ImageOptions) -> _Decoded:
 
     def webp() -> Any:
         # Asked for 4 channels, it would refuse a file without transparency.
-        return _with_alpha(tf.io.decode_webp(encoded)[0])
+        return _with_alpha(decode_webp(encoded))
 
     def others() -> Any:
         return _with_alpha(tf.io.decode_image(encoded, channels=3, expand_animations=False))

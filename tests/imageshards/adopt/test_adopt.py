@@ -3,6 +3,9 @@
 import gzip
 import json
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -12,7 +15,15 @@ from imageshards.adopt.command import main
 from imageshards.duplicates import command as duplicates
 from imageshards.errors import UserError
 from imageshards.index import read_index
-from imageshards.manifest import load_manifest, shard_path, shards_of
+from imageshards.manifest import (
+    NONE,
+    ONE,
+    SEVERAL,
+    label_of,
+    load_manifest,
+    shard_path,
+    shards_of,
+)
 from imageshards.reporting import command as report
 from imageshards.tfrecord import write_records
 from imageshards.verification.command import verify
@@ -26,6 +37,7 @@ from tests.support.external_sets import (
     write_slim,
 )
 from tests.support.html_page import Page
+from tests.support.pictures import flat, saved
 
 TEXTS = {1: "tench", 2: "crane", 3: "crane"}
 SCALAR = {"dtype": "string", "shape": []}
@@ -127,6 +139,32 @@ def test_labels_as_texts_are_the_classes_and_a_broken_picture_is_left_to_trainin
     assert told["image"]["size"] is None and rows["width"] == [40, 0, 40]
 
 
+def test_pictures_that_the_trainer_cannot_decode_are_named(tmp_path, capsys):
+    palette = saved(flat("RGB", 9).convert("P"), "BMP")
+    frames = {"save_all": True, "append_images": [flat("RGB", 200)], "lossless": True}
+    animated = saved(flat("RGB", 9), "WEBP", **frames)
+    pictures = [jpeg(), b"\xff\xd8\xffnothing", saved(flat("RGB", 9), "PNG"), palette, animated]
+    told, rows = adopted(tmp_path, *({"image": one, "label": 0} for one in pictures))
+    assert told["source"] == {"formats": {"JPEG": 1, "PNG": 1}}
+    (sentence,) = told["warnings"]
+    assert f"note: {sentence}" in capsys.readouterr().err
+    assert re.match(r"3 pictures cannot be decoded, the first in record 1 of .*tfrecord", sentence)
+    assert [width > 0 for width in rows["width"]] == [True, False, True, False, False]
+
+
+def test_a_picture_of_too_many_pixels_is_refused(tmp_path, capsys):
+    header = bytearray(jpeg())
+    frame = header.index(b"\xff\xc0")
+    header[frame + 5 : frame + 9] = (60_000).to_bytes(2, "big") * 2
+    write_records(str(tmp_path / "a.tfrecord"), [example({"image": bytes(header), "label": 0})])
+    sentence = "max_image_mpx received 100, but the picture in record 0 of .* has 60000x60000 pixel"
+    with pytest.raises(UserError, match=sentence):
+        adopt(str(tmp_path))
+    assert main([str(tmp_path), "--max_image_mpx", "0.001"]) == 2
+    assert main([str(tmp_path), "--max_image_mpx", "4000"]) == 2
+    assert "--max_image_mpx received 4000000000; expected 1 to 178956970" in capsys.readouterr().err
+
+
 def test_lengths_of_all_records_make_a_shape(tmp_path):
     least = {"image": jpeg(), "label": 0}
     records = [least | {"box": [0.5] * 4, "tags": [1] * i, "none": []} for i in range(40)]
@@ -152,6 +190,13 @@ def test_a_build_does_not_write_over_shards_of_others(slim):
         (["--feature_map", "picture=image"], "received 'picture'; expected NAME=FEATURE"),
         (["--feature_map", "image"], "expected NAME=VALUE, for example image=image_raw"),
         (["--feature_map", "image=imag"], "have not; expected .*, one string .*: id, image"),
+        (["--feature_map", "image=class,image=id"], "expected one feature, or for label several"),
+        (["--feature_map", "label=class,label=class"], "for label several different columns of 0"),
+        (["--label", "none", "--class_names", "a"], "'a' with --label none; expected no names"),
+        (["--feature_map", "label=class,label=id"], "received label=class,label=id, which the rec"),
+        (["--feature_map", "label=image"], "one class id or name in each record .class, id.,"),
+        (["--feature_map", "label=class", "--label", "none"], "expected one of them"),
+        (["--label", "none", "--label_offset", "1"], "there are no class ids; expected 0: leave"),
         (["--feature_map", "image=class"], "received image=class, which the records of .* have no"),
         (["--feature_map", "image=id"], "feature 'id' holds no encoded picture"),
         (["--class_names", "a,a,b"], "expected every name once"),
@@ -175,8 +220,13 @@ def test_a_wrong_flag_is_refused_in_a_sentence(kaggle, capsys, flags, sentence):
     ("payload", "sentence"),
     [
         ({"picture": jpeg(), "label": 0}, "no feature is known to be the image; .*--feature_map"),
+        ({"image": jpeg(), "id": "7", "mask": jpeg(1)}, r"in each record \(id\), or --label none"),
         ({"image": jpeg(), "label": 20210101}, "label is up to 20210101; expected class ids"),
         ({"image": b"pixels", "label": 0}, "holds no encoded picture"),
+        (
+            {"image": saved(flat("RGB", 9), "TIFF"), "label": 0},
+            "'image' holds a picture of the format TIFF; expected a JPEG, PNG, GIF, BMP or WebP",
+        ),
     ],
 )
 def test_records_that_are_none_to_train_on(tmp_path, payload, sentence):
@@ -189,6 +239,111 @@ def test_class_names_in_another_order_than_the_texts_are_refused(tmp_path):
     with pytest.raises(UserError, match="class 0 is 'bee', but most records .* text 'ant'"):
         adopt(str(tmp_path), options=AdoptOptions(label_offset=1, class_names=("bee", "ant")))
     assert adopt(str(tmp_path), options=AdoptOptions(label_offset=1))["classes"] == ["ant", "bee"]
+
+
+HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
+
+
+def test_one_hot_vectors_are_classes(tmp_path):
+    told, rows = adopted(tmp_path, HOT, HOT | {"label": [1.0, 0.0, 0.0]})
+    assert told["classes"] == ["0", "1", "2"] and label_of(told) == ONE
+    assert rows["label"] == [1, 0] and rows["class_name"] == ["1", "0"]
+    assert told["splits"]["train"]["shards"][0]["classes"] == {"0": 1, "1": 1}
+    names = AdoptOptions(class_names=("a", "b", "c"), label=SEVERAL)
+    told = adopt(str(tmp_path), options=names)
+    assert told["classes"] == ["a", "b", "c"] and label_of(told) == SEVERAL
+    with pytest.raises(UserError, match="2 names, but label has 3 values .*; expected a name for"):
+        adopt(str(tmp_path), options=AdoptOptions(class_names=("a", "b")))
+
+
+def test_columns_of_0_and_1_are_several_labels(tmp_path, capsys):
+    records = [{"image": jpeg(), "a - b": i % 2, "c": int(i > 1)} for i in range(4)]
+    write_records(str(tmp_path / "00-4.tfrec"), map(example, records))
+    assert main([str(tmp_path)]) == 2
+    proposed = "--feature_map 'label=a - b,label=c' for columns of 0 and 1, or --label none"
+    assert proposed in capsys.readouterr().err
+    assert main([str(tmp_path), "--feature_map", "label=a - b,label=c"]) == 0
+    assert "train 4 records; 2 labels" in capsys.readouterr().out
+    told = load_manifest(str(tmp_path), adopted=True)
+    assert told["adopted"]["hot"] == told["classes"] == ["a - b", "c"]
+    rows = read_index(str(tmp_path), told).to_pydict()
+    assert rows["label"] == [[], [0], [1], [0, 1]]
+    assert rows["class_name"] == [[], ["a - b"], ["c"], ["a - b", "c"]]
+    assert verify(str(tmp_path), workers=1).ok
+    assert report.main([str(tmp_path)]) == duplicates.main([str(tmp_path), "--workers", "1"]) == 0
+    page = Page((tmp_path / "report" / "index.html").read_text())
+    shown = [str(image["alt"]).partition(":")[0] for image in page.all("img")]
+    assert shown == ["no label", "a - b", "c", "a - b, c"]
+
+
+def test_records_without_labels_are_adopted_by_asking_for_none(tmp_path, capsys):
+    record = {"image/encoded": jpeg(), "image/class/label": 0.5, "image/caption": "a photo"}
+    write_records(str(tmp_path / "train.record"), [example(record)] * 2)
+    assert main([str(tmp_path)]) == 2
+    sentence = capsys.readouterr().err
+    assert "'image/class/label' is a float, which is a value and no class (0.5" in sentence
+    assert "by --label none, and train on the values by --target image/class/label." in sentence
+    assert main([str(tmp_path), "--label", "none"]) == 0
+    assert "train 2 records; no labels" in capsys.readouterr().out
+    told = load_manifest(str(tmp_path), adopted=True)
+    assert label_of(told) == NONE and told["classes"] == []
+    rows = read_index(str(tmp_path), told).to_pydict()
+    assert rows["image/class/label"] == [0.5, 0.5] and "class_name" not in rows
+    assert verify(str(tmp_path), workers=1).ok and report.main([str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("last", "sentence"),
+    [
+        (
+            {"image": jpeg()},
+            r"record 1 of .* \(at byte \d+\) has no feature label; expected 0s",
+        ),
+        (HOT | {"label": [0.9, 0.1, 0.0]}, "the 3 values 0.8.*, 0.1.*, 0.0 in the feature label; "),
+        (HOT | {"label": [0.0, 1.0]}, "whose feature label has another type or number"),
+        (HOT | {"image": [jpeg(), jpeg()]}, "has the 2 values .* expected one encoded picture in"),
+    ],
+    ids=["no label", "shares", "another length", "two pictures"],
+)
+def test_a_record_that_differs_from_the_others_is_named_and_not_called_damaged(
+    tmp_path, last, sentence
+):
+    with pytest.raises(UserError, match=sentence) as caught:
+        adopted(tmp_path, HOT, last)
+    assert "damaged" not in str(caught.value) and "copy" not in str(caught.value)
+
+
+def test_a_label_that_is_no_text_is_named(tmp_path):
+    with pytest.raises(UserError, match="has the 1 value b'.xff' in the feature label; expected"):
+        adopted(tmp_path, {"image": jpeg(), "label": b"\xff"})
+
+
+_KILLED = """
+import importlib, os, signal, sys
+from imageshards.adopt import AdoptOptions
+module = importlib.import_module("imageshards.adopt.adopt")
+write = module.write_index
+
+def write_and_die(*args):
+    write(*args)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+module.write_index = write_and_die
+module.adopt(sys.argv[1], options=AdoptOptions(label_offset=1))
+"""
+
+
+@pytest.mark.process
+def test_a_killed_adopt_leaves_no_manifest_beside_another_index(slim):
+    before = adopt(str(slim), options=AdoptOptions(label_offset=1))
+    write_slim(slim, {"train-00000-of-00002": [2, 2]}, TEXTS)
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(slim)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
+        load_manifest(str(slim), adopted=True)
+    after = adopt(str(slim), options=AdoptOptions(label_offset=1))
+    assert after["fingerprint"] != before["fingerprint"]
+    assert len(read_index(str(slim), after)) == 2 + 3 + 2
 
 
 def _flip(path):
@@ -212,7 +367,7 @@ def _broken_label(path):
     [
         (_flip, "train-00001-of-00002, record 0 at byte 0: the payload's checksum is wrong; exp"),
         (_cut, "00002, record 2 at byte .*: the file ends inside the record .*--split NAME=GLOB"),
-        (_broken_label, "record 0 at byte 0: it has no feature image/class/label with one value"),
+        (_broken_label, "record 0 of .*-00002 .at byte 0. has the 2 values 1, 2 in the feature im"),
         (_compress, "00001-of-00002 is compressed with gzip, .*: gunzip them first"),
         (lambda path: path.write_bytes(b"a text, no TFRecord"), "at byte 0: the checksum of its"),
     ],
@@ -229,8 +384,14 @@ def test_a_damaged_file_is_named(slim, damage, sentence):
 def test_the_manifest_of_a_build_is_not_replaced(tmp_path, capsys):
     made = Dataset(tmp_path / "set")
     assert main([str(made.directory)]) == 2
-    assert "a data set that imageshards build wrote; expected TFRecords" in capsys.readouterr().err
+    assert "manifest.json imageshards adopt did not write; expected" in capsys.readouterr().err
     assert load_manifest(str(made.directory)) == made.manifest
+
+
+@pytest.mark.parametrize(("damaged", "code"), [('{"adopted": {}}', 0), ("{", 2), ("[1]", 2)])
+def test_a_damaged_manifest_is_replaced_where_adopt_wrote_it(slim, damaged, code):
+    (slim / "manifest.json").write_text(damaged)
+    assert main([str(slim), "--label_offset", "1"]) == code
 
 
 def test_an_adopted_data_set_is_checked_and_shown(slim, tmp_path, capsys):

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.augment_pictures import image_spec
+from imageshards.jpeg import FORMATS
+from tests.support.augment_pictures import image_spec, smooth_picture
+from tests.support.pictures import saved
 
 tf = pytest.importorskip("tensorflow")
 
@@ -29,6 +31,43 @@ def _jpegs(*pictures: np.ndarray) -> Any:
 
 def _decode(jpegs: Any, spec: Any, size: tuple[int, int]) -> Any:
     return batch_pictures(spec, size)(jpegs, tf.range(len(jpegs), dtype=tf.int64))
+
+
+SIZE = (12, 20)
+RGB = Image.fromarray(smooth_picture(SIZE, 0))
+GREY = RGB.convert("L")
+DEEP = Image.fromarray(np.arange(240, dtype=np.uint16).reshape(SIZE) * 257)
+CLEAR = Image.merge("RGBA", (*RGB.split(), GREY))
+STORED = {
+    "jpeg": (saved(RGB, quality=100, subsampling="4:4:4"), RGB),
+    "png": (saved(RGB, "PNG"), RGB),
+    "grey png": (saved(GREY, "PNG"), GREY),
+    "palette": (saved(RGB.quantize(16), "PNG"), RGB.quantize(16)),
+    "transparent png": (saved(CLEAR, "PNG"), RGB),
+    "transparent webp": (saved(CLEAR, "WEBP", lossless=True, exact=True), RGB),
+    "webp": (saved(RGB, "WEBP", lossless=True), RGB),
+    "bmp": (saved(RGB, "BMP"), RGB),
+    "gif": (saved(GREY, "GIF", save_all=True, append_images=[GREY.rotate(180)]), GREY),
+    "16 bits": (saved(DEEP, "PNG"), Image.fromarray(np.arange(240, dtype=np.uint8).reshape(SIZE))),
+}
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("channels", [3, 1])
+def test_pictures_of_all_formats_are_decoded(channels: int, exact: bool) -> None:
+    encoded, expected = zip(*STORED.values(), strict=True)
+    spec = image_spec(SIZE, varies=not exact, channels=channels, formats=FORMATS)
+    found = _decode(tf.constant(encoded), spec, SIZE).numpy().astype(int)
+    for pixels, picture in zip(found, expected, strict=True):
+        same = np.atleast_3d(np.asarray(picture.convert("RGB" if channels == 3 else "L")))
+        # A JPEG loses something, and Pillow's weights of colours have more digits.
+        assert np.abs(pixels - same).max() <= (6 if picture is RGB else 1)
+
+
+def test_an_animated_webp_without_alpha_is_an_error_and_does_not_corrupt_memory() -> None:
+    encoded = saved(RGB, "WEBP", lossless=True, save_all=True, append_images=[RGB.rotate(180)])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        _decode(tf.constant([encoded]), image_spec(SIZE, formats=FORMATS), SIZE)
 
 
 @pytest.mark.parametrize("size", [(8, 8), (5, 11), (1, 1), (64, 3)])

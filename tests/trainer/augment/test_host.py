@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+
+from imageshards.jpeg import FORMATS
+from tests.support.pictures import saved
 
 tf = pytest.importorskip("tensorflow")
 
@@ -32,8 +36,9 @@ def _pictures(
     channels: int = 3,
     seed: int = 3,
     start: int = 0,
+    formats: tuple[str, ...] = ("JPEG",),
 ) -> np.ndarray:
-    spec = image_spec(own, varies=own is None, channels=channels)
+    spec = image_spec(own, varies=own is None, channels=channels, formats=formats)
     pictures = host.augmented_pictures(spec, size, level, seed, [127.5] * channels)
     position = tf.range(start, start + len(encoded), dtype=tf.int64)
     found = pictures(encoded, position)
@@ -114,14 +119,30 @@ def test_sizes_may_differ_within_a_batch(level: str) -> None:
     _pictures(encoded, (24, 24), level, own=None)
 
 
-@pytest.mark.parametrize("level", ["light", "strong"])
-def test_png_records_give_the_pictures_of_jpeg_records(level: str) -> None:
-    drawn = [smooth_picture(FULL, i) for i in range(4)]
-    png = tf.constant([tf.io.encode_png(one).numpy() for one in drawn])
-    found = _pictures(png, (48, 48), level, own=None)
-    expected = _pictures(tf.constant([jpeg(one) for one in drawn]), (48, 48), level, own=None)
-    # The JPEGs differ from the PNGs by what was lost, and colours may be stretched.
-    assert np.abs(found - expected).max() <= 10 and np.abs(found - expected).mean() < 2
+@pytest.mark.parametrize(
+    ("level", "own", "channels"),
+    [("light", None, 3), ("light", FULL, 1), ("light", (160, 200), 3), ("strong", FULL, 3)],
+    ids=str,
+)
+def test_records_of_all_formats_give_the_pictures_of_jpeg_records(
+    level: str, own: tuple[int, int] | None, channels: int
+) -> None:
+    drawn = [smooth_picture(own or FULL, i, channels) for i in range(5)]
+    pictures = [Image.fromarray(one.squeeze()) for one in drawn]
+    rgb = [one.convert("RGB") for one in pictures]
+    encoded = [
+        jpeg(drawn[0]),
+        saved(pictures[1], "PNG"),
+        saved(rgb[2], "BMP"),
+        saved(rgb[3], "WEBP", lossless=True),
+        saved(rgb[4], "GIF", save_all=True, append_images=rgb[:1]),
+    ]
+    how = {"own": own, "channels": channels}
+    found = _pictures(tf.constant(encoded), (48, 48), level, **how, formats=FORMATS)
+    expected = _pictures(tf.constant([jpeg(one) for one in drawn]), (48, 48), level, **how)
+    difference = np.abs(found - expected)
+    # The JPEGs differ by what was lost, and colours may be stretched. A GIF has 256 colours.
+    assert difference[:4].max() <= 12 and difference[:4].mean() < 2 and difference[4].mean() < 8
 
 
 def test_grey_jpegs_become_rgb_where_rgb_is_asked_for() -> None:

@@ -159,6 +159,9 @@ OTHERS = {
     "png": saved(scene(), "PNG"), "grey": saved(scene().convert("L"), "PNG"),
     "palette": saved(scene().convert("P"), "PNG"), "alpha": saved(see_through(), "PNG"),
     "webp": saved(scene(), "WEBP"), "alpha-webp": saved(see_through(), "WEBP", lossless=True),
+    "animated-webp": saved(
+        see_through(), "WEBP", lossless=True, save_all=True, append_images=[see_through().rotate(9)]
+    ),
     "bmp": saved(scene(), "BMP"), "gif": saved(scene().convert("P"), "GIF"),
     "grey-jpeg": saved(scene().convert("L")), "progressive": saved(scene(), progressive=True),
     "cmyk": saved(scene().convert("CMYK"), quality=95),

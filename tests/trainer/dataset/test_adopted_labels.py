@@ -1,0 +1,103 @@
+"""Labels that others write as 0s and 1s, as values or not at all, as the trainer reads them."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imageshards as ims
+from imageshards import manifest
+from imageshards.adopt import AdoptOptions, adopt
+from imageshards.errors import UserError
+from imageshards.tfrecord import write_records
+from tests.support.external_sets import example, jpeg, whole_split
+from trainer.dataset.manifest import load_manifest
+from trainer.reader.find_broken import find_broken
+
+pytest.importorskip("tensorflow")
+
+COLUMNS = AdoptOptions(feature_map={"label": ("cat", "big dog")})
+LABELS = [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def _write(folder: pathlib.Path, *labels: dict[str, Any]) -> None:
+    records = [{"image": jpeg(seed=i), "id": str(i)} | one for i, one in enumerate(labels)]
+    write_records(str(folder / "train.tfrecord"), map(example, records))
+
+
+def _adopted(folder: pathlib.Path, options: AdoptOptions, *labels: dict[str, Any]) -> ims.Data:
+    _write(folder, *labels)
+    adopt(str(folder), options=options)
+    return ims.open(folder)
+
+
+def _columns(folder: pathlib.Path) -> ims.Data:
+    return _adopted(folder, COLUMNS, *({"cat": a, "big dog": b} for a, b in LABELS))
+
+
+def _labels(data: ims.Data, **options: Any) -> list[Any]:
+    evaluated = data.evaluation(batch_size=3, image_size=16, split="train", **options)
+    return [label.tolist() for _, batch, _ in evaluated.as_numpy() for label in batch]
+
+
+def test_columns_are_several_labels(tmp_path) -> None:
+    data = _columns(tmp_path)
+    assert _labels(data) == [list(map(float, one)) for one in LABELS]
+    assert _labels(data, classes=["big dog"]) == [[1.0], [1.0]]
+    _, labels, weights = next(data.train(batch_size=4, image_size=16).as_numpy())
+    assert labels.shape == (4, 2) and weights.all()
+
+
+def test_one_hot_vectors_are_classes(tmp_path) -> None:
+    hot = [{"label": np.eye(3)[i % 3].tolist()} for i in (2, 0, 1, 2)]
+    data = _adopted(tmp_path, AdoptOptions(class_names=("a", "b", "c")), *hot)
+    assert data.classes == ("a", "b", "c") and _labels(data) == [2, 0, 1, 2]
+    assert _labels(data, classes=["c", "a"]) == [0, 1, 0]
+    train = data.train(batch_size=4, image_size=16, balance="sampling")
+    assert train.subset.num_records == 6
+
+
+def test_values_without_labels_are_trained_on_as_a_target(tmp_path) -> None:
+    values = [{"label": i / 2, "word": "ab"[i % 2]} for i in range(4)]
+    data = _adopted(tmp_path, AdoptOptions(label="none"), *values)
+    assert _labels(data, target="label") == [0.0, 0.5, 1.0, 1.5]
+    assert _labels(data, target="word") == [0, 1, 0, 1]
+    with pytest.raises(UserError, match="have no label of their own; expected one of label, word."):
+        data.train(batch_size=2, image_size=16)
+    records = list(data.source("train"))
+    assert [record["label"] for record in records] == [0.0, 0.5, 1.0, 1.5]
+
+
+def test_a_record_whose_labels_changed_is_broken(tmp_path) -> None:
+    _columns(tmp_path)
+    dataset = load_manifest(str(tmp_path))
+    assert find_broken(whole_split(dataset)) == []
+    wrong = [{"cat": 2 * a, "big dog": b} for a, b in LABELS]
+    _write(tmp_path, *wrong)
+    reasons = {broken.record: broken.reason for broken in find_broken(whole_split(dataset))}
+    reason = "it has no feature cat, big dog with a 0 or 1 for each class"
+    assert reasons == {1: reason, 3: reason}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hot": ["cat"]}, "1 feature of 0s and 1s are not its classes"),
+        ({"hot": []}, "adopted says several for its labels, but names other features for them"),
+        ({"hot": ["cat", "other"]}, "the features lack 'other'"),
+        ({"hot": ["cat", "id"]}, "id is string, not int64 or float32"),
+        ({"labels": "none"}, "adopted says none for its labels"),
+        ({"label": "cat"}, "adopted says several for its labels"),
+    ],
+    ids=str,
+)
+def test_a_manifest_whose_labels_do_not_fit_is_refused(tmp_path, changes, message) -> None:
+    _columns(tmp_path)
+    told = manifest.load_manifest(str(tmp_path), adopted=True)
+    told["adopted"] |= changes
+    manifest.write_manifest(str(tmp_path), told)
+    with pytest.raises(UserError, match=message):
+        load_manifest(str(tmp_path))
