@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from beam_pipeline.inputs.table_cells import (
     infer,
     is_list,
     labels_in,
+    shown,
     wrong_cell,
 )
 from beam_pipeline.inputs.table_rows import Row, is_parquet, parquet_schema, read_rows
@@ -36,6 +38,9 @@ from imageshards.storage import is_local
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
+
+# An address of a store or a web server. Any other text is a path of this machine.
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 # What columns of a role are mostly called.
 _USUAL_NAMES = {
@@ -61,6 +66,7 @@ class TableSchema:
         warnings: What a person should hear of the columns, in sentences.
         several: Whether images have several labels, in lists or texts.
         separator: What is between those of a text.
+        any_path: Whether rows may name files outside of the folder of their table.
     """
 
     image: str
@@ -72,6 +78,7 @@ class TableSchema:
     warnings: tuple[str, ...] = ()
     several: bool = False
     separator: str | None = None
+    any_path: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -141,6 +148,7 @@ def read_schema(source: InputOptions) -> TableSchema:
     return TableSchema(
         image, label, **roles, columns=columns, warnings=tuple(warnings),
         several=source.label == SEVERAL, separator=source.label_separator,
+        any_path=source.allow_any_path,
     )  # fmt: skip
 
 
@@ -205,14 +213,14 @@ def read_refs(
     as none: the split is then drawn by the key.
 
     Raises:
-        UserError: A row lacks its image or label, or holds a value of the wrong type; the
-            message gives the line.
+        UserError: A row lacks its image or label, holds a value of the wrong type, or names a file
+            outside of the table's folder; the message gives the line.
     """
-    folder = path.rpartition("/")[0]
+    folder = os.path.dirname(os.path.abspath(path) if is_local(path) else path)
     sides = [c.name for c in schema.columns if c.name in BOX_FEATURES]
     for where, row in read_rows(path, schema.names, row_groups):
         image = _text(where, row, schema.image)
-        uri = _uri(folder, image)
+        uri = _uri(where, folder, image, schema.any_path)
         size_bytes, mtime_ns = _stat(uri)
         columns = {c.name: _value(where, row, c) for c in schema.columns}
         if sides:
@@ -229,12 +237,36 @@ def read_refs(
         )
 
 
-def _uri(folder: str, image: str) -> str:
-    if image.startswith("file:///"):  # Beam has no file system of that name
-        return urllib.parse.unquote(image.removeprefix("file://"))
-    if not is_local(image) or os.path.isabs(image):
+def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
+    """The absolute path or the address of a row's image.
+
+    Raises:
+        UserError: Its path leads out of the table's folder, and rows may not name `any_path`. Who
+            wrote the table could otherwise copy any file of this machine into `quarantine/`.
+    """
+    path = image
+    if image.lower().startswith("file:///"):  # Beam has no file system of that name
+        path = urllib.parse.unquote(image[len("file://") :])
+    elif _ADDRESS.match(image):
         return image
-    return os.path.join(folder, image)
+    elif not is_local(folder) and not os.path.isabs(image):
+        return storage.join(folder, image)
+    # `..` is resolved before the system follows a symbolic link, so that what is checked is opened.
+    path = os.path.normpath(os.path.join(folder, path))
+    if any_path or (is_local(folder) and _is_below(path, folder)):
+        return path
+    raise UserError(
+        f"{where} names the image {shown(image)}, which is {path!r}, outside of the table's folder "
+        f"{folder!r}; expected a path below that folder, or an address: move the table above its "
+        "images, or, if you trust the table, say --allow_any_path."
+    )
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Whether a path is below a folder, which it may name with or without symbolic links."""
+    return any(
+        path.startswith(root.rstrip("/") + "/") for root in (folder, os.path.realpath(folder))
+    )
 
 
 def _stat(uri: str) -> tuple[int, int]:

@@ -101,6 +101,64 @@ def test_paths_may_be_relative_absolute_or_uris(tmp_path):
     assert found[0].key == "x y.jpg"
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        "/etc/passwd",
+        "../x.jpg",
+        "sub/../../x.jpg",
+        "link/../../x.jpg",
+        "..",
+        "file:///etc/passwd",
+        "FILE:///etc/passwd",
+        "file:///{folder}/%2e%2e/x.jpg",
+        "{folder}er/x.jpg",
+        "./a://../../../x.jpg",
+        "{folder}/a://../../../x.jpg",
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_row_that_leads_out_of_the_tables_folder_is_refused_unless_the_user_trusts_it(
+    tmp_path, monkeypatch, image, suffix
+):
+    folder = tmp_path / "table"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a:").mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    (tmp_path / "x.jpg").write_bytes(b"secret")
+    monkeypatch.chdir(folder)
+    image = image.format(folder=folder)
+    path = write(folder / f"m{suffix}", [{"image": image, "label": "a"}])
+    with pytest.raises(UserError) as error:
+        refs(path)
+    said = str(error.value)
+    (ref,) = refs(path, allow_any_path=True)
+    line = f"line {2 if suffix == '.csv' else 1}"
+    words = [line, repr(image)[:40], repr(ref.uri), repr(str(folder)), "--allow_any_path"]
+    assert all(word in said for word in words), said
+    assert ref.uri == os.path.normpath(ref.uri)  # what the system opens is what was checked
+
+
+def test_a_table_in_a_store_names_no_file_of_this_machine(tmp_path):
+    (tmp_path / "x.jpg").write_bytes(b"12345")
+    for image in (f"{tmp_path}/x.jpg", f"file://{tmp_path}/x.jpg"):
+        write(tmp_path / "m.csv", [{"image": image, "label": "a"}])
+        with pytest.raises(UserError, match="outside of the table's folder 'teststore://.*--allow"):
+            refs(store_uri(tmp_path / "m.csv"))
+        assert refs(store_uri(tmp_path / "m.csv"), allow_any_path=True)[0].size_bytes == 5
+
+
+def test_symbolic_links_below_the_tables_folder_and_above_it_are_followed(tmp_path):
+    for name in ("real", "elsewhere"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jpg").write_bytes(b"12345")
+    (tmp_path / "real" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    images = ["link/x.jpg", "link/../x.jpg", f"{tmp_path}/real/x.jpg", f"{tmp_path}/alias/x.jpg"]
+    write(tmp_path / "real" / "m.csv", [{"image": image, "label": "a"} for image in images])
+    assert [ref.size_bytes for ref in refs(tmp_path / "alias" / "m.csv")] == [5, 5, 5, 5]
+
+
 def test_roles_by_name_and_by_flag_of_texts_and_numbers(tmp_path):
     path = text(tmp_path / "m.csv", "id,filename,class,split,person\n7,x.jpg,a,train,p1\n")
     (ref,) = refs(path)
