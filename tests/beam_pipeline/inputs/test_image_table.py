@@ -181,6 +181,38 @@ def test_roles_by_name_and_by_flag_of_texts_and_numbers(tmp_path):
     assert [(ref.key, ref.label) for ref in refs(tmp_path / "m.pq")] == [("12", "3")]
 
 
+def test_names_of_roles_are_found_in_any_case_and_first_in_the_exact_one(tmp_path):
+    content = "Path,Label,Split,ID,label \nx.jpg,a,train,7,b\n"
+    (ref,) = refs(text(tmp_path / "m.csv", content))
+    assert (ref.key, ref.label, ref.split, ref.columns) == ("7", "a", "train", {"label ": "b"})
+    (ref,) = refs(text(tmp_path / "m.csv", "Label,label,PATH,path\na,b,x,y\n"))
+    assert (ref.key, ref.label, ref.columns) == ("y", "b", {"Label": "a", "PATH": "x"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "names"),
+    [
+        (pa.float64(), [1.0, 0.0, -3.0], ["1", "0", "-3"]),
+        (pa.float32(), [1.0, 1e6, -0.0], ["1", "1000000", "0"]),
+        (pa.bool_(), [True, False, True], ["true", "false", "true"]),
+    ],
+)
+def test_whole_floats_and_booleans_are_labels_and_an_empty_one_names_its_row(
+    tmp_path, kind, labels, names
+):
+    for missing in ([], [None], [float("nan")] if kind == pa.float64() else [None]):
+        given = [*labels, *missing]
+        table = pa.table({"image": list("abcd")[: len(given)], "label": pa.array(given, kind)})
+        parquet.write_table(table, tmp_path / "m.parquet")
+        text(tmp_path / "m.jsonl", "\n".join(map(json.dumps, table.to_pylist())))
+        for name, where in (("m.parquet", "row 4"), ("m.jsonl", "line 4")):
+            if not missing:
+                assert [ref.label for ref in refs(tmp_path / name)] == names
+                continue
+            with pytest.raises(UserError, match=f"{where} has (None|nan) in column 'label'.*fill"):
+                refs(tmp_path / name)
+
+
 def test_only_the_columns_named_are_taken(tmp_path):
     path = text(tmp_path / "m.csv", "image,label,age,zip,junk\nx,a,1,007,?\n")
     (ref,) = refs(path, columns=(ColumnSpec("zip", "string"), ColumnSpec("age", "float")))
@@ -273,7 +305,15 @@ SEVERAL = {"label": "several"}
         ("m.csv", H + "x,a,1\ny,,2\n", {}, ["line 3", "'label'", "not empty"]),
         ("m.jsonl", J + '{"image": "y", "age": 2}\n', {}, ["line 2", "None", "'label'"]),
         ("m.jsonl", J + '{"image": "y", "label": "b"}\n', {}, ["line 2", "no column 'age'"]),
-        ("m.jsonl", J + '{"image": "y", "label": true, "age": 1}', {}, ["line 2", "True"]),
+        (
+            "m.jsonl", J + '{"image": "y", "label": 0.5, "age": 1}', {},
+            ["line 2", "0.5", "--label none --columns label:float", "--target label"],
+        ),
+        ("m.jsonl", J + '{"image": "y", "label": NaN, "age": 1}', {}, ["line 2", "nan", "fill it"]),
+        ("m.jsonl", J + '{"image": {"path": "y"}, "label": 1}', {}, ["line 2", "'path'", "text"]),
+        ("m.csv", "x/a.jpg,cat\nx/b.jpg,cat\n", {}, ["'x/a.jpg'", "first line looks like a row"]),
+        ("m.csv", "Id,Label\na.JPG,cat\n", {}, ["no image column", "--image_column 'Id' holds"]),
+        ("m.csv", "image,cat,dog\nx,1.0,0.0\n", {}, ["'cat', 'dog' hold 0 and 1", "one-hot"]),
         ("m.jsonl", J + '{"image": "y", "label": ["b"], "age": 1}', {}, ["line 2", "['b']"]),
         ("m.jsonl", J + '{"image": "\\ud800", "label": "b", "age": 1}', {}, ["line 2", "'image'"]),
         ("m.csv", "image,label,split\nx,a,my split\n", {}, ["line 2", "'my split'", "letters"]),
