@@ -30,8 +30,9 @@ TABLE = "table"
 LAYOUTS = ("auto", "class_folders", "split_folders", "flat", TABLE, DATA_SET)
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 # Options of an image table alone.
-COLUMN_FLAGS = (
+TABLE_FLAGS = (
     "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
+    "allow_any_path",
 )  # fmt: skip
 LABELS = (ONE, NONE, SEVERAL)
 
@@ -88,6 +89,9 @@ class InputOptions:
     image_column: Annotated[str | None, Option(
         "table column with the image's path, relative to the table, or its URI "
         "(default: image, path, uri, file, filename or url)", metavar="NAME")] = None
+    allow_any_path: Annotated[bool, Option(
+        "let the rows of a table name files outside of the table's folder, too; any file that you "
+        "can read may then become part of the data set")] = False
     label_column: Annotated[str | None, Option(
         "table column with the label (default: label or class)", metavar="NAME")] = None
     key_column: Annotated[str | None, Option(

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Baseline, extended sequential and progressive: pictures made of DCT blocks, in Huffman codes.
 _SCALABLE_FRAMES = (0xC0, 0xC1, 0xC2)
-_START_OF_SCAN = 0xDA
-_WITHOUT_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA))
+START_OF_SCAN = 0xDA
+WITHOUT_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA))
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 """Formats that the trainer decodes, by Pillow's names."""
@@ -32,13 +32,13 @@ def can_draft(data: bytes) -> bool:
     frames, at = [], 2
     while (at := data.find(b"\xff", at)) >= 0 and len(data) >= at + 4:  # others are passed over
         marker = data[at + 1]
-        if marker == _START_OF_SCAN:
+        if marker == START_OF_SCAN:
             break
         if marker in _FRAMES:
             frames.append(marker)
         if marker == 0xFF:  # any number of them may stand before a marker
             at += 1
-        elif marker in _WITHOUT_LENGTH:
+        elif marker in WITHOUT_LENGTH:
             at += 2
         else:
             at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")

@@ -25,7 +25,7 @@ python -m recipes.columns --input "$IMAGES" --output "$OUTPUT/list.jsonl"
 
 # zscore: the transform learns mean and standard deviation of each of the five numbers.
 [ -f "$OUTPUT/shards/manifest.json" ] ||
-    imageshards build --input "$OUTPUT/list.jsonl" --output "$OUTPUT/shards" --image_size 96 \
+    imageshards build --input "$OUTPUT/list.jsonl" --allow_any_path --output "$OUTPUT/shards" --image_size 96 \
         --columns 'meta:float[5]:zscore,tokens:int[],caption:string' \
         --num_shards train=8,validation=2
 

@@ -25,7 +25,7 @@ WARMUP_STEPS=${WARMUP_STEPS:-40}
 python -m recipes.targets --input "$IMAGES" --output "$OUTPUT/list.jsonl"
 
 [ -f "$OUTPUT/shards/manifest.json" ] ||
-    imageshards build --input "$OUTPUT/list.jsonl" --output "$OUTPUT/shards" --image_size 96 \
+    imageshards build --input "$OUTPUT/list.jsonl" --allow_any_path --output "$OUTPUT/shards" --image_size 96 \
         --columns 'colour:float[3],light:int,words:string[]' --num_shards train=8,validation=2
 
 train() {

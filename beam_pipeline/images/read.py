@@ -114,12 +114,16 @@ def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
 
 
 def _read_local(path: str, max_bytes: int) -> bytes | ImageError:
+    not_a_file = ImageError("not_a_file", "a directory or special file, not a regular file")
     try:
-        # A pipe named x.jpg must not hang the job.
+        # To open a device may act on it, and a pipe named x.jpg must not hang the job. Both checks
+        # are needed, as the file may be replaced between them.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return not_a_file
         with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                return ImageError("not_a_file", "a directory or special file, not a regular file")
+                return not_a_file
             if status.st_size > max_bytes:
                 return _too_many_bytes(status.st_size, max_bytes)
             return file.read(status.st_size)

@@ -14,9 +14,9 @@ from typing import Any
 from beam_pipeline.inputs.folders import is_data_set
 from beam_pipeline.inputs.layout import is_glob, layout_of
 from beam_pipeline.options import (
-    COLUMN_FLAGS,
     DATA_SET,
     TABLE,
+    TABLE_FLAGS,
     BuildOptions,
     ColumnSpec,
     CopiedColumns,
@@ -98,7 +98,9 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
     are_data_sets = [_is_data_set(source) for source in options.sources]
     others = [s for s, is_one in zip(options.sources, are_data_sets, strict=True) if not is_one]
     has_table = any(layout_of(source) == TABLE for source in others)
-    for_tables: dict[str, Any] = dict.fromkeys(COLUMN_FLAGS) if has_table else {}
+    for_tables: dict[str, Any] = {}
+    if has_table:
+        for_tables = {flag: getattr(InputOptions, flag) for flag in TABLE_FLAGS}
     found = []
     for source, is_one in zip(options.sources, are_data_sets, strict=True):
         if is_one:

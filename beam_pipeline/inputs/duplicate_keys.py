@@ -59,6 +59,12 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
 
 def refuse(key: str, uris: list[str]) -> None:
     """Raises `UserError` with both images of a key that occurs twice."""
+    if uris[0] == uris[1]:
+        raise UserError(
+            f"--input has two rows with the key {key!r} for the image {uris[0]!r}; expected one "
+            "row for each image: put its boxes or labels into one row, as lists, or, where a "
+            "record for each row is wanted, name a unique column by --key_column."
+        )
     raise UserError(
         f"--input has the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}; expected unique "
         "keys: name a unique column by --key_column or remove one row; where two inputs have a "

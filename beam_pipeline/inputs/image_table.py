@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import os
+import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +17,7 @@ from beam_pipeline.inputs.folders import Skipped, files_matching
 from beam_pipeline.inputs.layout import glob_root, is_glob
 from beam_pipeline.inputs.table_cells import (
     about_commas,
+    cell_text,
     check_box_columns,
     check_boxes,
     column_of,
@@ -23,24 +26,33 @@ from beam_pipeline.inputs.table_cells import (
     infer,
     is_list,
     labels_in,
+    shown,
     wrong_cell,
 )
 from beam_pipeline.inputs.table_rows import Row, is_parquet, parquet_schema, read_rows
 from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
-from beam_pipeline.planning.classes import is_text
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.images.options import EXTENSIONS
 from imageshards.manifest import BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
 from imageshards.storage import is_local
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
 
+# Rows from which a hint is taken where a column is missing.
+_HINT_ROWS = 100
+_ZEROS_AND_ONES = {"0", "1", "0.0", "1.0", "False", "True"}
+
+# An address of a store or a web server. Any other text is a path of this machine.
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
 # What columns of a role are mostly called.
 _USUAL_NAMES = {
     "image": (
-        "image", "path", "uri", "file", "filename", "image_path", "image_uri", "url", "image_url",
+        "image", "path", "uri", "file", "filename", "file_name", "image_path", "image_uri", "url",
+        "image_url",
     ),
     "label": ("label", "class", "category"),
     "key": ("key", "id"),
@@ -61,6 +73,7 @@ class TableSchema:
         warnings: What a person should hear of the columns, in sentences.
         several: Whether images have several labels, in lists or texts.
         separator: What is between those of a text.
+        any_path: Whether rows may name files outside of the folder of their table.
     """
 
     image: str
@@ -72,6 +85,7 @@ class TableSchema:
     warnings: tuple[str, ...] = ()
     several: bool = False
     separator: str | None = None
+    any_path: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -141,6 +155,7 @@ def read_schema(source: InputOptions) -> TableSchema:
     return TableSchema(
         image, label, **roles, columns=columns, warnings=tuple(warnings),
         several=source.label == SEVERAL, separator=source.label_separator,
+        any_path=source.allow_any_path,
     )  # fmt: skip
 
 
@@ -164,14 +179,39 @@ def _role(source: InputOptions, names: Sequence[str], role: str) -> str | None:
             f"{_quoted(names)}."
         )
     usual = _USUAL_NAMES[role]
-    found = given or next((name for name in usual if name in names), None)
+    in_any_case = {name.strip().lower(): name for name in reversed(names)}
+    by_name = in_any_case | {name: name for name in names}
+    found = given or next((by_name[name] for name in usual if name in by_name), None)
     if found is None and role in ("image", "label"):
         other = ", or --label none" if role == "label" else ""
         raise UserError(
             f"--input {source.input!r} has no {role} column among {_quoted(names)}; expected one "
-            f"named {' or '.join(usual[:2])}, or --{role}_column{other}."
+            f"named {' or '.join(usual[:2])}, or --{role}_column{other}"
+            f"{_hint(table_files(source.input)[0], names, role)}."
         )
     return found
+
+
+def _hint(path: str, names: Sequence[str], role: str) -> str:
+    """What the first rows of a table say about a column of a role that it seems to lack."""
+    rows = [row for _, row in itertools.islice(read_rows(path), _HINT_ROWS)]
+    cells = {name: [row.get(name) for row in rows] for name in names}
+    pictures = [name for name in names if any(map(_is_image_name, cells[name]))]
+    if any(map(_is_image_name, names)):
+        return ": its first line looks like a row, so write a header such as image,label above it"
+    if role == "image" and pictures:
+        return f" (--image_column {pictures[0]!r} holds names of images)"
+    one_hot = [name for name in names if {*map(str, cells[name])} <= _ZEROS_AND_ONES]
+    if role == "label" and rows and len(one_hot) > 1:
+        return (
+            f": {_quoted(one_hot)} hold 0 and 1 as one-hot labels do, so write the name of each "
+            "row's class into one column, or a list of names and say --label several"
+        )
+    return ""
+
+
+def _is_image_name(cell: Any) -> bool:
+    return isinstance(cell, str) and cell.lower().endswith(EXTENSIONS)
 
 
 def _quoted(names: Sequence[str]) -> str:
@@ -205,14 +245,14 @@ def read_refs(
     as none: the split is then drawn by the key.
 
     Raises:
-        UserError: A row lacks its image or label, or holds a value of the wrong type; the
-            message gives the line.
+        UserError: A row lacks its image or label, holds a value of the wrong type, or names a file
+            outside of the table's folder; the message gives the line.
     """
-    folder = path.rpartition("/")[0]
+    folder = os.path.dirname(os.path.abspath(path) if is_local(path) else path)
     sides = [c.name for c in schema.columns if c.name in BOX_FEATURES]
     for where, row in read_rows(path, schema.names, row_groups):
         image = _text(where, row, schema.image)
-        uri = _uri(folder, image)
+        uri = _uri(where, folder, image, schema.any_path)
         size_bytes, mtime_ns = _stat(uri)
         columns = {c.name: _value(where, row, c) for c in schema.columns}
         if sides:
@@ -229,12 +269,36 @@ def read_refs(
         )
 
 
-def _uri(folder: str, image: str) -> str:
-    if image.startswith("file:///"):  # Beam has no file system of that name
-        return urllib.parse.unquote(image.removeprefix("file://"))
-    if not is_local(image) or os.path.isabs(image):
+def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
+    """The absolute path or the address of a row's image.
+
+    Raises:
+        UserError: Its path leads out of the table's folder, and rows may not name `any_path`. Who
+            wrote the table could otherwise copy any file of this machine into `quarantine/`.
+    """
+    path = image
+    if image.lower().startswith("file:///"):  # Beam has no file system of that name
+        path = urllib.parse.unquote(image[len("file://") :])
+    elif _ADDRESS.match(image):
         return image
-    return os.path.join(folder, image)
+    elif not is_local(folder) and not os.path.isabs(image):
+        return storage.join(folder, image)
+    # `..` is resolved before the system follows a symbolic link, so that what is checked is opened.
+    path = os.path.normpath(os.path.join(folder, path))
+    if any_path or (is_local(folder) and _is_below(path, folder)):
+        return path
+    raise UserError(
+        f"{where} names the image {shown(image)}, which is {path!r}, outside of the table's folder "
+        f"{folder!r}; expected a path below that folder, or an address: move the table above its "
+        "images, or, if you trust the table, say --allow_any_path."
+    )
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Whether a path is below a folder, which it may name with or without symbolic links."""
+    return any(
+        path.startswith(root.rstrip("/") + "/") for root in (folder, os.path.realpath(folder))
+    )
 
 
 def _stat(uri: str) -> tuple[int, int]:
@@ -250,20 +314,18 @@ def _stat(uri: str) -> tuple[int, int]:
 def _text(where: str, row: Mapping[str, Any], column: str) -> str:
     text = _optional_text(where, row, column)
     if text is None:
-        raise wrong_cell(where, column, row.get(column), "text that is not empty")
+        remedy = "fill it in, or remove the row"
+        raise wrong_cell(where, column, row.get(column), "text that is not empty", remedy)
     return text
 
 
 def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
-    """The text or whole number of a cell; None if it is empty."""
-    value = row.get(column) if column is not None else None
-    if column is None or value is None or value == "":
-        return None
-    text = str(value)
-    # A lone surrogate is not text either.
-    if isinstance(value, bool) or not isinstance(value, str | int) or not is_text(text):
-        raise wrong_cell(where, column, value, "text")
-    return text
+    """The text, whole number or boolean of a cell; None if it is empty."""
+    cell = row.get(column) if column is not None else None
+    try:
+        return cell_text(cell)
+    except ValueError:
+        raise wrong_cell(where, column, cell, "text or a whole number") from None
 
 
 def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
@@ -272,6 +334,13 @@ def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
         if is_list(cell):
             remedy = "say --label several, or name another column by --label_column"
             raise wrong_cell(where, schema.label, cell, "one class, a text", remedy)
+        if isinstance(cell, float) and not (cell.is_integer() or math.isnan(cell)):
+            expected = "the name of a class, a text or a whole number"
+            remedy = (
+                "name another column by --label_column, or, to learn a quantity, say --label none "
+                f"--columns {schema.label}:float and train with --target {schema.label}"
+            )
+            raise wrong_cell(where, schema.label, cell, expected, remedy)
         return _text(where, row, schema.label)
     try:
         return labels_in(cell, schema.separator)

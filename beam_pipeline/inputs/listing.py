@@ -23,7 +23,7 @@ from beam_pipeline.inputs.layout import input_root, is_glob, layout_of
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inputs.table_cells import split_labels
 from beam_pipeline.inputs.table_rows import parts
-from beam_pipeline.options import COLUMN_FLAGS, DATA_SET, TABLE, InputOptions, label_group
+from beam_pipeline.options import DATA_SET, TABLE, TABLE_FLAGS, InputOptions, label_group
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import UserError
@@ -75,8 +75,8 @@ def schema_of(source: InputOptions) -> TableSchema | None:
     """
     if layout_of(source) == TABLE:
         return image_table.read_schema(source)
-    for flag in COLUMN_FLAGS:
-        if getattr(source, flag) is not None:
+    for flag in TABLE_FLAGS:
+        if getattr(source, flag) != getattr(InputOptions, flag):
             raise UserError(
                 f"--{flag} was given, but --input {source.input!r} is no image table; expected a "
                 ".csv, .jsonl or .parquet file."

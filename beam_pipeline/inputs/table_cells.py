@@ -184,17 +184,39 @@ def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
     Raises:
         ValueError: It is neither.
     """
-    names = str(cell) if type(cell) is int else cell
-    if names is None or (isinstance(names, str) and not names.strip()):
-        return ()
-    if isinstance(names, str):
-        found = _json_list(names.strip())
-        if separator is not None and found is None:
-            return split_labels(names, separator)
-        names = found if separator is None else None
-    if not isinstance(names, list) or not {*map(type, names)} <= {str, int}:
-        raise ValueError("no labels")
-    return tuple(sorted({str(name).strip() for name in names}))
+    names = cell if isinstance(cell, list) else None
+    if names is None:
+        text = (cell_text(cell) or "").strip()
+        if not text:
+            return ()
+        names = _json_list(text)
+        if separator is not None and names is None:
+            return split_labels(text, separator)
+        if separator is not None or names is None:
+            raise ValueError("a text in place of a list, or the other way round")
+    texts = list(map(cell_text, names))
+    if None in texts:
+        raise ValueError("an empty label")
+    return tuple(sorted({str(text).strip() for text in texts}))
+
+
+def cell_text(cell: Any) -> str | None:
+    """The text that a cell of any format stands for; None for an empty one (null, NaN, "").
+
+    Whole numbers are written without a decimal point, as pandas makes floats of integers where
+    some are missing; booleans as in JSON: `true`, `false`.
+
+    Raises:
+        ValueError: It is another number, a list, or no text that can be written as UTF-8.
+    """
+    if cell is None or cell == "" or cell != cell:
+        return None
+    if isinstance(cell, bool):
+        return json.dumps(cell)
+    text = str(int(cell)) if isinstance(cell, float) and cell.is_integer() else cell
+    if not isinstance(text, str | int) or not is_text(str(text)):
+        raise ValueError("not text")
+    return str(text)
 
 
 def split_labels(text: str, separator: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from PIL.ImageCms import ImageCmsTransform
 
 from imageshards.errors import ImageError
 from imageshards.images.icc import srgb_transform
+from imageshards.images.jpeg_end import with_end
 from imageshards.images.options import ImageOptions
 from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits
 
@@ -88,6 +89,7 @@ class Source:
         notes: What will be normalised.
         can_draft: Whether `load_pixels` can decode to a fraction of the size.
         transform: What converts its pixels to sRGB, where they are of another space.
+        jpeg: The bytes of a JPEG.
     """
 
     image: Image.Image
@@ -97,6 +99,7 @@ class Source:
     notes: list[str]
     can_draft: bool = False
     transform: ImageCmsTransform | None = None
+    jpeg: bytes = b""
 
 
 def open_source(data: bytes, options: ImageOptions) -> Source:
@@ -136,17 +139,32 @@ def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
     Raises:
         ImageError: As `open_source`.
     """
-    image, grey = source.image, grey and not source.transform
+    grey = grey and not source.transform
     try:
-        if source.can_draft and (shrink > 1 or grey):
-            width, height = image.size
-            size = (width // shrink, height // shrink) if shrink > 1 else None
-            image.draft("L" if grey else None, size)
-        image.load()
+        try:
+            image = _drafted(source, grey, shrink)
+        except OSError:
+            layers = getattr(source.image, "layer", ())
+            whole = with_end(source.jpeg, [component for component, *_ in layers])
+            if whole is None:
+                raise
+            source.image = _jpeg_file(io.BytesIO(whole))
+            source.notes.append("damaged")
+            image = _drafted(source, grey, shrink)
         inks = source.transform and image.mode == "CMYK"
         return image if inks else _working(image, grey)
     except _PILLOW_ERRORS as e:
         _reject(e)
+
+
+def _drafted(source: Source, grey: bool, shrink: int) -> Image.Image:
+    image = source.image
+    if source.can_draft and (shrink > 1 or grey):
+        width, height = image.size
+        size = (width // shrink, height // shrink) if shrink > 1 else None
+        image.draft("L" if grey else None, size)
+    image.load()
+    return image
 
 
 def _check_pixels(image: Image.Image, options: ImageOptions) -> None:
@@ -160,7 +178,7 @@ def _check_pixels(image: Image.Image, options: ImageOptions) -> None:
 
 def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
     stream = io.BytesIO(data)
-    image = _Jpeg(stream)
+    image = _jpeg_file(stream)
     _check_pixels(image, options)
     notes = []
     if "progressive" in image.info:
@@ -170,15 +188,20 @@ def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
         scans = data.count(b"\xff\xda")
         if scans > _MAX_SCANS:
             raise ImageError("too_many_scans", f"{scans} scans; at most {_MAX_SCANS} are accepted.")
+    orientation = exif_orientation(image.info["exif"]) if "exif" in image.info else 1
+    source_format = "MPO" if "mp" in image.info else "JPEG"
+    notes = _notes(image, orientation, notes)
+    return Source(image, source_format, orientation, False, notes, can_draft(data), jpeg=data)
+
+
+def _jpeg_file(stream: io.BytesIO) -> _Jpeg:
+    image = _Jpeg(stream)
     # Pillow takes Adobe's inverted inks for granted; without Adobe's marker 0 is no ink.
     if image.mode == "CMYK" and "adobe" not in image.info:
         image.tile = [tile._replace(args=("CMYK", "")) for tile in image.tile]
     # In one piece, not in 64 KiB pieces that each start the decoder again.
-    image.decodermaxblock = len(data)
-    orientation = exif_orientation(image.info["exif"]) if "exif" in image.info else 1
-    source_format = "MPO" if "mp" in image.info else "JPEG"
-    notes = _notes(image, orientation, notes)
-    return Source(image, source_format, orientation, False, notes, can_draft(data))
+    image.decodermaxblock = len(stream.getbuffer())
+    return image
 
 
 def _open_other(data: bytes, options: ImageOptions) -> Source:

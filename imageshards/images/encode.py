@@ -61,7 +61,7 @@ class EncodedImage:
             `TIFF`.
         notes: What was normalised, to be counted: `exif_rotated`, `not_jpeg`, `cmyk`,
             `grey`, `palette`, `alpha`, `sixteen_bit`, `animated`, `icc_converted`, `icc_srgb`,
-            `icc_broken`, `icc_profile_dropped`, `progressive`, `enlarged`.
+            `icc_broken`, `icc_profile_dropped`, `progressive`, `enlarged`, `damaged`.
         box_transform: For `map_boxes`.
         pixel_sums: Per channel, of the pixels just before JPEG compression; None unless asked for.
     """

@@ -32,6 +32,7 @@ NOTES = {
     "icc_profile_dropped": "with an ICC colour profile, dropped",
     "progressive": "progressive JPEG",
     "enlarged": "smaller than the wanted size, enlarged",
+    "damaged": "JPEG without an end marker, no pixel missing",
 }
 
 

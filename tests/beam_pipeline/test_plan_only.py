@@ -33,7 +33,7 @@ def test_equal_keys_are_told_as_by_the_build(tmp_path, capfd):
     code, _, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
     image = f"{tmp_path}/0.jpg"
     assert code == 2
-    assert f"the key '0.jpg' twice, for '{image}' and '{image}'" in err and "--key_column" in err
+    assert f"two rows with the key '0.jpg' for the image '{image}'" in err and "--key_column" in err
 
 
 def test_a_column_that_cannot_be_scaled_is_told(tmp_path, capfd):

@@ -253,7 +253,7 @@ def test_extra_columns_are_analysed_here_and_the_transform_is_put_there(server, 
     ]
     table = tmp_path / "photos.csv"
     table.write_text("\n".join(["image,label,weight", *rows]) + "\n")
-    more = ["--columns", "weight:float:zscore", "--no_report"]
+    more = ["--columns", "weight:float:zscore", "--allow_any_path", "--no_report"]
     output = f"{server.bucket()}/set"
     for place in (tmp_path / "set", output):
         assert build(*flags(table, place), *more) == 0

@@ -63,6 +63,17 @@ def test_reasons(tmp_path, remote):
     assert read(*refs) == list(names.values())
 
 
+def test_special_files_are_not_even_opened(tmp_path, monkeypatch):
+    # To open a device may rewind a tape or wait for somebody.
+    os.mkfifo(tmp_path / "pipe")
+    real, opened = os.open, []
+    monkeypatch.setattr(os, "open", lambda *args: opened.append(args[0]) or real(*args))
+    (tmp_path / "file").write_bytes(b"x")
+    paths = [*map(pathlib.Path, ("/dev/zero", "/dev/null")), tmp_path / "pipe", tmp_path / "file"]
+    assert read(*map(ref, paths)) == ["not_a_file", "not_a_file", "not_a_file", b"x"]
+    assert opened == [str(tmp_path / "file")]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize("uri", [str, store_uri])
 def test_a_file_without_rights_is_said_to_be_one(tmp_path, uri):

@@ -153,8 +153,9 @@ def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belo
     ):
         with pytest.raises(UserError, match="--label_.* given.*labels of its own; leave it out"):
             open_inputs(BuildOptions(given, "/out"))
-    named = InputOptions(str(rows), image_column="image")
+    named = InputOptions(str(rows), image_column="image", allow_any_path=True)
     found = open_inputs(
         BuildOptions(named, "/out", (dataclasses.replace(named, input=str(made.directory)),))
     )
     assert [source.image_column for source in found.sources] == ["image", None]
+    assert [source.allow_any_path for source in found.sources] == [True, False]

@@ -36,6 +36,14 @@ def test_equal_keys_are_refused_with_both_images():
     )
 
 
+def test_two_rows_of_one_image_are_told_what_a_row_is():
+    refs = [ImageRef("a.jpg", "/a.jpg", "x")] * 2
+    with pytest.raises(Exception, match="twice|two rows") as error:
+        check([RefBatch(refs)])
+    said = str(user_error_in(error.value))
+    assert "two rows with the key 'a.jpg' for the image '/a.jpg'" in said and "as lists" in said
+
+
 def test_distinct_keys_pass():
     check(batches_of([f"k{i}" for i in range(40)]))
 

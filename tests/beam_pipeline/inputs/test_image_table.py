@@ -101,6 +101,64 @@ def test_paths_may_be_relative_absolute_or_uris(tmp_path):
     assert found[0].key == "x y.jpg"
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        "/etc/passwd",
+        "../x.jpg",
+        "sub/../../x.jpg",
+        "link/../../x.jpg",
+        "..",
+        "file:///etc/passwd",
+        "FILE:///etc/passwd",
+        "file:///{folder}/%2e%2e/x.jpg",
+        "{folder}er/x.jpg",
+        "./a://../../../x.jpg",
+        "{folder}/a://../../../x.jpg",
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_row_that_leads_out_of_the_tables_folder_is_refused_unless_the_user_trusts_it(
+    tmp_path, monkeypatch, image, suffix
+):
+    folder = tmp_path / "table"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a:").mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    (tmp_path / "x.jpg").write_bytes(b"secret")
+    monkeypatch.chdir(folder)
+    image = image.format(folder=folder)
+    path = write(folder / f"m{suffix}", [{"image": image, "label": "a"}])
+    with pytest.raises(UserError) as error:
+        refs(path)
+    said = str(error.value)
+    (ref,) = refs(path, allow_any_path=True)
+    line = f"line {2 if suffix == '.csv' else 1}"
+    words = [line, repr(image)[:40], repr(ref.uri), repr(str(folder)), "--allow_any_path"]
+    assert all(word in said for word in words), said
+    assert ref.uri == os.path.normpath(ref.uri)  # what the system opens is what was checked
+
+
+def test_a_table_in_a_store_names_no_file_of_this_machine(tmp_path):
+    (tmp_path / "x.jpg").write_bytes(b"12345")
+    for image in (f"{tmp_path}/x.jpg", f"file://{tmp_path}/x.jpg"):
+        write(tmp_path / "m.csv", [{"image": image, "label": "a"}])
+        with pytest.raises(UserError, match="outside of the table's folder 'teststore://.*--allow"):
+            refs(store_uri(tmp_path / "m.csv"))
+        assert refs(store_uri(tmp_path / "m.csv"), allow_any_path=True)[0].size_bytes == 5
+
+
+def test_symbolic_links_below_the_tables_folder_and_above_it_are_followed(tmp_path):
+    for name in ("real", "elsewhere"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jpg").write_bytes(b"12345")
+    (tmp_path / "real" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    images = ["link/x.jpg", "link/../x.jpg", f"{tmp_path}/real/x.jpg", f"{tmp_path}/alias/x.jpg"]
+    write(tmp_path / "real" / "m.csv", [{"image": image, "label": "a"} for image in images])
+    assert [ref.size_bytes for ref in refs(tmp_path / "alias" / "m.csv")] == [5, 5, 5, 5]
+
+
 def test_roles_by_name_and_by_flag_of_texts_and_numbers(tmp_path):
     path = text(tmp_path / "m.csv", "id,filename,class,split,person\n7,x.jpg,a,train,p1\n")
     (ref,) = refs(path)
@@ -121,6 +179,38 @@ def test_roles_by_name_and_by_flag_of_texts_and_numbers(tmp_path):
     ]  # fmt: skip
     parquet.write_table(pa.table({"image": ["x"], "label": [3], "key": [12]}), tmp_path / "m.pq")
     assert [(ref.key, ref.label) for ref in refs(tmp_path / "m.pq")] == [("12", "3")]
+
+
+def test_names_of_roles_are_found_in_any_case_and_first_in_the_exact_one(tmp_path):
+    content = "Path,Label,Split,ID,label \nx.jpg,a,train,7,b\n"
+    (ref,) = refs(text(tmp_path / "m.csv", content))
+    assert (ref.key, ref.label, ref.split, ref.columns) == ("7", "a", "train", {"label ": "b"})
+    (ref,) = refs(text(tmp_path / "m.csv", "Label,label,PATH,path\na,b,x,y\n"))
+    assert (ref.key, ref.label, ref.columns) == ("y", "b", {"Label": "a", "PATH": "x"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "names"),
+    [
+        (pa.float64(), [1.0, 0.0, -3.0], ["1", "0", "-3"]),
+        (pa.float32(), [1.0, 1e6, -0.0], ["1", "1000000", "0"]),
+        (pa.bool_(), [True, False, True], ["true", "false", "true"]),
+    ],
+)
+def test_whole_floats_and_booleans_are_labels_and_an_empty_one_names_its_row(
+    tmp_path, kind, labels, names
+):
+    for missing in ([], [None], [float("nan")] if kind == pa.float64() else [None]):
+        given = [*labels, *missing]
+        table = pa.table({"image": list("abcd")[: len(given)], "label": pa.array(given, kind)})
+        parquet.write_table(table, tmp_path / "m.parquet")
+        text(tmp_path / "m.jsonl", "\n".join(map(json.dumps, table.to_pylist())))
+        for name, where in (("m.parquet", "row 4"), ("m.jsonl", "line 4")):
+            if not missing:
+                assert [ref.label for ref in refs(tmp_path / name)] == names
+                continue
+            with pytest.raises(UserError, match=f"{where} has (None|nan) in column 'label'.*fill"):
+                refs(tmp_path / name)
 
 
 def test_only_the_columns_named_are_taken(tmp_path):
@@ -215,7 +305,15 @@ SEVERAL = {"label": "several"}
         ("m.csv", H + "x,a,1\ny,,2\n", {}, ["line 3", "'label'", "not empty"]),
         ("m.jsonl", J + '{"image": "y", "age": 2}\n', {}, ["line 2", "None", "'label'"]),
         ("m.jsonl", J + '{"image": "y", "label": "b"}\n', {}, ["line 2", "no column 'age'"]),
-        ("m.jsonl", J + '{"image": "y", "label": true, "age": 1}', {}, ["line 2", "True"]),
+        (
+            "m.jsonl", J + '{"image": "y", "label": 0.5, "age": 1}', {},
+            ["line 2", "0.5", "--label none --columns label:float", "--target label"],
+        ),
+        ("m.jsonl", J + '{"image": "y", "label": NaN, "age": 1}', {}, ["line 2", "nan", "fill it"]),
+        ("m.jsonl", J + '{"image": {"path": "y"}, "label": 1}', {}, ["line 2", "'path'", "text"]),
+        ("m.csv", "x/a.jpg,cat\nx/b.jpg,cat\n", {}, ["'x/a.jpg'", "first line looks like a row"]),
+        ("m.csv", "Id,Label\na.JPG,cat\n", {}, ["no image column", "--image_column 'Id' holds"]),
+        ("m.csv", "image,cat,dog\nx,1.0,0.0\n", {}, ["'cat', 'dog' hold 0 and 1", "one-hot"]),
         ("m.jsonl", J + '{"image": "y", "label": ["b"], "age": 1}', {}, ["line 2", "['b']"]),
         ("m.jsonl", J + '{"image": "\\ud800", "label": "b", "age": 1}', {}, ["line 2", "'image'"]),
         ("m.csv", "image,label,split\nx,a,my split\n", {}, ["line 2", "'my split'", "letters"]),

@@ -193,7 +193,7 @@ def test_a_decimal_comma_is_noticed_where_it_alone_makes_text(cells, expected):
         ('["b", "a b"]', None, ("a b", "b")), (" [] ", None, ()), ([10, "2"], None, ("10", "2")),
         ("b|a b| b ", "|", ("a b", "b")), ("|a||", "|", ("a",)), (" ", "|", ()), ("a", "|", ("a",)),
         ("a, b", ", ", ("a", "b")), (["a|b"], "|", ("a|b",)), (7, "|", ("7",)), (None, "|", ()),
-        ("[a", "|", ("[a",)),
+        ("[a", "|", ("[a",)), ([2.0, True], None, ("2", "true")), (float("nan"), None, ()),
     ],
 )  # fmt: skip
 def test_labels_are_those_of_a_list_or_between_separators_each_once(cell, separator, expected):
@@ -202,7 +202,8 @@ def test_labels_are_those_of_a_list_or_between_separators_each_once(cell, separa
 
 @pytest.mark.parametrize(
     ("cell", "separator"),
-    [("a", None), ("a|b", None), (7, None), (True, None), (["a", None], None), ([1.5], None),
+    [("a", None), ("a|b", None), (7, None), (True, None), (["a", None], None), (["a", ""], None),
+     ([1.5], None),
      ([["a"]], None), ({"a": 1}, None), ("[1", None), ('["a"]', "|"), ("[]", "|"), (1.5, "|")],
 )  # fmt: skip
 def test_other_cells_are_no_labels(cell, separator):

@@ -1,0 +1,89 @@
+"""JPEGs without an end marker: taken where all pixels are there, refused where some are missing."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from imageshards.images.encode import encode_image
+from imageshards.images.jpeg_end import with_end
+from imageshards.images.options import ImageOptions
+from tests.support.pictures import SMALL, code_of, opened, saved, scene
+
+NOISE = Image.effect_noise((70, 50), 80).convert("RGB")
+PICTURES = {
+    "scene": scene().resize((90, 70)),
+    "noise": NOISE,
+    "flat": Image.new("RGB", (40, 40), (200, 10, 30)),
+    "grey": NOISE.convert("L"),
+    "inks": NOISE.convert("CMYK"),
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "baseline": {},
+    "progressive": {"progressive": True},
+    "restarts": {"restart_marker_blocks": 2},
+    "progressive restarts": {"progressive": True, "restart_marker_rows": 1},
+    "optimised": {"optimize": True, "subsampling": 0},
+}
+# The first boxes of a film that some phones put behind a photo; FF 08 is no marker of a JPEG.
+FILM = b"\0\0\0\x18ftypmp42\0\0\0\0isommp42" + b"\0\0\x30\x39mdat" + bytes(range(7, 200)) * 3
+FILM += b"\xff\x08\x84\xc0" + bytes(range(256)) * 4
+
+
+def without_end(picture: str, kind: str) -> bytes:
+    data = saved(PICTURES[picture], **KINDS[kind])
+    assert data.endswith(b"\xff\xd9")
+    return data[:-2]
+
+
+def pixels(data: bytes) -> bytes:
+    return Image.open(io.BytesIO(data)).tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("picture", PICTURES)
+def test_it_is_taken_where_nothing_is_missing_and_no_byte_less_is(picture, kind):
+    data = without_end(picture, kind)
+    whole = pixels(data + b"\xff\xd9")
+    for behind in (b"", b"\xff", b"\0" * 9, FILM):
+        assert pixels(with_end(data + behind, components(data)) or b"") == whole
+    for missing in range(1, 160):
+        taken = with_end(data[:-missing], components(data))
+        assert taken is None or pixels(taken) == whole, missing
+
+
+def components(data: bytes) -> list[int]:
+    return [component for component, *_ in Image.open(io.BytesIO(data)).layer]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("behind", [b"", FILM])
+def test_its_record_is_that_of_the_undamaged_picture_with_a_note(kind, behind):
+    data = saved(scene(), **KINDS[kind])
+    for options in (SMALL, ImageOptions(8, 8), ImageOptions(32, 32, colorspace="grey")):
+        right = encode_image(data, options, want_sums=True)
+        found = encode_image(data[:-2] + behind, options, want_sums=True)
+        assert found.data == right.data and found.pixel_sums == right.pixel_sums
+        assert found.notes == (*right.notes, "damaged")
+        opened(found).verify()
+    assert code_of(data[:-20]) == "truncated"
+
+
+def test_a_progressive_picture_that_lacks_whole_scans_is_refused():
+    data = saved(scene(), progressive=True)
+    scans = [at for at in range(len(data)) if data[at : at + 2] == b"\xff\xda"]
+    assert len(scans) > 3
+    for scan in scans[1:]:
+        assert with_end(data[:scan], components(data)) is None
+        assert code_of(data[:scan]) == "truncated"
+    # Scans of one component each: all have to be there.
+    assert with_end(data[:-2], [*components(data), 9]) is None
+
+
+@pytest.mark.parametrize("scan", [b"\0\2", b"\0\3\1", b"\0\x05\xff\xff\xff", b"\xff\xff", b""])
+def test_a_hostile_scan_header_is_no_traceback(scan):
+    assert with_end(b"\xff\xd8\xff\xda" + scan, [1]) is None
+    assert with_end(b"\xff\xd8\xff\xda\0\x08\1\1\0\0\xff\0" + bytes(9), [1]) is None
