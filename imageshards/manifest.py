@@ -32,6 +32,7 @@ from imageshards.form import (
     text,
     whole,
 )
+from imageshards.records_root import check_folders, is_outside
 
 FORMAT_VERSION = 1
 
@@ -43,6 +44,7 @@ REJECTS_NAME = "rejects.jsonl"
 REPORT_NAME = "report"
 INDEX_NAME = "index"
 CROISSANT_NAME = "croissant.json"
+DUPLICATES_NAME = "duplicates"
 PAGE_NAME = "index.html"  # in the report's folder
 # Of one that is being built.
 STAGING_NAME = ".staging"
@@ -102,7 +104,7 @@ DTYPES = ("int64", "float32", "string")
 OBJECT_PREFIX = "image/object/"
 BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
 
-_REMEDY = "copy it again, or build the data set again with imageshards build and --overwrite"
+_BUILD_AGAIN = "build the data set again with imageshards build and --overwrite"
 FRAME_BYTES = 16  # of an empty record
 # Of a name with what is added to it while it is written; file systems end at 255.
 _MAX_NAME_BYTES = 200
@@ -133,6 +135,11 @@ _index_name = such(
     f"a file in {INDEX_NAME}/",
     text(),
 )
+_folder_name = such(
+    lambda name: "\0" not in name and not {".", ".."} & {*name.split("/")},
+    "a folder, without . and ..",
+    text(),
+)
 _shape = such(
     lambda shape: len(shape) <= _MAX_DIMENSIONS and math.prod(shape) <= _MAX_VALUES,
     "a shape that fits into a record",
@@ -161,8 +168,9 @@ _SHARD = keyed(
     {
         "sha256": _SHA256,
         "classes": _COUNTS,
-        # Of one that `imageshards adopt` left where it was: below the data set, or anywhere.
-        "folder": text(),
+        # Of one that `imageshards adopt` left where it was: below the data set, or where the user
+        # allows (`records_root`).
+        "folder": _folder_name,
     },
 )
 _MANIFEST = keyed(
@@ -269,10 +277,12 @@ def load_manifest(
     *,
     complete: bool = False,
     adopted: bool = False,
+    records_root: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """Reads and checks `directory/manifest.json`: whoever has it may rely on its form.
 
-    Whoever wrote it: each file that it names is one of the folder, each number is a count.
+    Whoever wrote it: each file that it names is one of the folder, or of a place that the caller
+    names, and each number is a count.
 
     Args:
         directory: The data set, on this machine or in a store.
@@ -280,13 +290,39 @@ def load_manifest(
         complete: Whether it must have all that a build writes of shards, features and pictures;
             a reader of records needs less.
         adopted: Whether it may describe records that others wrote, which are only read.
+        records_root: The folder, or place in a store, where such records may lie besides the
+            dataset's own folder.
 
     Raises:
         DamagedManifestError: It is damaged.
-        UserError: There is none, it cannot be read, or another version wrote it; or its store
-            cannot be used.
+        UserError: There is none, it cannot be read, or another version wrote it; its store cannot
+            be used; or it leads to a place that is not allowed.
     """
     directory = os.fspath(directory)
+    received = f"{argument} received {directory!r}"
+    manifest = read_manifest(directory, argument)
+    if "adopted" in manifest and not adopted:
+        raise UserError(
+            f"{received}, TFRecords that others wrote, with a manifest of imageshards adopt: "
+            "they can be trained and evaluated on, and checked; expected what imageshards "
+            "build wrote."
+        )
+    if complete:
+        try:
+            _COUNTED(manifest)
+            (anything if "adopted" in manifest else _complete(label_of(manifest)))(manifest)
+        except FormError as e:
+            raise _damaged(received, f", in whose {MANIFEST_NAME} {e}", manifest) from e
+    check_folders(received, manifest, records_root)
+    return manifest
+
+
+def read_manifest(directory: str, argument: str) -> dict[str, Any]:
+    """Reads a manifest for what it says alone: it may name files in any place.
+
+    Raises:
+        DamagedManifestError, UserError: As `load_manifest`.
+    """
     received = f"{argument} received {directory!r}"
     try:
         data = storage.read(storage.join(directory, MANIFEST_NAME))
@@ -302,10 +338,8 @@ def load_manifest(
     try:
         manifest: dict[str, Any] = loads(data, anything)
     except ValueError as e:
-        raise DamagedManifestError(
-            f"{received}, whose {MANIFEST_NAME} could not be read ({e}); expected the JSON that a "
-            f"build writes: {_REMEDY}."
-        ) from e
+        wrong = f", whose {MANIFEST_NAME} could not be read ({e}); expected the JSON that a build "
+        raise _damaged(received, f"{wrong}writes") from e
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
     if type(version) is int and version > FORMAT_VERSION:
         raise UserError(
@@ -314,18 +348,16 @@ def load_manifest(
         )
     try:
         check_form(manifest)
-        if "adopted" in manifest and not adopted:
-            raise UserError(
-                f"{received}, TFRecords that others wrote, with a manifest of imageshards adopt: "
-                "they can be trained and evaluated on, and checked; expected what imageshards "
-                "build wrote."
-            )
-        if complete:
-            _COUNTED(manifest)
-            (anything if "adopted" in manifest else _complete(label_of(manifest)))(manifest)
     except FormError as e:
-        raise DamagedManifestError(f"{received}, in whose {MANIFEST_NAME} {e}: {_REMEDY}.") from e
+        raise _damaged(received, f", in whose {MANIFEST_NAME} {e}", manifest) from e
     return manifest
+
+
+def _damaged(received: str, wrong: str, manifest: Any = None) -> DamagedManifestError:
+    """The error for a damaged manifest, with the remedy."""
+    is_adopted = isinstance(manifest, dict) and "adopted" in manifest
+    remedy = "write it again by imageshards adopt" if is_adopted else _BUILD_AGAIN
+    return DamagedManifestError(f"{received}{wrong}: copy it again, or {remedy}.")
 
 
 def check_form(manifest: Any) -> None:
@@ -459,8 +491,7 @@ def shard_path(directory: str, shard: Mapping[str, Any]) -> str:
 
 def path_of(directory: str, name: str) -> str:
     """Where the shard of this `shard_name` lies."""
-    is_whole = os.path.isabs(name) or "://" in name
-    return name if is_whole else storage.join(directory, name)
+    return name if is_outside(name) else storage.join(directory, name)
 
 
 def find_split(name: str, splits: Collection[str], argument: str, where: str = "") -> str:

@@ -20,6 +20,7 @@ from imageshards.example import Values, decode_record
 from imageshards.form import FormError
 from imageshards.index import index_table, write_index
 from imageshards.manifest import TRAIN_NAMES
+from imageshards.records_root import common_root, outside_folders
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
 
@@ -89,6 +90,12 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
     of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
     classes = name_classes(files, options.class_names or of_tfds, options.label_offset, roles.label)
     described = _describe(output, options, tfds, splits, files, classes, roles)
+    outside = outside_folders(described)
+    if outside and not common_root(outside):
+        raise UserError(
+            f"--split received files in {outside[0]!r} and in {outside[-1]!r}; expected all of "
+            "them below one folder, or in one bucket: adopt them one by one."
+        )
     try:
         manifest.check_form(described)
     except FormError as e:
@@ -102,7 +109,7 @@ def _check_no_build(output: str) -> None:
     """Refuses to replace the manifest of a build."""
     if not storage.exists(storage.join(output, manifest.MANIFEST_NAME)):
         return
-    if "adopted" not in manifest.load_manifest(output, "DIR", adopted=True):
+    if "adopted" not in manifest.read_manifest(output, "DIR"):
         raise UserError(
             f"DIR received {output!r}, a data set that imageshards build wrote; expected TFRecords "
             "of others: those of a build need no adopt, or another folder by --output."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 
 from imageshards import storage
@@ -12,6 +13,7 @@ from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser, parse_path
 from imageshards.commands.options import add_options
 from imageshards.manifest import MANIFEST_NAME
+from imageshards.records_root import common_root, outside_folders
 from imageshards.text import counted
 
 _EPILOG = """examples:
@@ -41,7 +43,8 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--output",
         metavar="FOLDER",
-        help="writes them there, pointing at the records (default: beside the records)",
+        help="writes them there, pointing at the records, which other commands then read by "
+        "--records_root (default: beside the records)",
     )
     add_options(parser, AdoptOptions)
     return parser
@@ -63,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             for name, split in told["splits"].items()
         )
         print(f"wrote {written}: {splits_told}; {counted(len(told['classes']), 'class')}")
+        if folders := outside_folders(told):
+            root = shlex.quote(common_root(folders))
+            print(f"the shards stay where they are: every command needs --records_root {root}")
         return 0
 
     return command_line.run("imageshards adopt", body)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 from imageshards.errors import UserError, user_error_in
+from imageshards.records_root import RECORDS_ROOT_HELP
 
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 130
@@ -118,6 +119,7 @@ def data_set_parser(command: str, description: str, epilog: str) -> Parser:
     parser.add_argument(
         "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
     )
+    parser.add_argument("--records_root", metavar="PLACE", help=RECORDS_ROOT_HELP)
     return parser
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
@@ -15,7 +15,6 @@ from imageshards.manifest import (
     ONE,
     SEVERAL,
     label_of,
-    load_manifest,
     roles_of,
 )
 from trainer.dataset.filters import Filter, parse_filters
@@ -70,8 +69,7 @@ def _labels_of(
     import numpy as np
 
     parsed = parse_filters(filters, dataset.features)
-    manifest = load_manifest(dataset.data, "⟦--data⟧", adopted=True)
-    column_of = columns_of(dataset, manifest)
+    column_of = columns_of(dataset)
     for one in parsed:
         if one.feature not in column_of:
             raise UserError(
@@ -83,7 +81,7 @@ def _labels_of(
     wanted = dict.fromkeys(["num_bytes", *(column_of[one.feature] for one in parsed)])
     if dataset.target != "values":
         wanted[label] = None
-    table = read_index(dataset.data, manifest, split.name, wanted, "⟦--data⟧")
+    table = read_index(dataset.data, dataset.manifest, split.name, wanted, "⟦--data⟧")
     keep = np.ones(table.num_rows, bool)
     for one in parsed:
         keep &= _passes(one, dataset, table, column_of[one.feature])
@@ -129,19 +127,19 @@ def column_numbers(dataset: DataSet, split: Split, feature: str) -> np.ndarray |
     for part, own in dataset.by_part(split):
         if not own.shards:
             continue
-        manifest = load_manifest(part.data, "⟦--data⟧", adopted=True)
-        column = columns_of(part, manifest).get(feature)
+        column = columns_of(part).get(feature)
         if column is None:
             return None
-        values = read_index(part.data, manifest, split.name, [column], "⟦--data⟧")[column]
+        values = read_index(part.data, part.manifest, split.name, [column], "⟦--data⟧")[column]
         is_list = bool(dataset.features[feature].shape)
         flat = (pc.list_flatten(values) if is_list else values).to_numpy().astype(np.float64)
         found.append(flat.reshape(len(values), -1))
     return np.concatenate(found)
 
 
-def columns_of(dataset: DataSet, manifest: Mapping[str, Any]) -> dict[str, str]:
+def columns_of(dataset: DataSet) -> dict[str, str]:
     """Feature → the column of the index that says the same, of features that are there."""
+    manifest = dataset.manifest
     extra = extra_columns(manifest["features"], label_of(manifest))
     found = {feature: column for column, feature in extra.items()}
     found |= COLUMN_OF
@@ -182,7 +180,7 @@ def check_class_order(dataset: DataSet, split: Split) -> None:
         return  # a column's classes are its own values
     import pyarrow as pa
 
-    manifest = load_manifest(dataset.data, "⟦--data⟧", adopted=True)
+    manifest = dataset.manifest
     if label_of(manifest) != ONE:
         return
     shards = manifest["splits"][split.name]["shards"]

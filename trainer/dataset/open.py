@@ -45,7 +45,7 @@ def open_dataset(config: ReadConfig) -> DataSet:
     """
     for path in config.paths:
         storage.check_bucket(path, "⟦--data⟧", must_list=False)
-    opened = [load_manifest(path) for path in config.paths]
+    opened = [load_manifest(path, config.records_root) for path in config.paths]
     return opened[0] if len(opened) == 1 else data_set_of_mix(config, opened)
 
 
