@@ -6,6 +6,7 @@ ARCHITECTURE.md; they are fixed by `format_version`, and more may be added.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -140,6 +141,9 @@ _folder_name = such(
     "a folder, without . and ..",
     text(),
 )
+_below = such(
+    lambda name: all(map(_is_plain, name.split("/"))), "a file in the data set's folder", text()
+)
 _shape = such(
     lambda shape: len(shape) <= _MAX_DIMENSIONS and math.prod(shape) <= _MAX_VALUES,
     "a shape that fits into a record",
@@ -158,6 +162,7 @@ def _size(value: Any) -> None:
 
 _COUNTS = mapped(whole())
 _SHA256 = text("[0-9a-f]{64}", "64 hexadecimal digits")
+_FILE = keyed({"num_bytes": whole(), "sha256": _SHA256})
 _SHARD = keyed(
     {
         "file": _file_name,
@@ -200,6 +205,8 @@ _MANIFEST = keyed(
         "fingerprint": text(),
     },
     {
+        # What lies beside shards and index.
+        "files": mapped(_FILE, _below),
         "skipped": _COUNTS,
         "copies": _COUNTS,
         "source": keyed({}, {"formats": _COUNTS, "notes": _COUNTS}),
@@ -241,7 +248,10 @@ _OWN = keyed(
 )
 # Of one that a check, a report or a build of its records goes through.
 _COUNTED = keyed(
-    {"splits": mapped(keyed({"shards": listed(keyed({"sha256": _SHA256, "classes": _COUNTS}))}))}
+    {
+        "splits": mapped(keyed({"shards": listed(keyed({"sha256": _SHA256, "classes": _COUNTS}))})),
+        "files": anything,
+    }
 )
 _SCALAR = such(lambda shape: shape == [], "[], a single value")
 _VARIABLE = such(lambda shape: shape is None, "null, a variable length")
@@ -282,7 +292,7 @@ def load_manifest(
     """Reads and checks `directory/manifest.json`: whoever has it may rely on its form.
 
     Whoever wrote it: each file that it names is one of the folder, or of a place that the caller
-    names, and each number is a count.
+    names; each number is a count; and its content is what was written.
 
     Args:
         directory: The data set, on this machine or in a store.
@@ -350,6 +360,9 @@ def read_manifest(directory: str, argument: str) -> dict[str, Any]:
         check_form(manifest)
     except FormError as e:
         raise _damaged(received, f", in whose {MANIFEST_NAME} {e}", manifest) from e
+    if manifest.get("digest") != digest_of(manifest):
+        wrong = f", whose {MANIFEST_NAME} does not have the digest of its content; expected the "
+        raise _damaged(received, f"{wrong}file as it was written, without any change", manifest)
     return manifest
 
 
@@ -358,6 +371,13 @@ def _damaged(received: str, wrong: str, manifest: Any = None) -> DamagedManifest
     is_adopted = isinstance(manifest, dict) and "adopted" in manifest
     remedy = "write it again by imageshards adopt" if is_adopted else _BUILD_AGAIN
     return DamagedManifestError(f"{received}{wrong}: copy it again, or {remedy}.")
+
+
+def digest_of(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a manifest says but its `digest`, as JSON without spaces, keys sorted."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_form(manifest: Any) -> None:
@@ -433,10 +453,16 @@ def read_rejects(directory: str) -> Iterator[dict[str, str]]:
                 raise ValueError(f"line {number}: {e}") from e
 
 
-def write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
-    """Writes `directory/manifest.json`, whole or not at all: from then on it is a data set."""
-    storage.write(storage.join(directory, MANIFEST_NAME), to_json(manifest))
+def write_manifest(directory: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes `directory/manifest.json`, whole or not at all: from then on it is a data set.
+
+    Returns:
+        The manifest with the digest of its content.
+    """
+    written = {**manifest, "digest": digest_of(manifest)}
+    storage.write(storage.join(directory, MANIFEST_NAME), to_json(written))
     storage.sync(directory)
+    return written
 
 
 def to_json(value: Any) -> str:

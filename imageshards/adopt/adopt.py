@@ -44,7 +44,7 @@ def adopt(
     output = output or directory
     try:
         described = _adopt(directory, output, options or AdoptOptions())
-        manifest.write_manifest(output, described)
+        described = manifest.write_manifest(output, described)
     except RecordError as e:
         raise UserError(
             f"DIR received {directory!r}, of which this is damaged: {str(e).rstrip('.')}; expected "
@@ -189,6 +189,7 @@ def _describe(
         "listed": num_records,
         "rejects": {},
         "adopted": roles._asdict(),
+        "files": {},  # what others wrote beside their records is not read
     }
     bytes_of = [[name, *(one["sha256"] for one in found)] for name, found in shards.items()]
     known = [bytes_of, told["classes"], told["first_label"], told["adopted"]]

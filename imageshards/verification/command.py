@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 # In the order of the table.
 CHECKS = {
-    "manifest": "agrees with itself",
+    "manifest": "agrees with itself and with its digest",
     "files": "all are there with the right size, and no other shard",
-    "checksums": "SHA-256 of every shard; of a wrong one, every record",
+    "checksums": "SHA-256 of every file but those in report/ and duplicates/",
     "records": "as many as the manifest says, by shard and class",
-    "balance": "shards differ by at most one record",
+    "balance": "shards differ by at most one record, also of each class",
     "keys": "no key twice, over all splits",
     "index": "index/ has the rows of every shard",
     "accounting": "listed = records + rejects, and the quarantine holds these",

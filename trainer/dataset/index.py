@@ -6,17 +6,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards import storage
-from imageshards.errors import IndexDamageError, UserError
-from imageshards.index import COLUMN_OF, extra_columns, index_schema, read_index, read_shard_index
-from imageshards.manifest import (
-    LABELS_FEATURE,
-    MANIFEST_NAME,
-    ONE,
-    SEVERAL,
-    label_of,
-    roles_of,
-)
+from imageshards.errors import UserError
+from imageshards.index import COLUMN_OF, extra_columns, read_index
+from imageshards.manifest import LABELS_FEATURE, SEVERAL, label_of, roles_of
 from trainer.dataset.filters import Filter, parse_filters
 from trainer.dataset.spec import DataSet, Split
 
@@ -34,10 +26,6 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 # A float is compared as records hold it: both sides are float32.
 _DTYPES = {"int64": "int64", "float32": "float32", "string": "object"}
-
-# Enough to find an order that is not that of the records, too few to be noticed.
-_CHECKED_SHARDS = 8
-_CHECKED_COLUMNS = ("class_name", "label", "shard", "record")
 
 
 def record_labels(
@@ -165,47 +153,3 @@ def _passes(one: Filter, dataset: DataSet, table: pa.Table, column: str) -> np.n
     if column == "label":
         values = values - dataset.label_offset
     return np.asarray(_COMPARE[one.operator](values, np.array(one.value, dtype)), bool)
-
-
-def check_class_order(dataset: DataSet, split: Split) -> None:
-    """Compares the class ids in the index of some shards with the names that stand beside them.
-
-    A name that is no class of the data set says nothing: others write descriptions there. With a
-    damaged index, or with another number of labels than one, nothing is compared.
-
-    Raises:
-        UserError: A record names another class; or its store cannot be used.
-    """
-    if dataset.column is not None or dataset.target != "class":
-        return  # a column's classes are its own values
-    import pyarrow as pa
-
-    manifest = dataset.manifest
-    if label_of(manifest) != ONE:
-        return
-    shards = manifest["splits"][split.name]["shards"]
-    schema = index_schema(manifest["features"])
-    schema = pa.schema([schema.field(name) for name in _CHECKED_COLUMNS])
-
-    def rows(shard: dict[str, object]) -> pa.Table:
-        try:
-            table = read_shard_index(dataset.data, shard, schema)
-        except IndexDamageError:
-            return []
-        # One row for each pair of a name and an id.
-        pairs = table.group_by(["class_name", "label", "shard"]).aggregate([("record", "min")])
-        return pairs.to_pylist()
-
-    chosen = shards[:: max(1, -(-len(shards) // _CHECKED_SHARDS))]
-    for row in (row for found in storage.map_concurrently(rows, chosen) for row in found):
-        label, text = row["label"] - dataset.label_offset, row["class_name"]
-        if text not in dataset.classes or dataset.classes.index(text) == label:
-            continue
-        named = dataset.classes[label] if 0 <= label < len(dataset.classes) else "no class"
-        again = "describe it again by imageshards adopt" if dataset.adopted else "build it again"
-        raise UserError(
-            f"⟦--data⟧ received {dataset.data!r}, whose class {label} is {named!r}, but record "
-            f"{row['record_min']} of {row['shard']} has this id and is of the class {text!r}; "
-            f"expected the classes in the order that the records were written with: put back the "
-            f"classes of {MANIFEST_NAME}, or {again}."
-        )
