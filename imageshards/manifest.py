@@ -6,6 +6,7 @@ ARCHITECTURE.md; they are fixed by `format_version`, and more may be added.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -32,6 +33,7 @@ from imageshards.form import (
     text,
     whole,
 )
+from imageshards.records_root import check_folders, is_outside
 
 FORMAT_VERSION = 1
 
@@ -43,6 +45,7 @@ REJECTS_NAME = "rejects.jsonl"
 REPORT_NAME = "report"
 INDEX_NAME = "index"
 CROISSANT_NAME = "croissant.json"
+DUPLICATES_NAME = "duplicates"
 PAGE_NAME = "index.html"  # in the report's folder
 # Of one that is being built.
 STAGING_NAME = ".staging"
@@ -102,7 +105,7 @@ DTYPES = ("int64", "float32", "string")
 OBJECT_PREFIX = "image/object/"
 BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
 
-_REMEDY = "copy it again, or build the data set again with imageshards build and --overwrite"
+_BUILD_AGAIN = "build the data set again with imageshards build and --overwrite"
 FRAME_BYTES = 16  # of an empty record
 # Of a name with what is added to it while it is written; file systems end at 255.
 _MAX_NAME_BYTES = 200
@@ -133,6 +136,14 @@ _index_name = such(
     f"a file in {INDEX_NAME}/",
     text(),
 )
+_folder_name = such(
+    lambda name: "\0" not in name and not {".", ".."} & {*name.split("/")},
+    "a folder, without . and ..",
+    text(),
+)
+_below = such(
+    lambda name: all(map(_is_plain, name.split("/"))), "a file in the data set's folder", text()
+)
 _shape = such(
     lambda shape: len(shape) <= _MAX_DIMENSIONS and math.prod(shape) <= _MAX_VALUES,
     "a shape that fits into a record",
@@ -151,6 +162,7 @@ def _size(value: Any) -> None:
 
 _COUNTS = mapped(whole())
 _SHA256 = text("[0-9a-f]{64}", "64 hexadecimal digits")
+_FILE = keyed({"num_bytes": whole(), "sha256": _SHA256})
 _SHARD = keyed(
     {
         "file": _file_name,
@@ -161,8 +173,9 @@ _SHARD = keyed(
     {
         "sha256": _SHA256,
         "classes": _COUNTS,
-        # Of one that `imageshards adopt` left where it was: below the data set, or anywhere.
-        "folder": text(),
+        # Of one that `imageshards adopt` left where it was: below the data set, or where the user
+        # allows (`records_root`).
+        "folder": _folder_name,
     },
 )
 _MANIFEST = keyed(
@@ -192,6 +205,8 @@ _MANIFEST = keyed(
         "fingerprint": text(),
     },
     {
+        # What lies beside shards and index.
+        "files": mapped(_FILE, _below),
         "skipped": _COUNTS,
         "copies": _COUNTS,
         "source": keyed({}, {"formats": _COUNTS, "notes": _COUNTS}),
@@ -240,7 +255,10 @@ _OWN = keyed(
 )
 # Of one that a check, a report or a build of its records goes through.
 _COUNTED = keyed(
-    {"splits": mapped(keyed({"shards": listed(keyed({"sha256": _SHA256, "classes": _COUNTS}))}))}
+    {
+        "splits": mapped(keyed({"shards": listed(keyed({"sha256": _SHA256, "classes": _COUNTS}))})),
+        "files": anything,
+    }
 )
 _SCALAR = such(lambda shape: shape == [], "[], a single value")
 _VARIABLE = such(lambda shape: shape is None, "null, a variable length")
@@ -276,10 +294,12 @@ def load_manifest(
     *,
     complete: bool = False,
     adopted: bool = False,
+    records_root: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """Reads and checks `directory/manifest.json`: whoever has it may rely on its form.
 
-    Whoever wrote it: each file that it names is one of the folder, each number is a count.
+    Whoever wrote it: each file that it names is one of the folder, or of a place that the caller
+    names; each number is a count; and its content is what was written.
 
     Args:
         directory: The data set, on this machine or in a store.
@@ -287,13 +307,39 @@ def load_manifest(
         complete: Whether it must have all that a build writes of shards, features and pictures;
             a reader of records needs less.
         adopted: Whether it may describe records that others wrote, which are only read.
+        records_root: The folder, or place in a store, where such records may lie besides the
+            dataset's own folder.
 
     Raises:
         DamagedManifestError: It is damaged.
-        UserError: There is none, it cannot be read, or another version wrote it; or its store
-            cannot be used.
+        UserError: There is none, it cannot be read, or another version wrote it; its store cannot
+            be used; or it leads to a place that is not allowed.
     """
     directory = storage.place(argument, directory)
+    received = f"{argument} received {directory!r}"
+    manifest = read_manifest(directory, argument)
+    if "adopted" in manifest and not adopted:
+        raise UserError(
+            f"{received}, TFRecords that others wrote, with a manifest of imageshards adopt: "
+            "they can be trained and evaluated on, and checked; expected what imageshards "
+            "build wrote."
+        )
+    if complete:
+        try:
+            _COUNTED(manifest)
+            (anything if "adopted" in manifest else _complete(label_of(manifest)))(manifest)
+        except FormError as e:
+            raise _damaged(received, f", in whose {MANIFEST_NAME} {e}", manifest) from e
+    check_folders(received, manifest, records_root)
+    return manifest
+
+
+def read_manifest(directory: str, argument: str) -> dict[str, Any]:
+    """Reads a manifest for what it says alone: it may name files in any place.
+
+    Raises:
+        DamagedManifestError, UserError: As `load_manifest`.
+    """
     received = f"{argument} received {directory!r}"
     try:
         data = storage.read(storage.join(directory, MANIFEST_NAME))
@@ -309,10 +355,8 @@ def load_manifest(
     try:
         manifest: dict[str, Any] = loads(data, anything)
     except ValueError as e:
-        raise DamagedManifestError(
-            f"{received}, whose {MANIFEST_NAME} could not be read ({e}); expected the JSON that a "
-            f"build writes: {_REMEDY}."
-        ) from e
+        wrong = f", whose {MANIFEST_NAME} could not be read ({e}); expected the JSON that a build "
+        raise _damaged(received, f"{wrong}writes") from e
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
     if type(version) is int and version > FORMAT_VERSION:
         raise UserError(
@@ -321,18 +365,26 @@ def load_manifest(
         )
     try:
         check_form(manifest)
-        if "adopted" in manifest and not adopted:
-            raise UserError(
-                f"{received}, TFRecords that others wrote, with a manifest of imageshards adopt: "
-                "they can be trained and evaluated on, and checked; expected what imageshards "
-                "build wrote."
-            )
-        if complete:
-            _COUNTED(manifest)
-            (anything if "adopted" in manifest else _complete(label_of(manifest)))(manifest)
     except FormError as e:
-        raise DamagedManifestError(f"{received}, in whose {MANIFEST_NAME} {e}: {_REMEDY}.") from e
+        raise _damaged(received, f", in whose {MANIFEST_NAME} {e}", manifest) from e
+    if manifest.get("digest") != digest_of(manifest):
+        wrong = f", whose {MANIFEST_NAME} does not have the digest of its content; expected the "
+        raise _damaged(received, f"{wrong}file as it was written, without any change", manifest)
     return manifest
+
+
+def _damaged(received: str, wrong: str, manifest: Any = None) -> DamagedManifestError:
+    """The error for a damaged manifest, with the remedy."""
+    is_adopted = isinstance(manifest, dict) and "adopted" in manifest
+    remedy = "write it again by imageshards adopt" if is_adopted else _BUILD_AGAIN
+    return DamagedManifestError(f"{received}{wrong}: copy it again, or {remedy}.")
+
+
+def digest_of(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a manifest says but its `digest`, as JSON without spaces, keys sorted."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_form(manifest: Any) -> None:
@@ -410,10 +462,16 @@ def read_rejects(directory: str) -> Iterator[dict[str, str]]:
                 raise ValueError(f"line {number}: {e}") from e
 
 
-def write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
-    """Writes `directory/manifest.json`, whole or not at all: from then on it is a data set."""
-    storage.write(storage.join(directory, MANIFEST_NAME), to_json(manifest))
+def write_manifest(directory: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes `directory/manifest.json`, whole or not at all: from then on it is a data set.
+
+    Returns:
+        The manifest with the digest of its content.
+    """
+    written = {**manifest, "digest": digest_of(manifest)}
+    storage.write(storage.join(directory, MANIFEST_NAME), to_json(written))
     storage.sync(directory)
+    return written
 
 
 def to_json(value: Any) -> str:
@@ -475,8 +533,7 @@ def shard_path(directory: str, shard: Mapping[str, Any]) -> str:
 
 def path_of(directory: str, name: str) -> str:
     """Where the shard of this `shard_name` lies."""
-    is_whole = os.path.isabs(name) or "://" in name
-    return name if is_whole else storage.join(directory, name)
+    return name if is_outside(name) else storage.join(directory, name)
 
 
 def find_split(name: str, splits: Collection[str], argument: str, where: str = "") -> str:

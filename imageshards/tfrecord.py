@@ -104,18 +104,20 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
         yield record
 
 
-def scan_file(path: str) -> Iterator[Record | RecordError]:
+def scan_file(path: str, num_bytes: int | None = None) -> Iterator[Record | RecordError]:
     """Yields the records of a file and, in their place, what is wrong with them.
 
     Args:
         path: A local path, or one of a store (`gs://`, `s3://`, …).
+        num_bytes: The size that the file should have: bytes behind these are not read.
 
     Raises:
         OSError: The file cannot be opened or read.
     """
     with storage.open_read(path) as stream:
-        size_bytes = os.fstat(stream.fileno()).st_size if storage.is_local(path) else None
-        yield from scan_records(stream, path, size_bytes)
+        found = os.fstat(stream.fileno()).st_size if storage.is_local(path) else None
+        sizes = [size for size in (found, num_bytes) if size is not None]
+        yield from scan_records(stream, path, min(sizes, default=None))
 
 
 def scan_records(
@@ -132,7 +134,7 @@ def scan_records(
         size_bytes: Size of the file if known; a record that goes past it is not read at all.
     """
     number, offset = 0, 0
-    while header := _read(stream, HEADER_BYTES):
+    while offset != size_bytes and (header := _read(stream, HEADER_BYTES)):
         problem, length = _check_header(header, offset, size_bytes)
         if problem:
             yield RecordError(path, number, offset, problem)

@@ -20,7 +20,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards import manifest
 from imageshards.errors import UserError, names_arguments
 from imageshards.index import read_index
 from imageshards.storage import place
@@ -46,6 +45,7 @@ def open(
     path: str | os.PathLike[str],
     *more: str | os.PathLike[str],
     skip_broken: int = 0,
+    records_root: str | os.PathLike[str] | None = None,
 ) -> Data:
     """Opens a data set, or those of a mix; `ims.open`.
 
@@ -57,6 +57,8 @@ def open(
         *more: Further ones of the same form, for `train(mix=…)`.
         skip_broken: How many broken records may be left out by a loop that resumes; a plain
             `dataset()` stops at the first.
+        records_root: Where the shards of an adopted data set may lie besides its own folder: a
+            folder, or a place in a store, and all below it.
 
     Raises:
         UserError: There is no data set, or the arguments do not fit it; or several data sets
@@ -65,6 +67,7 @@ def open(
     config = ReadConfig(
         data=join_paths([place("path", one) for one in (path, *more)]),
         skip_broken=_whole_number("skip_broken", skip_broken),
+        records_root=None if records_root is None else place("records_root", records_root),
     )
     return Data(config, open_dataset(config))
 
@@ -112,7 +115,12 @@ class Data:
         Raises:
             UserError: The data set has no index, or a damaged one, or no such split or column.
         """
-        return read_index(self.dataset.data, self._manifest, split, columns, "path")
+        if self.dataset.parts:
+            raise UserError(
+                f"path received {self.config.data!r}, several data sets; expected one: each has an "
+                "index of its own, ims.open(PATH).index()."
+            )
+        return read_index(self.dataset.data, self.dataset.manifest, split, columns, "path")
 
     @names_arguments(data="path")
     def source(
@@ -141,15 +149,6 @@ class Data:
         return RecordSource(
             self.dataset, found, None if features is None else _names("features", features), decode
         )
-
-    @property
-    def _manifest(self) -> Mapping[str, Any]:
-        if self.dataset.parts:
-            raise UserError(
-                f"path received {self.config.data!r}, several data sets; expected one: each has an "
-                "index of its own, ims.open(PATH).index()."
-            )
-        return manifest.load_manifest(self.dataset.data, "path", adopted=True)
 
     @names_arguments(data="path", train_split="split")
     def train(

@@ -75,8 +75,8 @@ def make_parser() -> Parser:
         description="Measures how fast a data set can be read; trains nothing.",
         epilog=_EPILOG,
     )
-    names = ["data", "mix", "batch_size", "image_size", "augment", "augment_on", "seed", "target"]
-    names += ["classes", "where", "balance", "inputs", "sequence_length"]
+    names = ["data", "records_root", "mix", "batch_size", "image_size", "augment", "augment_on"]
+    names += ["seed", "target", "classes", "where", "balance", "inputs", "sequence_length"]
     add_options(parser, ReadConfig, [*names, "cache", "cache_folder", "threads"])
     add_options(parser, BenchConfig)
     return parser

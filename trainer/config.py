@@ -14,6 +14,7 @@ from typing import Annotated
 from imageshards.commands.command_line import names_or_file, split_names
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
+from imageshards.records_root import RECORDS_ROOT_HELP
 from imageshards.storage import is_local, place
 from imageshards.text import counted
 
@@ -114,6 +115,8 @@ class ReadConfig:
         "adopt for TFRecords that others wrote; local, gs:// or s3://. Several of one form, "
         "between commas or by --data again, for --mix (a comma in a path: \\,)",
         parse=_parse_data, metavar="DIR[,DIR…]", action="append")]
+    records_root: Annotated[str | None, Option(
+        RECORDS_ROOT_HELP, place=place, metavar="PLACE")] = None
     mix: Annotated[Mapping[str, float], Option(
         "the share of each data set in what is trained on, by its path or last folder, for "
         "example a=0.7,b=0.3",

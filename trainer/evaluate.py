@@ -68,7 +68,7 @@ def make_parser() -> Parser:
         epilog=_EPILOG,
     )
     add_model_flags(parser)
-    add_options(parser, ReadConfig, ["data"])
+    add_options(parser, ReadConfig, ["data", "records_root"])
     parser.add_argument(
         "--split",
         metavar="NAME",

@@ -15,6 +15,7 @@ from typing import Any
 from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
+from beam_pipeline.commit.recorded import recorded_files
 from beam_pipeline.commit.staging import mark_committed, set_aside
 from beam_pipeline.commit.summary import WriteSummary, check_budget, write_list
 from beam_pipeline.commit.tfds import tfds_files
@@ -257,16 +258,21 @@ def _split_of(split: str, shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]
 def write_companions(
     manifest: dict[str, Any], shards: Iterable[Mapping[str, Any]], spec: CommitSpec
 ) -> None:
-    """Puts what the manifest tells of beside the shards, and removes what was there before."""
+    """Puts what the manifest tells of beside the shards, and removes what was there before.
+
+    The manifest gets its `files`.
+    """
     output, staging = spec.places.output, spec.places.staging
     files = tfds_files(manifest)
     files[CROISSANT_NAME] = croissant_text(manifest, storage.name_of(output))
-    beside = [f"{QUARANTINE_NAME}/{shard['rejected']}" for shard in shards if shard["rejected"]]
-    if beside:
-        beside.append(f"{QUARANTINE_NAME}/{REJECTS_NAME}")
-        storage.link(storage.join(staging, REJECTS_NAME), storage.join(output, beside[-1]))
+    rejected = {name: entry for shard in shards for name, entry in shard["rejected"].items()}
     transform = (storage.join(folder, TRANSFORM_NAME) for folder in (staging, output))
-    beside += [f"{TRANSFORM_NAME}/{name}" for name in storage.link_folder(*transform)]
+    linked = [f"{TRANSFORM_NAME}/{name}" for name in storage.link_folder(*transform)]
+    if rejected:
+        linked.append(f"{QUARANTINE_NAME}/{REJECTS_NAME}")
+        storage.link(storage.join(staging, REJECTS_NAME), storage.join(output, linked[-1]))
+    manifest["files"] = recorded_files(output, files, rejected, linked)
+    beside = [*rejected, *linked]
     entries = [entry for _, entry in shards_of(manifest)]
     shard_files = [name for entry in entries for name in (entry["file"], entry["index"]["file"])]
     # At once, as each of them is a request where the output is a store.

@@ -94,13 +94,9 @@ def holds(path: str, result: ShardResult) -> bool:
             return False
         if found.version and found.version == result.stored:
             return True
-        sha256 = hashlib.sha256()
-        with storage.open_read(path) as file:
-            while block := file.read(1 << 20):
-                sha256.update(block)
+        return storage.sha256_of(path)[1] == result.sha256
     except OSError:
         return False
-    return sha256.hexdigest() == result.sha256
 
 
 def output_error(path: str, e: OSError) -> Exception:

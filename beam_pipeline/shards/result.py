@@ -130,7 +130,7 @@ class ShardResult:
         digest: Of everything its bytes depend on; tells finished work from stale work.
         rows: Of its records, in order: they become its part of `index/`.
         read_bytes: Bytes of originals that were read.
-        rejects_bytes: Size of the file with the rejected originals.
+        rejects_bytes, rejects_sha256: Of the file with the rejected originals.
         run_id: Of the run that wrote it.
         stored: Version of its object in a store, by which an earlier run's is known again.
         reused: Whether an earlier run had written it.
@@ -150,6 +150,7 @@ class ShardResult:
     rejects: list[Reject]
     stats: ShardStats
     rejects_bytes: int = 0
+    rejects_sha256: str = ""
     run_id: str = ""
     stored: str = ""
     reused: bool = False

@@ -51,10 +51,13 @@ def write_shard(
             AtomicFile(places.finished_path(name)) as file,
             RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
+            written = _write_records(unit, name, digest, options, file.local_path, rejects, watch)
+            rejects_bytes, rejects_sha256 = rejects.commit()
             result = dataclasses.replace(
-                _write_records(unit, name, digest, options, file.local_path, rejects, watch),
+                written,
                 staged=places.finished_path(name) == places.staged_path(name),
-                rejects_bytes=rejects.commit(),
+                rejects_bytes=rejects_bytes,
+                rejects_sha256=rejects_sha256,
                 stored=file.commit(),
             )
         write_result(result, places)  # only now is it finished
@@ -180,13 +183,13 @@ class RejectsFile:
             self._records = self._stack.enter_context(RecordFile(self._file.local_path))
         self._records.write(encode_reject(reject, data if self._keeps_bytes else None))
 
-    def commit(self) -> int:
-        """Puts the file, if there is one, in its place; returns its size in bytes."""
+    def commit(self) -> tuple[int, str]:
+        """Puts the file, if there is one, in its place; returns its size in bytes and SHA-256."""
         if self._records is None:
-            return 0
+            return 0, ""
         self._records.close()
         self._file.commit()
-        return self._records.num_bytes
+        return self._records.num_bytes, self._records.hexdigest()
 
 
 def decode_reject(payload: bytes) -> Reject:

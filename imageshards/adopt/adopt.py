@@ -22,6 +22,7 @@ from imageshards.form import FormError
 from imageshards.index import index_table, write_index
 from imageshards.jpeg import FORMATS
 from imageshards.manifest import NONE, ONE, SEVERAL, TRAIN_NAMES
+from imageshards.records_root import common_root, outside_folders
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
 
@@ -45,7 +46,7 @@ def adopt(
     output = output or directory
     try:
         described = _adopt(directory, output, options or AdoptOptions())
-        manifest.write_manifest(output, described)
+        described = manifest.write_manifest(output, described)
     except RecordError as e:
         raise UserError(
             f"DIR received {directory!r}, of which this is damaged: {str(e).rstrip('.')}; expected "
@@ -99,8 +100,15 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
         "source": {"formats": _formats(files)},
         "warnings": _undecodable(files),
         "adopted": _adopted(roles, label),
+        "files": {},  # what others wrote beside their records is not read
     }
     described = _describe(output, splits, files, facts)
+    outside = outside_folders(described)
+    if outside and not common_root(outside):
+        raise UserError(
+            f"--split received files in {outside[0]!r} and in {outside[-1]!r}; expected all of "
+            "them below one folder, or in one bucket: adopt them one by one."
+        )
     try:
         manifest.check_form(described)
     except FormError as e:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import shlex
 from collections.abc import Sequence
 
 from imageshards import storage
@@ -13,6 +14,7 @@ from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
 from imageshards.manifest import MANIFEST_NAME, ONE, SEVERAL, label_of
+from imageshards.records_root import common_root, outside_folders
 from imageshards.text import counted
 
 _EPILOG = """examples:
@@ -44,7 +46,8 @@ def make_parser() -> Parser:
         "--output",
         metavar="FOLDER",
         type=functools.partial(storage.absolute_place, "--output"),
-        help="writes them there, pointing at the records (default: beside the records)",
+        help="writes them there, pointing at the records, which other commands then read by "
+        "--records_root (default: beside the records)",
     )
     add_options(parser, AdoptOptions)
     return parser
@@ -68,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         noun = {ONE: "class", SEVERAL: "label"}.get(label_of(told))
         labels = counted(len(told["classes"]), noun) if noun else "no labels"
         print(f"wrote {written}: {splits_told}; {labels}")
+        if folders := outside_folders(told):
+            root = shlex.quote(common_root(folders))
+            print(f"the shards stay where they are: every command needs --records_root {root}")
         return 0
 
     return command_line.run("imageshards adopt", body)

@@ -139,5 +139,8 @@ def _shards(folder: str, info: dict[str, Any], split: dict[str, Any]) -> dict[st
             "NUM_SHARDS": f"{len(lengths):05d}",
             "SHARD_X_OF_Y": f"{index:05d}-of-{len(lengths):05d}",
         }
-        shards[storage.join(folder, template.format_map(words))] = length
+        name = template.format_map(words)
+        if storage.name_of(name) != name:
+            raise ValueError(f"the file {name!r} would be in another folder")
+        shards[storage.join(folder, name)] = length
     return shards

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from imageshards import storage
 from imageshards.errors import UserError, user_error_in
+from imageshards.records_root import RECORDS_ROOT_HELP
 from imageshards.streams import lasting_streams
 
 EXIT_USER_ERROR = 2
@@ -109,6 +110,12 @@ def data_set_parser(command: str, description: str, epilog: str) -> Parser:
         metavar="DIR",
         type=functools.partial(storage.absolute_place, "DIR"),
         help="what a build wrote: a folder, gs:// or s3://",
+    )
+    parser.add_argument(
+        "--records_root",
+        metavar="PLACE",
+        type=functools.partial(storage.place, "--records_root"),
+        help=RECORDS_ROOT_HELP,
     )
     return parser
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
+from imageshards.manifest import DUPLICATES_NAME
 from imageshards.storage import absolute_place
 from imageshards.text import counted
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 DEFAULT_DISTANCE = 4
 MAX_DISTANCE = 10
-FOLDER_NAME = "duplicates"
 JSON_NAME = "duplicates.json"
 EXCLUDE_NAME = "exclude.txt"
 
@@ -50,12 +50,18 @@ def make_parser() -> Parser:
         help="bits of 64 in which the difference hashes of near duplicates differ at most; 0 for "
         f"equal hashes only (default: {DEFAULT_DISTANCE})")  # fmt: skip
     add("--output", metavar="FOLDER", type=functools.partial(absolute_place, "--output"),
-        help=f"folder for the page and its files (default: DIR/{FOLDER_NAME})")  # fmt: skip
+        help=f"folder for the page and its files (default: DIR/{DUPLICATES_NAME})")  # fmt: skip
     add("--workers", type=int, metavar="N", help="processes that decode (default: all cores)")
     return parser
 
 
-def find(directory: str, distance: int, output: str | None, workers: int | None = None) -> str:
+def find(
+    directory: str,
+    distance: int,
+    output: str | None,
+    workers: int | None = None,
+    records_root: str | None = None,
+) -> str:
     """Finds the duplicates of a data set; returns what to print.
 
     Raises:
@@ -76,8 +82,10 @@ def find(directory: str, distance: int, output: str | None, workers: int | None 
     if workers is not None and workers < 1:
         raise UserError(f"--workers received {workers}; expected at least 1.")
     storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
-    folder = output or storage.join(directory, FOLDER_NAME)
+    manifest = load_manifest(
+        directory, "DIR", complete=True, adopted=True, records_root=records_root
+    )
+    folder = output or storage.join(directory, DUPLICATES_NAME)
     check_page_folder("--output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     exclude = storage.join(folder, EXCLUDE_NAME)
     probe = storage.join(folder, ".probe")
@@ -179,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def body() -> int:
         args = make_parser().parse_args(argv)
-        print(find(args.directory, args.distance, args.output, args.workers))
+        print(find(**vars(args)))
         return 0
 
     return command_line.run("imageshards duplicates", body)

@@ -13,6 +13,7 @@ scenes in about 32.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -117,8 +118,8 @@ def _hash_shard(
     hashes, known = np.zeros(count, np.uint64), np.zeros(count, bool)
     try:
         path = shard_path(directory, entry)
-        for record in scan_file(path):
-            if isinstance(record, RecordError) or record.number >= count:
+        for record in itertools.islice(scan_file(path, entry["num_bytes"]), count):
+            if isinstance(record, RecordError):
                 continue
             try:
                 features = decode_example(record.payload, {image})

@@ -23,17 +23,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
 
     def body() -> int:
-        print(f"wrote {report(make_parser().parse_args(argv).directory)}")
+        args = make_parser().parse_args(argv)
+        print(f"wrote {report(args.directory, args.records_root)}")
         return 0
 
     return command_line.run("imageshards report", body)
 
 
-def report(directory: str | os.PathLike[str]) -> str:
+def report(
+    directory: str | os.PathLike[str], records_root: str | os.PathLike[str] | None = None
+) -> str:
     """Draws the report of a data set into its folder, as `imageshards report` does.
 
     Args:
         directory: What a build wrote, here or in a store.
+        records_root: Where the shards of an adopted data set may lie besides its own folder.
 
     Returns:
         The path of its page.
@@ -48,6 +52,8 @@ def report(directory: str | os.PathLike[str]) -> str:
 
     directory = storage.absolute_place("DIR", directory)
     storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
+    manifest = load_manifest(
+        directory, "DIR", complete=True, adopted=True, records_root=records_root
+    )
     with ProgressLine(lambda: "drawing the report"):
         return write_report(directory, manifest)

@@ -48,6 +48,7 @@ from imageshards.storage.files import open_write as open_write
 from imageshards.storage.files import parent_of as parent_of
 from imageshards.storage.files import read as read
 from imageshards.storage.files import read_range as read_range
+from imageshards.storage.files import sha256_of as sha256_of
 from imageshards.storage.files import stat as stat
 from imageshards.storage.files import sync as sync
 from imageshards.storage.files import upload as upload

@@ -18,6 +18,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,6 +30,7 @@ from imageshards.storage.concurrency import map_concurrently
 from imageshards.storage.local import LocalBackend, temporary_folder
 
 _MAGIC = re.compile(r"[*?\[]")
+_HASHED_BYTES = 1 << 20  # at once
 
 _backends: dict[str, Backend] = {}
 
@@ -145,6 +147,19 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
 def read_range(path: str, start: int, end: int) -> bytes:
     """Bytes `start` to before `end` of a file; fewer at its end."""
     return backend(path).read_range(path, start, end)
+
+
+def sha256_of(path: str, num_bytes: int | None = None) -> tuple[int, str]:
+    """The size of a file and its SHA-256. Of a file that is larger than `num_bytes`, one byte
+    more than these is read, and the size that is returned is `num_bytes` + 1.
+    """
+    read, digest = 0, hashlib.sha256()
+    left = sys.maxsize if num_bytes is None else num_bytes + 1
+    with open_read(path) as file:
+        while data := file.read(min(left - read, _HASHED_BYTES)):
+            digest.update(data)
+            read += len(data)
+    return read, digest.hexdigest()
 
 
 def open_read(path: str) -> BinaryIO:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
@@ -20,12 +22,12 @@ class LocalBackend(Backend):
     """This machine's file system. Folders above what is written are made."""
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_file) as file:
             return file.read(-1 if max_bytes is None else max_bytes)
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         # With a small buffer of its own: that of `open_read` would read a MiB for a few bytes.
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_file) as file:
             file.seek(start)
             return file.read(end - start)
 
@@ -35,7 +37,7 @@ class LocalBackend(Backend):
         return _stat(path, os.stat(path))
 
     def open_read(self, path: str) -> BinaryIO:
-        return open(path, "rb", buffering=1 << 20)
+        return open(path, "rb", buffering=1 << 20, opener=_open_file)
 
     def stat(self, path: str) -> Stat | None:
         try:
@@ -104,6 +106,19 @@ class LocalBackend(Backend):
     def upload(self, local_path: str, path: str) -> Stat:
         self.copy(local_path, path)
         return _stat(path, os.stat(path))
+
+
+def _open_file(path: str, flags: int) -> int:
+    """Opens a regular file: a device may never end, and a FIFO may wait for ever for a writer.
+
+    Python itself refuses a folder.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "Not a regular file", path)
+    return descriptor
 
 
 def _stat(path: str, status: os.stat_result) -> Stat:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 # In the order of the table.
 CHECKS = {
-    "manifest": "agrees with itself",
+    "manifest": "agrees with itself and with its digest",
     "files": "all are there with the right size, and no other shard",
-    "checksums": "SHA-256 of every shard; of a wrong one, every record",
+    "checksums": "SHA-256 of every file but those in report/ and duplicates/",
     "records": "as many as the manifest says, by shard and class",
-    "balance": "shards differ by at most one record",
+    "balance": "shards differ by at most one record, also of each class",
     "keys": "no key twice, over all splits",
     "index": "index/ has the rows of every shard",
     "accounting": "listed = records + rejects, and the quarantine holds these",
@@ -86,7 +86,10 @@ class Verdict:
 
 
 def verify(
-    directory: str | os.PathLike[str], workers: int | None = None, show_progress: bool = False
+    directory: str | os.PathLike[str],
+    workers: int | None = None,
+    show_progress: bool = False,
+    records_root: str | os.PathLike[str] | None = None,
 ) -> Verdict:
     """Reads a data set again, whole.
 
@@ -94,6 +97,7 @@ def verify(
         directory: What a build wrote, here or in a store.
         workers: Processes; None for one per core.
         show_progress: Whether a terminal shows how far it is.
+        records_root: Where the shards of an adopted data set may lie besides its own folder.
 
     Raises:
         UserError: There is no manifest that could be read, it is not of the form that builds
@@ -108,7 +112,9 @@ def verify(
     started = time.monotonic()
     directory = storage.absolute_place("DIR", directory)
     storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
+    manifest = load_manifest(
+        directory, "DIR", complete=True, adopted=True, records_root=records_root
+    )
     shards = [shard for _, shard in shards_of(manifest)]
     check = functools.partial(check_shard, directory)
     checked = storage.map_in_processes(check, shards, workers)
@@ -167,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = make_parser().parse_args(argv)
         if args.workers is not None and args.workers < 1:
             raise UserError(f"--workers received {args.workers}; expected at least 1.")
-        verdict = verify(args.directory, args.workers, show_progress=True)
+        verdict = verify(args.directory, args.workers, True, args.records_root)
         print(json_of(verdict) if args.json else verdict)
         return 0 if verdict.ok else 1
 

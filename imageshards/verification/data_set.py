@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,46 +12,59 @@ from imageshards.errors import IndexDamageError
 from imageshards.example import decode_record
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import (
-    IMAGE_FEATURE,
     INDEX_NAME,
-    NONE,
     ONE,
     QUARANTINE_NAME,
-    REJECTS_NAME,
     SHARD_NAME,
     TRANSFORM_NAME,
     label_of,
-    read_rejects,
-    record_features,
     shard_name,
     shards_of,
 )
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
-from imageshards.verification.shard import Problem
+from imageshards.verification.shard import Problem, check_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # Of a key that several records have.
 _MAX_PLACES = 5
-_REJECTS = f"{QUARANTINE_NAME}/{REJECTS_NAME}"
 
 
 def data_set_problems(directory: str, manifest: Mapping[str, Any]) -> Iterator[Problem]:
-    """Problems that no single shard shows."""
-    phrases = {
+    """Yields the problems that no single shard shows.
+
+    A file or folder that cannot be read is a problem of the check that needs it.
+    """
+    checks: dict[str, Iterator[Problem | str]] = {
         "manifest": (f"manifest.json: {phrase}" for phrase in manifest_problems(manifest)),
         "accounting": accounting_problems(manifest, directory),
+        "checksums": file_problems(manifest, directory),
+        "index": index_problems(manifest, directory),
     }
     if "adopted" not in manifest:
         # Others name and fill their shards as they like, and have other files beside them.
-        files = missing_files(directory, manifest)
-        phrases |= {"balance": balance_problems(manifest), "files": files}
-        yield from unlisted_files(manifest, directory)
-    for check, found in phrases.items():
-        yield from (Problem(check, f"{phrase}.") for phrase in found)
-    yield from index_problems(manifest, directory)
+        checks |= {
+            "balance": balance_problems(manifest),
+            "files": unlisted_files(manifest, directory),
+        }
+    for check, found in checks.items():
+        try:
+            for each in found:
+                yield each if isinstance(each, Problem) else Problem(check, f"{each}.")
+        except OSError as e:
+            what = f"{e.filename or directory} could not be read ({e.strerror or e})"
+            yield Problem(check, f"{what}.", e.filename)
+
+
+def file_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[Problem]:
+    """Yields where files beside the shards are missing, or are not those that were written."""
+    checked = storage.map_concurrently(
+        lambda item: check_file(storage.join(directory, item[0]), *item), manifest["files"].items()
+    )
+    for result in checked:
+        yield from result.problems
 
 
 def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -76,30 +90,47 @@ def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def balance_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Where shards of a split differ by more than one."""
+    """Yields where shards of a split differ by more than one record, in all or of a class.
+
+    The plan deals the records of each class to the shards in turn, and the commit closes the gaps
+    that rejected images leave. With several labels or none an image has no class of its own.
+    """
+    by_class = label_of(manifest) == ONE
     for name, split in manifest["splits"].items():
-        if not split["shards"]:
-            continue
-        least = min(split["shards"], key=lambda shard: shard["num_records"])
-        most = max(split["shards"], key=lambda shard: shard["num_records"])
-        if most["num_records"] - least["num_records"] > 1:
-            yield (
-                f"split {name!r}: {most['file']} holds {counted(most['num_records'], 'record')} "
-                f"but {least['file']} only {least['num_records']}; they may differ by one"
-            )
+        files = [shard["file"] for shard in split["shards"]]
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for shard in split["shards"]:
+            counts[""][shard["file"]] = shard["num_records"]
+            for each, count in shard["classes"].items() if by_class else ():
+                counts[f" of class {each!r}"][shard["file"]] = count
+        for what, of_files in counts.items():
+            most = max(of_files, key=of_files.__getitem__)
+            without = next((file for file in files if file not in of_files), None)
+            least = without or min(of_files, key=of_files.__getitem__)
+            if of_files[most] - of_files[least] > 1:
+                yield (
+                    f"split {name!r}: {most} holds {counted(of_files[most], 'record')}{what} "
+                    f"but {least} only {of_files[least]}; they may differ by one"
+                )
 
 
 def unlisted_files(manifest: Mapping[str, Any], directory: str) -> Iterator[Problem]:
-    """Files that look like shards, and files of `index/`, that are not listed."""
+    """Yields files that look like shards, and files in folders of a dataset, that the manifest
+    does not list."""
     shards = [shard for _, shard in shards_of(manifest)]
     listed = {shard["file"] for shard in shards} | {shard["index"]["file"] for shard in shards}
-    message = "{}: the manifest does not list it."
-    for name in names_in(directory):
-        if SHARD_NAME.fullmatch(name) and name not in listed:
-            yield Problem("files", message.format(name), name)
-    for file in names_in(storage.join(directory, INDEX_NAME)):
-        if (name := f"{INDEX_NAME}/{file}") not in listed:
-            yield Problem("index", message.format(name), name)
+    listed |= manifest["files"].keys()
+    names = [entry.name for entry in storage.list_folder(directory)]
+    below = [
+        storage.files_below(storage.join(directory, folder))
+        for folder in (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME)
+    ]
+    start = len(storage.join(directory, ""))
+    shards_found = filter(SHARD_NAME.fullmatch, names)
+    for name in [*shards_found, *(file.path[start:] for file in itertools.chain(*below))]:
+        if name not in listed:
+            check = "index" if name.startswith(f"{INDEX_NAME}/") else "files"
+            yield Problem(check, f"{name}: the manifest does not list it.", name)
 
 
 def index_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[Problem]:
@@ -156,7 +187,7 @@ def _labels_in(table: pa.Table) -> list[str]:
 
 
 def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
-    """Whether every listed image became a record or a reject, as phrases."""
+    """Yields whether a listed image became neither a record nor a reject in the quarantine."""
     records = sum(entry["num_records"] for entry in manifest["splits"].values())
     rejects = sum(manifest["rejects"].values())
     if manifest["listed"] != records + rejects:
@@ -164,71 +195,16 @@ def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator
             f"manifest.json: {counted(manifest['listed'], 'image')} were listed, but "
             f"{counted(records, 'record')} + {counted(rejects, 'reject')} = {records + rejects}"
         )
-    yield from _quarantine_problems(manifest["rejects"], directory, rejects)
-    keeps_bytes = manifest.get("options", {}).get("quarantine_bytes") is True
-    yield from _originals_problems(directory, rejects, keeps_bytes)
-
-
-def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) -> Iterator[str]:
-    reasons: Counter[str] = Counter()
-    try:
-        reasons.update(reject["reason"] for reject in read_rejects(directory))
-    except FileNotFoundError:
-        if total:
-            yield f"{_REJECTS} is missing, but the manifest counts {counted(total, 'reject')}"
-            return
-    except (OSError, ValueError) as e:
-        yield f"{_REJECTS} could not be read ({e})"
-        return
-    for reason in sorted(reasons.keys() | listed.keys()):
-        if reasons[reason] != listed.get(reason, 0):
-            yield (
-                f"{_REJECTS} holds {counted(reasons[reason], 'reject')} for {reason!r}; "
-                f"the manifest says {listed.get(reason, 0)}"
-            )
-
-
-def _originals_problems(directory: str, total: int, keeps_bytes: bool) -> Iterator[str]:
-    """Whether the quarantine holds all that was rejected, and with bytes where they were read."""
-    folder = storage.join(directory, QUARANTINE_NAME)
-    count = without = 0
-    for name in names_in(folder):
-        if not SHARD_NAME.fullmatch(name):
-            continue
-        path = storage.join(folder, name)
-        try:
-            for record in read_records(path):
-                count += 1
-                features = decode_record(path, record, {"stage", IMAGE_FEATURE})
-                without += features.get("stage") == [b"decode"] and IMAGE_FEATURE not in features
-        except RecordError as e:
-            place = f"record {e.number} at byte {e.offset_bytes}"
-            yield f"{QUARANTINE_NAME}/{name}, {place}: {e.reason}"
-            return
-    if count != total:
-        yield (
-            f"the quarantine holds {counted(count, 'record')}; the manifest says "
-            f"{counted(total, 'reject')}"
-        )
-    if keeps_bytes and without:
-        yield f"the quarantine lacks the original bytes of {counted(without, 'reject')}"
-
-
-def missing_files(directory: str, manifest: Mapping[str, Any]) -> Iterator[str]:
-    """What every data set has beside its shards and this one lacks, as phrases."""
-    for name in ("features.json", "dataset_info.json"):
-        if not storage.exists(storage.join(directory, name)):
-            yield f"{name} is missing"
-    if manifest["features"] == record_features(NONE):
-        return  # without labels and extra columns there is nothing to transform
-    for name in ("transform_fn", "transformed_metadata"):
-        if not storage.is_folder(storage.join(directory, TRANSFORM_NAME, name)):
-            yield f"{TRANSFORM_NAME}/{name} is missing"
-
-
-def names_in(folder: str) -> list[str]:
-    """What a folder holds, sorted; nothing if it cannot be read."""
-    try:
-        return [entry.name for entry in storage.list_folder(folder)]
-    except OSError:
-        return []
+    held: Counter[str] = Counter()
+    for name in manifest["files"]:
+        if name.startswith(f"{QUARANTINE_NAME}/") and SHARD_NAME.fullmatch(storage.name_of(name)):
+            path = storage.join(directory, name)
+            try:
+                for record in read_records(path):
+                    (reason,) = decode_record(path, record, {"reason"}).get("reason") or [b""]
+                    held[reason.decode() if isinstance(reason, bytes) else ""] += 1
+            except (RecordError, ValueError) as e:
+                yield f"{name} is damaged ({str(e).rstrip('.')})"
+                return
+    if held != Counter(manifest["rejects"]):
+        yield f"the quarantine holds {dict(held)}; the manifest says {manifest['rejects']}"

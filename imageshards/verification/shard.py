@@ -6,7 +6,6 @@ What records hold is not looked into while their checksum is right: they are wha
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,8 +13,6 @@ from imageshards import storage
 from imageshards.manifest import shard_name, shard_path
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, scan_file
-
-_BUFFER_BYTES = 1 << 20
 
 
 class Problem(NamedTuple):
@@ -29,8 +26,11 @@ class Problem(NamedTuple):
 
 
 @dataclasses.dataclass
-class ShardResult:
-    """What was found in one shard; one that could not be read has no `sha256`."""
+class FileResult:
+    """What was found in one file; one that could not be read has no `sha256`.
+
+    Of a shard, `num_records` are the records that were found.
+    """
 
     problems: list[Problem] = dataclasses.field(default_factory=list)
     num_records: int = 0
@@ -38,36 +38,47 @@ class ShardResult:
     sha256: str = ""
 
 
-def check_shard(directory: str, entry: Mapping[str, Any]) -> ShardResult:
+def check_file(path: str, name: str, entry: Mapping[str, Any]) -> FileResult:
+    """Compares the size and the SHA-256 of a file with its entry of the manifest."""
+    expected = entry["num_bytes"]
+    try:
+        result = FileResult([], 0, *storage.sha256_of(path, expected))
+    except OSError as e:
+        return FileResult([_unreadable(name, e)])
+    if result.num_bytes != expected:
+        is_larger = result.num_bytes > expected
+        size = f"more than {expected}" if is_larger else f"{result.num_bytes}"
+        what = f"it has {size} bytes; the manifest says {expected}"
+        result.problems.append(Problem("files", f"{name}: {what}.", name))
+    if result.sha256 != entry["sha256"]:
+        what = f"its SHA-256 is {result.sha256}; the manifest says {entry['sha256']}"
+        result.problems.append(Problem("checksums", f"{name}: {what}.", name))
+    return result
+
+
+def check_shard(directory: str, entry: Mapping[str, Any]) -> FileResult:
     """Reads one shard whole and compares it with its entry of the manifest."""
     name, path = shard_name(entry), shard_path(directory, entry)
-    try:
-        return _checked(entry, name, path)
-    except OSError as e:
-        what = f"it could not be read ({e.strerror or e})"
-        if isinstance(e, FileNotFoundError):
-            what = "the manifest lists it, but it is missing"
-        return ShardResult([Problem("files", f"{name}: {what}.", name)])
+    result = check_file(path, name, entry)
+    if not result.problems:
+        result.num_records = entry["num_records"]
+    elif result.sha256:
+        try:
+            _check_records(entry, name, path, result)
+        except OSError as e:
+            result.problems.append(_unreadable(name, e))
+    return result
 
 
-def _checked(entry: Mapping[str, Any], name: str, path: str) -> ShardResult:
-    result, digest = ShardResult(num_records=entry["num_records"]), hashlib.sha256()
+def _unreadable(name: str, e: OSError) -> Problem:
+    what = f"it could not be read ({e.strerror or e})"
+    if isinstance(e, FileNotFoundError):
+        what = "the manifest lists it, but it is missing"
+    return Problem("files", f"{name}: {what}.", name)
 
-    def add(check: str, what: str) -> None:
-        result.problems.append(Problem(check, f"{name}: {what}.", name))
 
-    with storage.open_read(path) as file:
-        while data := file.read(_BUFFER_BYTES):
-            digest.update(data)
-            result.num_bytes += len(data)
-    result.sha256 = digest.hexdigest()
-    if result.num_bytes != entry["num_bytes"]:
-        add("files", f"it has {result.num_bytes} bytes; the manifest says {entry['num_bytes']}")
-    if result.sha256 == entry["sha256"]:
-        return result
-    add("checksums", f"its SHA-256 is {result.sha256}; the manifest says {entry['sha256']}")
-    result.num_records = 0
-    for record in scan_file(path):
+def _check_records(entry: Mapping[str, Any], name: str, path: str, result: FileResult) -> None:
+    for record in scan_file(path, entry["num_bytes"]):
         result.num_records += 1
         if isinstance(record, RecordError):
             number, offset = record.number, record.offset_bytes
@@ -75,5 +86,5 @@ def _checked(entry: Mapping[str, Any], name: str, path: str) -> ShardResult:
             result.problems.append(Problem("checksums", message, name, number, offset))
     if result.num_records != entry["num_records"]:
         held = counted(result.num_records, "record")
-        add("records", f"it holds {held}; the manifest says {entry['num_records']}")
-    return result
+        message = f"{name}: it holds {held}; the manifest says {entry['num_records']}."
+        result.problems.append(Problem("records", message, name))

@@ -7,6 +7,7 @@ import shutil
 import pytest
 from PIL import Image
 
+from imageshards.manifest import shards_of
 from imageshards.verification import command as verify
 from scripts import demo_summary
 from tests.support.builds import (
@@ -84,14 +85,21 @@ def test_the_folder_is_a_data_set_that_passes_verify_and_nothing_else(built):
         "dataset_info.json", "features.json", "image.class.label.labels.txt", "index",
         "manifest.json", "report", "transform",
     ]  # fmt: skip
+    recorded = {*manifest(built)["files"], "manifest.json"}
+    for _, shard in shards_of(manifest(built)):
+        recorded |= {shard["file"], shard["index"]["file"]}
+    found = {str(path.relative_to(built)) for path in built.rglob("*") if path.is_file()}
+    assert {name for name in found if not name.startswith("report/")} == recorded
 
 
 def test_bytes_do_not_depend_on_the_number_of_processes(photos, built, tmp_path):
-    assert build("--input", photos, "--output", tmp_path / "o", "--image_size", "32",
+    assert build("--input", photos, "--output", tmp_path / "set", "--image_size", "32",
                  "--num_shards", "train=5,validation=2",
                  "--direct_num_workers", "3") == 0  # fmt: skip
-    assert shard_bytes(tmp_path / "o") == shard_bytes(built)
-    assert (tmp_path / "o" / "manifest.json").read_bytes() == (built / "manifest.json").read_bytes()
+    assert shard_bytes(tmp_path / "set") == shard_bytes(built)
+    assert (tmp_path / "set" / "manifest.json").read_bytes() == (
+        built / "manifest.json"
+    ).read_bytes()
 
 
 def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):

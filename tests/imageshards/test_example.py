@@ -32,7 +32,7 @@ def test_examples_round_trip_and_the_order_of_features_changes_no_byte(features)
     [
         (b"\xff\0", [b"\xff\0"]),
         (bytearray(b"ab"), [b"ab"]),
-        ([memoryview(b"ab")], [b"ab"]),
+        pytest.param([memoryview(b"ab")], [b"ab"], id="memoryview"),
         ("é", ["é".encode()]),
         (("a", b"b"), [b"a", b"b"]),
         (7, [7]),

@@ -152,6 +152,33 @@ def test_a_wrong_form_is_named_before_anybody_trips_over_it(dataset, path, value
 
 
 @pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("classes",), ["dog", "cat"]),
+        (("image", "size"), 17),
+        (("image", "mean"), [0.47, 0.45, 0.41]),
+        (("features", "invented"), {"dtype": "int64", "shape": []}),
+        (("features", "image/format"), None),
+        (("more",), 1),
+        (("files", "features.json"), None),
+        (("digest",), "0" * 64),
+        (("digest",), None),
+    ],
+)
+def test_what_was_changed_since_it_was_written_is_refused(dataset, path, value):
+    written = to_json(changed(dataset, *path, value=value))
+    (dataset.directory / MANIFEST_NAME).write_text(written)
+    with pytest.raises(DamagedManifestError, match="does not have the digest of its content.*copy"):
+        load_manifest(str(dataset.directory))
+
+
+def test_the_order_of_keys_is_no_change(dataset):
+    turned = dict(reversed(dataset.manifest.items()))
+    (dataset.directory / MANIFEST_NAME).write_text(json.dumps(turned))
+    assert load_manifest(str(dataset.directory)) == dataset.manifest
+
+
+@pytest.mark.parametrize(
     "path",
     [(*SHARD, "sha256"), (*SHARD, "classes"), ("features", "image/height"), ("image", "mode")],
 )
@@ -205,8 +232,8 @@ def test_records_have_one_label_none_or_several(dataset):
     ):
         assert (label_of(found), roles_of(found)["label"]) == (label, role)
         if found is not adopted:
-            write_manifest(str(dataset.directory), found)
-            assert load_manifest(str(dataset.directory), complete=True) == found
+            written = write_manifest(str(dataset.directory), found)
+            assert load_manifest(str(dataset.directory), complete=True) == written
     for wrong in (kept, several | {"image/class/text": features["image/class/text"]}):
         write_manifest(str(dataset.directory), dataset.manifest | {"features": wrong})
         with pytest.raises(DamagedManifestError, match="image/class/"):

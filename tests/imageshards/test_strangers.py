@@ -21,6 +21,7 @@ from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.options import BuildOptions, InputOptions
 from imageshards.errors import UserError
 from imageshards.example import encode_example
+from imageshards.manifest import digest_of, roles_of, shards_of, write_manifest
 from imageshards.reporting.page import write_report
 from imageshards.verification.command import json_of, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
@@ -36,7 +37,7 @@ def check(directory: str) -> None:
 
 
 def report(directory: str) -> None:
-    manifest = ims.load_manifest(directory, complete=True)
+    manifest = ims.load_manifest(directory, complete=True, adopted=True)
     write_report(directory, manifest)
 
 
@@ -120,12 +121,44 @@ def test_the_commands_work_with_what_is_not_changed(made):
         command(str(made.directory))
 
 
-@given(st.data())
+def adopted_from(made: Dataset) -> dict[str, Any]:
+    """The manifest of the same shards if somebody else had written them."""
+    found = copy.deepcopy(made.manifest) | {"adopted": roles_of(made.manifest), "files": {}}
+    for _, shard in shards_of(found):
+        shard["folder"] = ""
+    return found
+
+
+@pytest.mark.parametrize("is_adopted", [False, True], ids=["built", "adopted"])
+@given(data=st.data())
 @settings(max_examples=60, derandomize=True, deadline=None)
-def test_any_manifest_is_used_or_refused(made, data):
-    manifest = data.draw(changed(made.manifest))
+def test_any_manifest_is_used_or_refused(made, is_adopted, data):
+    manifest = data.draw(changed(adopted_from(made) if is_adopted else made.manifest))
+    if isinstance(manifest, dict):
+        manifest["digest"] = digest_of(manifest)
     (made.directory / "manifest.json").write_text(json.dumps(manifest))
     works_or_says_why(made)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "quarantine/rejects.jsonl", "shard", "index"])
+@pytest.mark.parametrize("is_device", [True, False], ids=["device", "FIFO"])
+def test_only_regular_files_are_read(made, name, is_device):
+    """A device may never end, and a FIFO may never begin."""
+    made.save()
+    (_, shard), *_ = shards_of(made.manifest)
+    names = {"shard": shard["file"], "index": shard["index"]["file"]}
+    path = made.directory / names.get(name, name)
+    content = path.read_bytes()
+    path.unlink()
+    path.symlink_to("/dev/zero") if is_device else os.mkfifo(path)
+    try:
+        works_or_says_why(made)
+        with contextlib.suppress(UserError):
+            problems = verify(made.directory, workers=1).problems
+            assert "(Not a regular file)" in " ".join(problem.message for problem in problems)
+    finally:
+        path.unlink()
+        path.write_bytes(content)
 
 
 @given(st.data())
@@ -145,7 +178,7 @@ def test_any_record_is_used_or_refused(made, data):
     (made.directory / name).write_bytes(content)
     manifest = copy.deepcopy(made.manifest)
     manifest["splits"]["train"]["shards"][0]["num_bytes"] = len(content)
-    (made.directory / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(str(made.directory), manifest)
     try:
         works_or_says_why(made)
     finally:

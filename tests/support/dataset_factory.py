@@ -13,7 +13,7 @@ from PIL import Image
 
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
-from imageshards.manifest import RECORD_FEATURES, to_json
+from imageshards.manifest import RECORD_FEATURES, write_manifest
 from imageshards.tfrecord import frame_record
 from tests.support.pictures import saved
 
@@ -56,7 +56,7 @@ class Dataset:
 
     Attributes:
         directory: Where it is.
-        manifest: What `save` writes as manifest.json.
+        manifest: What `save` writes as manifest.json; it sets `files` and `digest`.
         payloads: File name → the payloads of its records.
     """
 
@@ -114,8 +114,7 @@ class Dataset:
         self.manifest["listed"] = records + sum(self.manifest["rejects"].values())
 
     def save(self) -> None:
-        """Writes manifest.json, and dataset_info.json to go with it."""
-        (self.directory / "manifest.json").write_text(to_json(self.manifest), encoding="utf-8")
+        """Writes what lies beside the shards, and last manifest.json, with what it says of that."""
         names: dict[str, Any] = dict.fromkeys(self.manifest["features"], {})
         content = json.dumps({"featuresDict": {"features": names}})
         (self.directory / "features.json").write_text(content)
@@ -124,6 +123,16 @@ class Dataset:
             for name, split in self.manifest["splits"].items()
         ]
         (self.directory / "dataset_info.json").write_text(json.dumps({"splits": splits}))
+        self.manifest["files"] = {
+            str(path.relative_to(self.directory)): {
+                "num_bytes": path.stat().st_size,
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            }
+            for pattern in ("features.json", "dataset_info.json", "transform/**/*", "quarantine/*")
+            for path in sorted(self.directory.glob(pattern))
+            if path.is_file()
+        }
+        self.manifest = write_manifest(str(self.directory), self.manifest)
 
     def _entry(self, name: str) -> dict[str, Any]:
         data = (self.directory / name).read_bytes()
@@ -150,6 +159,7 @@ class Dataset:
     def _write_companions(self) -> None:
         for name in ("transform_fn", "transformed_metadata"):
             (self.directory / "transform" / name).mkdir(parents=True, exist_ok=True)
+            (self.directory / "transform" / name / "graph").write_text(name)
         quarantine = self.directory / "quarantine"
         quarantine.mkdir(exist_ok=True)
         rejects = [
@@ -167,7 +177,7 @@ class Dataset:
         ]
         lines = "".join(json.dumps(reject) + "\n" for reject in rejects)
         (quarantine / "rejects.jsonl").write_text(lines, encoding="utf-8")
-        payloads = [encode_example({"image/filename": [r["key"].encode()]}) for r in rejects]
+        payloads = [encode_example({"reason": [reject["reason"].encode()]}) for reject in rejects]
         (quarantine / "rejects-00000-of-00001.tfrecord").write_bytes(framed(payloads))
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 SENTINEL = "sentinel"
 NAMES = [
     f"../{SENTINEL}", f"a/../../{SENTINEL}", f"index/../../{SENTINEL}", "..", ".", "", "a/b",
-    "a\\b",
-    "a\0b", "/home/u/.bashrc", ".bashrc", "manifest.json", "index", "x", "\ud800", "0" * 64,
+    "a\\b", "a\0b", "/home/u", "s3://elsewhere/a",
+    "/home/u/.bashrc", ".bashrc", "manifest.json", "index", "x", "\ud800", "0" * 64,
     "none", "shortest",
 ]  # fmt: skip
 NUMBERS = [
@@ -33,7 +33,7 @@ def changed(draw: st.DrawFn, document: Any) -> Any:
         by_key = defaultdict(list)
         for place in _places(whole):
             by_key[place[1]].append(place)
-        names = [key for key in by_key if key in ("file", "name")]
+        names = [key for key in by_key if key in ("file", "folder", "name")]
         prefers_names: bool = draw(st.booleans())
         among = names if names and prefers_names else list(by_key)
         holder, key = draw(st.sampled_from(by_key[draw(st.sampled_from(among))]))

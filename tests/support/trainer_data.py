@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, ImageDraw
 
+from imageshards import manifest as contract
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
 from imageshards.tfrecord import write_records
@@ -127,7 +128,7 @@ def write_manifest(folder: pathlib.Path, **changes: Any) -> None:
         "rejects": {},
         "fingerprint": "0" * 64,
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest | changes), encoding="utf-8")
+    contract.write_manifest(str(folder), manifest | changes)
 
 
 def write_shard(
@@ -198,7 +199,7 @@ def edit_manifest(folder: pathlib.Path, **changes: Any) -> None:
     """Replaces keys of an existing manifest; None removes one."""
     old = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     new = {key: value for key, value in (old | changes).items() if value is not None}
-    (folder / "manifest.json").write_text(json.dumps(new), encoding="utf-8")
+    contract.write_manifest(str(folder), new)
 
 
 def read_split(folder: pathlib.Path, split: str) -> tuple[Any, Any]:

@@ -136,8 +136,10 @@ def test_records_of_others_are_adopted_and_read_like_local_ones(
     pointing = str(tmp_path / "pointing")
     for places in ((str(here),), (there,), (there, pointing)):
         adopt(*places)
-    expected, *others = (_opened(f) for f in (str(here), there, pointing))
-    for got in others:
+    expected = _opened(here)
+    with pytest.raises(UserError, match=f"are in '{there}', outside .* --records_root '{there}'"):
+        _opened(pointing)
+    for got in (_opened(there), _opened(pointing, "--records_root", there)):
         assert _fingerprint(got) == _fingerprint(expected)
         _assert_same(_batches(got), _batches(expected))
 

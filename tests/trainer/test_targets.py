@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from imageshards.manifest import write_manifest
 from tests.support.commands import run_forked
 from tests.support.html_page import Page
 from tests.support.target_sets import make_targets, read_columns
@@ -166,7 +167,7 @@ def test_other_data_needs_the_same_column(
     ):
         if feature:
             raw["features"]["words"] = words | feature | {"shape": [4]}
-        (other / "manifest.json").write_text(json.dumps(raw))
+        write_manifest(str(other), raw)
         argv = ("--model_path", trained.runs["words"], "--data", other)
         assert evaluate.main([*map(str, argv)]) == 2
         told = capsys.readouterr().err

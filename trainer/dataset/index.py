@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards import storage
-from imageshards.errors import IndexDamageError, UserError
-from imageshards.index import COLUMN_OF, extra_columns, index_schema, read_index, read_shard_index
-from imageshards.manifest import (
-    LABELS_FEATURE,
-    MANIFEST_NAME,
-    ONE,
-    SEVERAL,
-    label_of,
-    load_manifest,
-    roles_of,
-)
+from imageshards.errors import UserError
+from imageshards.index import COLUMN_OF, extra_columns, read_index
+from imageshards.manifest import LABELS_FEATURE, SEVERAL, label_of, roles_of
 from trainer.dataset.filters import Filter, parse_filters
 from trainer.dataset.spec import DataSet, Split
 
@@ -36,10 +27,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 # A float is compared as records hold it: both sides are float32.
 _DTYPES = {"int64": "int64", "float32": "float32", "string": "object"}
 
-# Enough to find an order that is not that of the records, too few to be noticed.
-_CHECKED_SHARDS = 8
 _OF_PICTURE = ("width", "height")
-_CHECKED_COLUMNS = ("class_name", "label", "shard", "record")
 
 
 def record_labels(
@@ -71,8 +59,7 @@ def _labels_of(
     import numpy as np
 
     parsed = parse_filters(filters, dataset.features)
-    manifest = load_manifest(dataset.data, "⟦--data⟧", adopted=True)
-    column_of = columns_of(dataset, manifest)
+    column_of = columns_of(dataset)
     for one in parsed:
         if one.feature not in column_of:
             raise UserError(
@@ -84,7 +71,7 @@ def _labels_of(
     wanted = dict.fromkeys(["num_bytes", *(column_of[one.feature] for one in parsed)])
     if dataset.target != "values":
         wanted[label] = None
-    table = read_index(dataset.data, manifest, split.name, wanted, "⟦--data⟧")
+    table = read_index(dataset.data, dataset.manifest, split.name, wanted, "⟦--data⟧")
     keep = np.ones(table.num_rows, bool)
     for one in parsed:
         keep &= _passes(one, dataset, table, column_of[one.feature])
@@ -130,19 +117,19 @@ def column_numbers(dataset: DataSet, split: Split, feature: str) -> np.ndarray |
     for part, own in dataset.by_part(split):
         if not own.shards:
             continue
-        manifest = load_manifest(part.data, "⟦--data⟧", adopted=True)
-        column = columns_of(part, manifest).get(feature)
+        column = columns_of(part).get(feature)
         if column is None:
             return None
-        values = read_index(part.data, manifest, split.name, [column], "⟦--data⟧")[column]
+        values = read_index(part.data, part.manifest, split.name, [column], "⟦--data⟧")[column]
         is_list = bool(dataset.features[feature].shape)
         flat = (pc.list_flatten(values) if is_list else values).to_numpy().astype(np.float64)
         found.append(flat.reshape(len(values), -1))
     return np.concatenate(found)
 
 
-def columns_of(dataset: DataSet, manifest: Mapping[str, Any]) -> dict[str, str]:
+def columns_of(dataset: DataSet) -> dict[str, str]:
     """Feature → the column of the index that says the same, of features that are there."""
+    manifest = dataset.manifest
     extra = extra_columns(manifest["features"], label_of(manifest))
     found = {feature: column for column, feature in extra.items()}
     if dataset.adopted:
@@ -167,47 +154,3 @@ def _passes(one: Filter, dataset: DataSet, table: pa.Table, column: str) -> np.n
     if column == "label":
         values = values - dataset.label_offset
     return np.asarray(_COMPARE[one.operator](values, np.array(one.value, dtype)), bool)
-
-
-def check_class_order(dataset: DataSet, split: Split) -> None:
-    """Compares the class ids in the index of some shards with the names that stand beside them.
-
-    A name that is no class of the data set says nothing: others write descriptions there. With a
-    damaged index, or with another number of labels than one, nothing is compared.
-
-    Raises:
-        UserError: A record names another class; or its store cannot be used.
-    """
-    if dataset.column is not None or dataset.target != "class":
-        return  # a column's classes are its own values
-    import pyarrow as pa
-
-    manifest = load_manifest(dataset.data, "⟦--data⟧", adopted=True)
-    if label_of(manifest) != ONE:
-        return
-    shards = manifest["splits"][split.name]["shards"]
-    schema = index_schema(manifest["features"])
-    schema = pa.schema([schema.field(name) for name in _CHECKED_COLUMNS])
-
-    def rows(shard: dict[str, object]) -> pa.Table:
-        try:
-            table = read_shard_index(dataset.data, shard, schema)
-        except IndexDamageError:
-            return []
-        # One row for each pair of a name and an id.
-        pairs = table.group_by(["class_name", "label", "shard"]).aggregate([("record", "min")])
-        return pairs.to_pylist()
-
-    chosen = shards[:: max(1, -(-len(shards) // _CHECKED_SHARDS))]
-    for row in (row for found in storage.map_concurrently(rows, chosen) for row in found):
-        label, text = row["label"] - dataset.label_offset, row["class_name"]
-        if text not in dataset.classes or dataset.classes.index(text) == label:
-            continue
-        named = dataset.classes[label] if 0 <= label < len(dataset.classes) else "no class"
-        again = "describe it again by imageshards adopt" if dataset.adopted else "build it again"
-        raise UserError(
-            f"⟦--data⟧ received {dataset.data!r}, whose class {label} is {named!r}, but record "
-            f"{row['record_min']} of {row['shard']} has this id and is of the class {text!r}; "
-            f"expected the classes in the order that the records were written with: put back the "
-            f"classes of {MANIFEST_NAME}, or {again}."
-        )

@@ -62,9 +62,9 @@ def _names(dataset: DataSet) -> str:
     return ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
 
 
-def load_manifest(data: str) -> DataSet:
+def load_manifest(data: str, records_root: str | None = None) -> DataSet:
     """Reads `data`/manifest.json; refuses one that does not say what a trainer needs."""
-    raw = manifest.load_manifest(data, "⟦--data⟧", adopted=True)
+    raw = manifest.load_manifest(data, "⟦--data⟧", adopted=True, records_root=records_root)
     try:
         return _data_set(data, raw)
     except ValueError as e:
@@ -139,6 +139,7 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         target="labels" if manifest.label_of(raw) == manifest.SEVERAL else "class",
         fingerprint=_fingerprint(raw),
         adopted=is_adopted,
+        manifest=raw,
     )
 
 
@@ -158,13 +159,7 @@ def _check_adopted(raw: dict[str, Any], hot: Sequence[FeatureSpec], has_label: b
 
 def _split(data: str, name: str, raw: dict[str, Any]) -> Split:
     shards = tuple(
-        Shard(
-            manifest.shard_path(data, s),
-            s["num_records"],
-            s["num_bytes"],
-            s.get("classes"),
-            s.get("sha256"),
-        )
+        Shard(manifest.shard_path(data, s), s["num_records"], s["num_bytes"], s.get("classes"))
         for s in raw["shards"]
     )
     split = Split(name, shards)

@@ -64,6 +64,7 @@ def data_set_of_mix(config: ReadConfig, datasets: Sequence[DataSet]) -> DataSet:
         },
         fingerprint=hashlib.sha256(prints.encode()).hexdigest(),
         adopted=any(part.adopted for part in parts),
+        manifest={},
         parts=parts,
     )
 

@@ -12,7 +12,6 @@ from imageshards.storage.concurrency import available_cores
 from imageshards.text import counted
 from trainer.config import ReadConfig
 from trainer.dataset.filters import unknown_feature
-from trainer.dataset.index import check_class_order
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.mix import data_set_of_mix, mixed, one_of_all
 from trainer.dataset.spec import (
@@ -45,7 +44,7 @@ def open_dataset(config: ReadConfig) -> DataSet:
     """
     for path in config.paths:
         storage.check_bucket(path, "⟦--data⟧", must_list=False)
-    opened = [load_manifest(path) for path in config.paths]
+    opened = [load_manifest(path, config.records_root) for path in config.paths]
     return opened[0] if len(opened) == 1 else data_set_of_mix(config, opened)
 
 
@@ -53,12 +52,8 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, balance: str = "n
     """The records of `split` that `config` asks for, counted.
 
     Raises:
-        UserError: A class is unknown, a filter is wrong, or nothing is left; or the classes are
-            not in the order of the records.
+        UserError: A class is unknown, a filter is wrong, or nothing is left.
     """
-    for part, own in dataset.by_part(split):
-        if own.shards:
-            check_class_order(part, own)
     return select_records(
         dataset, split, classes=config.classes, filters=config.where, balance=balance
     )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.index import read_shard_index
-from imageshards.manifest import load_manifest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +87,7 @@ def _sizes_in(
 
     if not split.shards:
         return []
-    shards = load_manifest(dataset.data, "⟦--data⟧", adopted=True)["splits"][split.name]["shards"]
+    shards = dataset.manifest["splits"][split.name]["shards"]
     schema = pa.schema([("num_bytes", pa.int64())])
     tables = storage.map_concurrently(
         lambda shard: read_shard_index(dataset.data, shard, schema, "⟦--data⟧"),

@@ -63,14 +63,12 @@ class Shard:
         num_records: How many it holds.
         num_bytes: Its size on disk.
         classes: Records per class name; None where they are not counted.
-        sha256: Of its bytes, in hexadecimal digits; None where it is not known.
     """
 
     path: str
     num_records: int
     num_bytes: int
     classes: Mapping[str, int] | None = None
-    sha256: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,6 +167,7 @@ class DataSet:
         weight_feature: The number that each record weighs; None where all weigh 1.
         fingerprint: Changes whenever the records, or what is known of them, change.
         adopted: Whether others wrote its records, and `imageshards adopt` its manifest.
+        manifest: What was read and checked when it was opened; empty for a mix.
         parts: The data sets of a mix, in the order of their shards in every split; empty where it
             is one.
     """
@@ -188,6 +187,7 @@ class DataSet:
     weight_feature: str | None = None
     fingerprint: str = ""
     adopted: bool = False
+    manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     parts: tuple[DataSet, ...] = ()
     hot_features: tuple[str, ...] = ()
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from imageshards.errors import UserError
 from imageshards.index import MAX_LIST_VALUES, MAX_TEXT_BYTES, read_index
-from imageshards.manifest import load_manifest
 from imageshards.text import counted
 from trainer.dataset.filters import unknown_feature
 from trainer.dataset.index import columns_of
@@ -117,9 +116,8 @@ def _distinct(dataset: DataSet, column: str) -> tuple[Any, ...]:
 
     found: set[Any] = set()
     for part in dataset.parts or (dataset,):
-        manifest = load_manifest(part.data, "⟦--data⟧", adopted=True)
-        name = columns_of(part, manifest).get(column)
-        table = read_index(part.data, manifest, None, [name] if name else [], "⟦--data⟧")
+        name = columns_of(part).get(column)
+        table = read_index(part.data, part.manifest, None, [name] if name else [], "⟦--data⟧")
         values = table[name].combine_chunks() if name else pa.nulls(table.num_rows)
         unknown = values.null_count
         if pa.types.is_list(values.type):

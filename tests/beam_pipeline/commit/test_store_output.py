@@ -93,7 +93,7 @@ def built(server, photos) -> str:
     of_shard = re.compile(r"train-\d{5}-of-\d{5}\.(tfrecord|json|parquet)")
     asked = [urllib.parse.unquote(a.target) for a in server.requests()]
     asked = [target for target in asked if not of_shard.search(target) and "/report/" not in target]
-    assert len(asked) <= 60, asked
+    assert len(asked) <= 72, asked
     # Read, written, and deleted with the rest.
     assert len([target for target in asked if "job.json" in target]) <= 3, asked
     return output
@@ -103,12 +103,16 @@ def assert_same(output: str, local: pathlib.Path, is_replacement: bool = False) 
     """The same shards and manifest; that of a replacement says whose classes it has kept."""
     stored = contents(output)
     assert {n: data for n, data in stored.items() if SHARD.fullmatch(n)} == shard_bytes(local)
-    expected = (local / "manifest.json").read_bytes()
+    local_text = (local / "manifest.json").read_bytes()
+    told, expected = (json.loads(one) for one in (stored["manifest.json"], local_text))
     if is_replacement:
-        whole = json.loads(expected)
-        whole["options"]["plan"]["pinned_classes"] = whole["classes"]
-        expected = to_json(whole).encode()
-    assert stored["manifest.json"] == expected
+        expected["options"]["plan"]["pinned_classes"] = expected["classes"]
+    for each in (told, expected):
+        del each["digest"]
+        # TensorFlow never writes a graph twice with the same bytes.
+        graphs = {name for name in each["files"] if name.endswith(".pb")}
+        each["files"] = {n: entry for n, entry in each["files"].items() if n not in graphs}
+    assert to_json(told) == to_json(expected)
     assert not storage.list_folder(f"{output}/.staging")
 
 

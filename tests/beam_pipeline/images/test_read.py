@@ -66,8 +66,14 @@ def test_reasons(tmp_path, remote):
 def test_special_files_are_not_even_opened(tmp_path, monkeypatch):
     # To open a device may rewind a tape or wait for somebody.
     os.mkfifo(tmp_path / "pipe")
-    real, opened = os.open, []
-    monkeypatch.setattr(os, "open", lambda *args: opened.append(args[0]) or real(*args))
+    real = os.open
+    opened: list[str] = []
+
+    def noted(path, *args):
+        opened.append(path)
+        return real(path, *args)
+
+    monkeypatch.setattr(os, "open", noted)
     (tmp_path / "file").write_bytes(b"x")
     paths = [*map(pathlib.Path, ("/dev/zero", "/dev/null")), tmp_path / "pipe", tmp_path / "file"]
     assert read(*map(ref, paths)) == ["not_a_file", "not_a_file", "not_a_file", b"x"]

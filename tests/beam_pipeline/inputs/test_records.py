@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
 import pytest
@@ -75,6 +74,6 @@ def test_splits_are_left_open_where_they_are_drawn_again(made):
 def test_a_data_set_that_is_not_the_one_of_the_beginning_ends_the_build(made):
     source = source_of(made)
     made.manifest["fingerprint"] = "other"
-    (made.directory / "manifest.json").write_text(json.dumps(made.manifest))
+    made.save()
     with pytest.raises(UserError, match="was replaced while this build read it"):
         list(shards_to_list(source))

@@ -104,7 +104,7 @@ def test_records_are_pointed_at_and_the_fingerprint_sees_changes_but_not_places(
     out, one = tmp_path / "out", AdoptOptions(label_offset=1)
     assert main([str(slim), "--output", str(out), "--label_offset", "1"]) == 0
     assert sorted(path.name for path in slim.iterdir()) == before
-    told = load_manifest(str(out), adopted=True)
+    told = load_manifest(str(out), adopted=True, records_root=slim)
     shards = [shard for _, shard in shards_of(told)]
     assert {shard["folder"] for shard in shards} == {str(slim)}
     assert all(storage.exists(shard_path(str(out), shard)) for shard in shards)
@@ -397,14 +397,15 @@ def test_a_damaged_manifest_is_replaced_where_adopt_wrote_it(slim, damaged, code
 def test_an_adopted_data_set_is_checked_and_shown(slim, tmp_path, capsys):
     out = str(tmp_path / "out")
     told = adopt(str(slim), out, AdoptOptions(label_offset=1))
-    assert verify(out, workers=1).ok
-    assert report.main([out]) == duplicates.main([out, "--workers", "1"]) == 0
+    flag = ["--records_root", str(slim)]
+    assert verify(out, workers=1, records_root=slim).ok
+    assert report.main([out, *flag]) == duplicates.main([out, "--workers", "1", *flag]) == 0
     page = Page((tmp_path / "out" / "report" / "index.html").read_text())
     shown = [str(image["alt"]) for image in page.all("img")]
     assert len(shown) == 9 and "tench: n00000001_0.JPEG" in shown
     found = json.loads((tmp_path / "out" / "duplicates" / "duplicates.json").read_text())
     assert found["undecodable"] == 0 and found["exact"] == 6  # three pictures, nine times
     flip_byte(slim / "train-00001-of-00002", 60)
-    problems = verify(out, workers=1).problems
+    problems = verify(out, workers=1, records_root=slim).problems
     assert {problem.file for problem in problems} == {str(slim / "train-00001-of-00002")}
     assert len(told["splits"]) == 2 and problems[1].record == 0

@@ -64,9 +64,17 @@ def test_splits_classes_and_features_are_its_own(folder):
             ),
             "whose fileFormat is riegeli",
         ),
+        (
+            lambda f: (f / "dataset_info.json").write_text(
+                (f / "dataset_info.json")
+                .read_text()
+                .replace('"shardLengths"', '"filepathTemplate": "/etc/passwd", "shardLengths"')
+            ),
+            "the file '/etc/passwd' would be in another folder",
+        ),
         (lambda f: (f / "kind.labels.txt").write_text("cat"), "has kind 1; expected 0 to 0"),
     ],
-    ids=["missing", "emptied", "no JSON of its own", "format", "labels"],
+    ids=["missing", "emptied", "no JSON of its own", "format", "file elsewhere", "labels"],
 )
 def test_what_does_not_fit_is_refused(folder, damage, sentence):
     damage(folder)

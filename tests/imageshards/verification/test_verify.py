@@ -1,13 +1,20 @@
 """verify names every damage with file, record and offset, and is silent about good data."""
 
 import copy
+import errno
 import json
+import pathlib
 import shutil
+import unittest.mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from imageshards.example import decode_example, encode_example
+from imageshards.errors import UserError
+from imageshards.example import decode_example
 from imageshards.index import IndexRows, index_file, index_table, write_index
+from imageshards.storage.local import LocalBackend
 from imageshards.verification.command import CHECKS, main, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
 from tests.support.external_sets import flip_byte
@@ -18,6 +25,8 @@ OTHER = "validation-00000-of-00002.tfrecord"
 INDEX = index_file(SECOND)
 SURPLUS = "test-00000-of-00001.tfrecord"
 REJECTS = "quarantine/rejects-00000-of-00001.tfrecord"
+SURPLUS_REJECT = "quarantine/rejects-00001-of-00002.tfrecord"
+GONE = "the manifest lists it, but it is missing."
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +86,34 @@ def no_companions(dataset):
     shutil.rmtree(dataset.directory / "transform" / "transform_fn")
 
 
-def lost_bytes_of_rejects(dataset):
-    written(REJECTS, framed([encode_example({"stage": [b"decode"]})] * 2))(dataset)
-    dataset.manifest["options"] = {"quarantine_bytes": True}
+def rejects_of_another_set(dataset):
+    written(REJECTS, framed([b""]))(dataset)
+    dataset.save()
+
+
+def surplus_reject(dataset):
+    written(SURPLUS_REJECT, framed([b""]))(dataset)
+
+
+def larger(dataset):
+    with open(dataset.directory / SECOND, "ab") as file:
+        file.truncate(1 << 40)  # takes no room, and would take an hour to read
+
+
+def classes_apart(dataset):
+    """Shards of as many records as before, but the first one has cats alone, and so on."""
+    kept = dataset.payloads
+    of_class = {
+        name: [p for n in dataset.splits["train"] for p in kept[n] if name.encode() + b"/" in p]
+        for name in ("cat", "dog")
+    }
+    cats, dogs = of_class["cat"], of_class["dog"]
+    for name, payloads in zip(
+        dataset.splits["train"], (cats[:6], dogs[:6], cats[6:] + dogs[6:]), strict=True
+    ):
+        dataset.payloads[name] = payloads
+        dataset.write_shard(name)
+    dataset.describe()
     dataset.save()
 
 
@@ -136,11 +170,21 @@ def no_index_file(dataset):
         (copied(FIRST, SURPLUS), {"files"}, f"{SURPLUS}: the manifest does not list it."),
         (one_key_twice, {"keys"}, f"'dog/1.jpg' is held by 2 records: {FIRST}, record 1; {OTHER}"),
         (uneven, {"balance"}, f"split 'train': {FIRST} holds 6 records but {SECOND} only 4"),
-        (no_companions, {"files"}, "features.json is missing.\ntransform/transform_fn is missing."),
-        (no_list_of_rejects, {"accounting"}, "quarantine/rejects.jsonl is missing"),
-        (lambda d: truncated(d, REJECTS, 1), {"accounting"}, f"{REJECTS}, record 1 at byte"),
-        (written(REJECTS, framed([b""])), {"accounting"}, "holds 1 record; the manifest says 2"),
-        (lost_bytes_of_rejects, {"accounting"}, "quarantine lacks the original bytes of 2"),
+        (no_companions, {"files"}, f"features.json: {GONE}\ntransform/transform_fn/graph: {GONE}"),
+        (no_list_of_rejects, {"files"}, f"quarantine/rejects.jsonl: {GONE}"),
+        (
+            lambda d: truncated(d, REJECTS, 1),
+            {"files", "checksums", "accounting"},
+            f"{REJECTS} is damaged ({{folder}}/{REJECTS}, record 1 at byte",
+        ),
+        (
+            rejects_of_another_set,
+            {"accounting"},
+            "the quarantine holds {'': 1}; the manifest says {'truncated': 2}",
+        ),
+        (surplus_reject, {"files"}, f"{SURPLUS_REJECT}: the manifest does not list"),
+        (larger, {"files", "checksums"}, f"{SECOND}: it has more than"),
+        (classes_apart, {"balance"}, f"{FIRST} holds 6 records of class 'cat' but {SECOND} only 0"),
         (no_index_file, {"index"}, f"{SECOND}: its {INDEX} is missing."),
         (copied(index_file(FIRST), INDEX), {"index"}, f"its {INDEX} is not the file that manife"),
         (written("index/x", b""), {"index"}, "index/x: the manifest does not list it."),
@@ -154,14 +198,51 @@ def no_index_file(dataset):
     ],
     ids=["cut inside a record", "cut between records", "missing", "a folder", "surplus",
          "one key twice", "uneven", "no companions", "no list of rejects", "damaged quarantine",
-         "lost rejects", "lost bytes of rejects", "no index", "index of another shard",
+         "lost rejects", "surplus reject", "larger", "classes apart", "no index",
+         "index of another shard",
          "surplus index", "row that leads out", "row of another class", "row of another key"],
 )  # fmt: skip
 def test_what_is_damaged_is_named_and_nothing_else(dataset, damage, checks, said):
     damage(dataset)
     problems = problems_of(dataset)
     assert problems.keys() == checks
-    assert said in "\n".join(message for found in problems.values() for message in found)
+    messages = "\n".join(message for found in problems.values() for message in found)
+    assert said.replace("{folder}", str(dataset.directory)) in messages
+
+
+@pytest.mark.parametrize("name", [REJECTS, "quarantine/rejects.jsonl", "features.json", INDEX])
+def test_a_file_that_cannot_be_read_is_a_problem(dataset, name):
+    (dataset.directory / name).unlink()
+    (dataset.directory / name).mkdir()
+    verdict = verify(dataset.directory, workers=1)
+    assert "(Is a directory)" in str(verdict) and not verdict.ok
+
+
+def test_a_folder_that_cannot_be_listed_is_a_problem(dataset, monkeypatch):
+    refused = PermissionError(errno.EACCES, "Permission denied", str(dataset.directory))
+    monkeypatch.setattr(LocalBackend, "list_folder", unittest.mock.Mock(side_effect=refused))
+    (problem,) = verify(dataset.directory, workers=1).problems
+    told = f"{dataset.directory} could not be read (Permission denied)."
+    assert (problem.check, problem.message) == ("files", told)
+
+
+@given(st.data())
+@settings(max_examples=40, derandomize=True, deadline=None)
+def test_a_flipped_or_missing_byte_of_any_file_is_found(made_once, data):
+    """Only pages and duplicates, which people make again, may be others."""
+    folder = made_once.directory
+    name = data.draw(st.sampled_from([str(p) for p in folder.rglob("*") if p.is_file()]))
+    path, whole = pathlib.Path(name), pathlib.Path(name).read_bytes()
+    place = data.draw(st.integers(0, len(whole) - 1))
+    is_flipped = data.draw(st.booleans()) or not whole[place : place + 1].strip()
+    between = bytes([whole[place] ^ 1 << data.draw(st.integers(0, 7))]) if is_flipped else b""
+    path.write_bytes(whole[:place] + between + whole[place + 1 :])
+    try:
+        assert not verify(folder, workers=1).ok
+    except UserError as e:
+        assert path.name == "manifest.json" and "copy it again" in str(e)
+    finally:
+        path.write_bytes(whole)
 
 
 def test_processes_find_the_same_in_the_same_order(dataset):
@@ -206,7 +287,7 @@ TRAIN = ("splits", "train")
         ("manifest", ("classes",), ["cat"], "'dog' of a shard is not among the classes"),
         ("records", (*TRAIN, "shards", 1, "classes"), {"cat": 2, "dog": 4}, "manifest says 2"),
         ("accounting", ("listed",), 33, "33 images were listed, but 30 records + 2 rejects = 32"),
-        ("accounting", ("rejects",), {"empty": 2}, "holds 0 rejects for 'empty'"),
+        ("accounting", ("rejects",), {"empty": 2}, "the manifest says {'empty': 2}"),
     ],
 )
 def test_a_wrong_statement_of_the_manifest_is_found(dataset, check, path, value, said):

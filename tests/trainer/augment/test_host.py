@@ -137,7 +137,7 @@ def test_records_of_all_formats_give_the_pictures_of_jpeg_records(
         saved(rgb[3], "WEBP", lossless=True),
         saved(rgb[4], "GIF", save_all=True, append_images=rgb[:1]),
     ]
-    how = {"own": own, "channels": channels}
+    how: dict[str, Any] = {"own": own, "channels": channels}
     found = _pictures(tf.constant(encoded), (48, 48), level, **how, formats=FORMATS)
     expected = _pictures(tf.constant([jpeg(one) for one in drawn]), (48, 48), level, **how)
     difference = np.abs(found - expected)

@@ -1,0 +1,143 @@
+"""A manifest names shards below its folder, and elsewhere only where the user allows it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import imageshards as ims
+from imageshards.adopt.command import main as adopt_main
+from imageshards.duplicates import command as duplicates_command
+from imageshards.errors import DamagedManifestError, UserError
+from imageshards.manifest import load_manifest, shards_of, write_manifest
+from imageshards.records_root import check_folders, common_root
+from imageshards.reporting import command as report_command
+from imageshards.verification import command as verify_command
+from tests.support.dataset_factory import Dataset
+from trainer import bench_input, evaluate
+from trainer.commands.flags import make_parser, parse_config
+from trainer.dataset.open import open_dataset
+
+
+@pytest.mark.parametrize(
+    ("folder", "root", "is_allowed"),
+    [
+        ("", None, True),
+        ("train/a", None, True),
+        ("/etc", None, False),
+        ("/data/a/b", "/data/a/", True),
+        ("/data/a", "/data/a", True),
+        ("/data/ab", "/data/a", False),
+        ("/data", "/data/a", False),
+        ("/data/b", "/data/a/../b", True),
+        ("/data/a", "/", True),
+        ("s3://bucket/a", None, False),
+        ("s3://bucket/a", "s3://bucket", True),
+        ("s3://bucket2/a", "s3://bucket", False),
+        ("s3://bucket/a", "/", False),
+        ("gs://bucket/a", "s3://bucket", False),
+        ("//etc", "/data", False),
+    ],
+)
+def test_a_folder_is_allowed_below_the_place_that_the_user_names(folder, root, is_allowed):
+    manifest = {"splits": {"train": {"shards": [{"file": "a", "folder": folder}]}}}
+    if is_allowed:
+        check_folders("--data received 'x'", manifest, root)
+    else:
+        with pytest.raises(UserError, match=f"are in '{folder}', outside .* --records_root '"):
+            check_folders("--data received 'x'", manifest, root)
+
+
+@pytest.mark.parametrize(
+    ("folders", "root"),
+    [
+        (["/data/train", "/data/validation/"], "/data"),
+        (["/data/train", "/data/training"], "/data"),
+        (["/a", "/b"], "/"),
+        (["s3://b/x/a", "s3://b/x/b"], "s3://b/x"),
+        (["s3://b/x", "s3://b/y"], "s3://b"),
+        (["s3://a/x", "s3://b/x"], ""),
+        (["/a", "s3://b/x"], ""),
+    ],
+)
+def test_the_lowest_common_place_is_proposed(folders, root):
+    assert common_root(folders) == root
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory) -> tuple[Path, Path]:
+    """Shards alone, and a data set adopted from them in another folder."""
+    made = tmp_path_factory.mktemp("sets")
+    whole = Dataset(made / "built", {"train": 1}, per_shard=2)
+    (made / "theirs").mkdir()
+    for file in whole.payloads:
+        shutil.copy(whole.directory / file, made / "theirs")
+    assert adopt_main([str(made / "theirs"), "--output", str(made / "mine")]) == 0
+    return made / "mine", made / "theirs"
+
+
+def of_command(run: Callable[..., int]) -> Callable[[Path, Path | None], None]:
+    def call(folder: Path, root: Path | None) -> None:
+        code = run([str(folder), *(["--records_root", str(root)] if root else [])])
+        if code:
+            raise UserError(f"exit code {code}")
+
+    return call
+
+
+OPENS: dict[str, Callable[[Path, Path | None], Any]] = {
+    "verify": of_command(verify_command.main),
+    "report": of_command(report_command.main),
+    "duplicates": of_command(duplicates_command.main),
+    "train": lambda folder, root: open_dataset(
+        parse_config(["--data", str(folder), *(["--records_root", str(root)] if root else [])]).read
+    ),
+    "ims.open": lambda folder, root: list(ims.open(folder, records_root=root).source("train")),
+    "ims.verify": lambda folder, root: ims.verify(folder, workers=1, records_root=root),
+    "ims.report": lambda folder, root: ims.report(folder, records_root=root),
+    "ims.load_manifest": lambda folder, root: load_manifest(
+        folder, adopted=True, records_root=root
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPENS)
+def test_whatever_opens_a_data_set_needs_the_place_of_shards_elsewhere(sets, name, capsys):
+    mine, theirs = sets
+    OPENS[name](mine, theirs)
+    for root in (None, mine):
+        with pytest.raises(UserError) as refused:
+            OPENS[name](mine, root)
+        told = f"{refused.value} {capsys.readouterr().err}"
+        assert f"says that shards are in '{theirs}', outside of the data set's folder" in told
+        assert f"records_root '{theirs}'" in told
+
+
+@pytest.mark.parametrize("parser", [make_parser, evaluate.make_parser, bench_input.make_parser])
+def test_the_other_commands_have_the_flag(parser):
+    assert "--records_root" in parser().flags
+
+
+def test_adopt_says_which_flag_opens_what_it_wrote_and_may_be_repeated(sets, tmp_path, capsys):
+    _, theirs = sets
+    for _ in range(2):
+        assert adopt_main([str(theirs), "--output", str(tmp_path / "mine")]) == 0
+        assert f"every command needs --records_root {theirs}\n" in capsys.readouterr().out
+    assert adopt_main([str(shutil.copytree(theirs, tmp_path / "theirs"))]) == 0
+    assert "--records_root" not in capsys.readouterr().out
+    OPENS["verify"](tmp_path / "theirs", None)
+
+
+@pytest.mark.parametrize("folder", ["..", "../x", "a/../../x", "/data/../etc", "./a", "a\0b"])
+def test_a_folder_that_leads_upwards_is_no_form_of_a_manifest(sets, tmp_path, folder):
+    mine, _ = sets
+    manifest = load_manifest(mine, adopted=True, records_root="/")
+    for _, shard in shards_of(manifest):
+        shard["folder"] = folder
+    write_manifest(str(tmp_path), manifest)
+    with pytest.raises(DamagedManifestError, match="folder is .*; expected a folder, without"):
+        load_manifest(tmp_path, adopted=True, records_root="/")
