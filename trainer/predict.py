@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
-from imageshards.images.options import EXTENSIONS, is_hidden
+from imageshards.images.options import EXTENSIONS, is_hidden, is_system
 from imageshards.text import counted
 from trainer.commands import console
 from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_for_serving
@@ -121,7 +121,9 @@ def _pictures_in(path: str) -> list[str] | None:
         found = (file.path for file in storage.files_below(path))
         return [
             file for file in found
-            if file.lower().endswith(EXTENSIONS) and not is_hidden(file[prefix:])
+            if file.lower().endswith(EXTENSIONS)
+            and not is_hidden(file[prefix:])
+            and not is_system(file[prefix:])
         ]  # fmt: skip
     except OSError as e:
         raise UserError(

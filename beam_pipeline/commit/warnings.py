@@ -7,6 +7,7 @@ import difflib
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from beam_pipeline.inputs.folders import UNREADABLE_FOLDER
 from beam_pipeline.inputs.listing import (
     EMPTY_CLASS_FOLDER,
     EMPTY_SPLIT_FOLDER,
@@ -86,6 +87,11 @@ _OF_INPUT = {
         "--input holds pictures that are not read, passed over by their names: {names}; HEIC needs "
         "the extra heif (pip install 'imageshards[heif]'), --extensions says which names count, "
         "and raw pictures have to be converted",
+    ),
+    UNREADABLE_FOLDER: (
+        "folder",
+        "{counted} could not be listed for lack of permissions, and the images in it are missing: "
+        "{names}; give this user the permissions and build again with --overwrite",
     ),
     EMPTY_SPLIT_FOLDER: (
         "split folder",

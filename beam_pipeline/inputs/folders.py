@@ -17,13 +17,15 @@ from beam_pipeline.inputs.layout import glob_root, literal_prefix
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.form import anything, loads
+from imageshards.images.options import SYSTEM_NAMES
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage import Stat, is_local
 
 # Path, size in bytes or why it is passed over, modification time in ns.
 Found = tuple[str, "int | Skipped", int]
 
-_RESOURCE_FORKS = "__MACOSX"  # what macOS adds to archives; looks like a class folder
+UNREADABLE_FOLDER = "unreadable_folder"
+SYSTEM_FILE = "system_file"
 _HEAD_BYTES = 1024  # the version comes first
 
 
@@ -71,7 +73,7 @@ def subfolders(path: str) -> list[tuple[str, str]]:
     for name, below, is_folder in _entries(path):
         if name == MANIFEST_NAME and is_data_set(path):
             raise finished_input(path)
-        if is_folder and name[:1] != "." and name != _RESOURCE_FORKS:
+        if is_folder and name[:1] != "." and name not in SYSTEM_NAMES:
             found.append((name, below))
     return sorted(found)
 
@@ -81,6 +83,8 @@ def files_outside_folders(path: str) -> Iterator[Skipped]:
     for name, _, is_folder in _entries(path):
         if name.startswith("."):
             yield Skipped("hidden")
+        elif name in SYSTEM_NAMES:
+            yield Skipped(SYSTEM_FILE)
         elif not is_folder:
             yield Skipped("outside_class_folders")
 
@@ -106,14 +110,19 @@ def _cannot_list(path: str, e: OSError) -> UserError:
     )
 
 
-def files_below(path: str) -> Iterator[Found]:
-    """Every file below a folder.
+def files_below(path: str, must_list: bool = True) -> Iterator[Found]:
+    """Yields every file below a folder.
+
+    Args:
+        path: The folder.
+        must_list: Whether missing permissions for the folder itself are an error; where they are
+            not, and for the folders below it, the folder is passed over.
 
     Raises:
         UserError: There is no such folder, or it cannot be listed.
     """
     if is_local(path):
-        return _walk(path, None)
+        return _walk(path, None, must_list=must_list)
     return _objects(path, storage.files_below(path))
 
 
@@ -146,7 +155,9 @@ def _objects(path: str, found: Iterator[Stat]) -> Iterator[Found]:
         raise _cannot_list(path, e) from e
 
 
-def _walk(path: str, depth: int | None, above: frozenset[str] | None = None) -> Iterator[Found]:
+def _walk(
+    path: str, depth: int | None, above: frozenset[str] | None = None, must_list: bool = True
+) -> Iterator[Found]:
     """Files below a folder.
 
     `depth` levels of folders are entered, all if it is None. `above` are the folder and those above
@@ -155,11 +166,17 @@ def _walk(path: str, depth: int | None, above: frozenset[str] | None = None) -> 
     if above is None:
         real = pathlib.Path(os.path.realpath(path))
         above = frozenset(map(str, (real, *real.parents)))
+    if not must_list and not _may_list(path):
+        yield path, Skipped(UNREADABLE_FOLDER), 0
+        yield path, Skipped(UNREADABLE_FOLDER, path), 0
+        return
     for entry in _scan(path):
         if not _is_dir(entry):
             yield _file(entry)
         elif entry.name.startswith("."):
             yield entry.path, Skipped("hidden"), 0
+        elif entry.name in SYSTEM_NAMES:
+            yield entry.path, Skipped(SYSTEM_FILE), 0
         elif depth == 0:
             yield entry.path, Skipped("directory"), 0
         else:
@@ -168,7 +185,18 @@ def _walk(path: str, depth: int | None, above: frozenset[str] | None = None) -> 
                 yield entry.path, Skipped("link_to_a_folder_above"), 0
             else:
                 left = None if depth is None else depth - 1
-                yield from _walk(entry.path, left, above | {here})
+                yield from _walk(entry.path, left, above | {here}, must_list=False)
+
+
+def _may_list(path: str) -> bool:
+    """Whether permissions allow to list a folder; other errors are left to who lists it."""
+    try:
+        os.scandir(path).close()
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _file(entry: os.DirEntry[str]) -> Found:

@@ -10,6 +10,7 @@ from typing import Any
 from beam_pipeline.inputs import image_table
 from beam_pipeline.inputs.data_sets import named
 from beam_pipeline.inputs.folders import (
+    SYSTEM_FILE,
     Skipped,
     files_below,
     files_matching,
@@ -27,7 +28,7 @@ from beam_pipeline.options import DATA_SET, TABLE, TABLE_FLAGS, InputOptions, la
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.images.options import is_hidden
+from imageshards.images.options import is_hidden, is_system
 from imageshards.manifest import NONE, ONE, SPLIT_NAMES
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import printable
@@ -229,13 +230,18 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
     regex = re.compile(source.label_regex) if source.label_regex else None
     root = input_root(source)
     prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
-    files = files_matching if task.kind == "glob" else files_below
-    for path, size_bytes, mtime_ns in files(task.path):
+    if task.kind == "glob":
+        found = files_matching(task.path)
+    else:  # one unreadable class folder does not end a build
+        found = files_below(task.path, must_list=task.label is None)
+    for path, size_bytes, mtime_ns in found:
         below = path[prefix:]
         if isinstance(size_bytes, Skipped):
             yield size_bytes
         elif is_hidden(below):
             yield Skipped("hidden")
+        elif is_system(below):
+            yield Skipped(SYSTEM_FILE)
         elif not below.lower().endswith(source.extensions):
             yield Skipped("not_an_image_name")
             if below.lower().endswith(_UNREAD):

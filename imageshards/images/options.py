@@ -26,6 +26,18 @@ EXTENSIONS = (
 )  # fmt: skip
 
 
+# Folders and files that file systems, NAS devices and archivers add beside a user's own files.
+SYSTEM_NAMES = frozenset({
+    "lost+found", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", "__MACOSX",
+    "Thumbs.db",
+})  # fmt: skip
+
+
+def is_system(below: str) -> bool:
+    """Whether a part of a path below the input is a name of `SYSTEM_NAMES`."""
+    return not SYSTEM_NAMES.isdisjoint(below.split("/"))
+
+
 def is_hidden(below: str) -> bool:
     """Whether a file is hidden, or in a hidden folder, by its path below the folder it is of.
 

@@ -83,7 +83,38 @@ def test_hidden_folders_and_files_are_no_class_folders(tmp_path):
     (tmp_path / "linked").symlink_to("a")
     assert [name for name, _ in folders.subfolders(str(tmp_path))] == ["a", "b", "linked"]
     skipped = [found.reason for found in folders.files_outside_folders(str(tmp_path))]
-    assert sorted(skipped) == ["hidden", "outside_class_folders", "outside_class_folders"]
+    assert sorted(skipped) == [
+        "hidden", "outside_class_folders", "outside_class_folders", "system_file",
+    ]  # fmt: skip
+
+
+def test_names_of_file_systems_and_nas_devices_are_passed_over_at_every_depth(tmp_path):
+    put(tmp_path, "a/x.jpg", "a/Thumbs.db", "a/@eaDir/x.jpg", "lost+found/x.jpg", "#recycle/y.jpg")
+    found = below(tmp_path, folders.files_below(str(tmp_path)))
+    assert found == {
+        "a/x.jpg": 7, "a/Thumbs.db": 11,
+        "a/@eaDir": "system_file", "lost+found": "system_file", "#recycle": "system_file",
+    }  # fmt: skip
+    assert [name for name, _ in folders.subfolders(str(tmp_path))] == ["a"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_folder_without_permissions_is_passed_over_below_the_input_but_not_at_its_top(tmp_path):
+    put(tmp_path, "open/x.jpg", "shut/y.jpg")
+    for path in (tmp_path, *tmp_path.parents):  # another user has to get here
+        if path.stat().st_uid == os.getuid() and not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o055)
+    (tmp_path / "shut").chmod(0)
+    os.seteuid(65534)
+    try:
+        found = list(folders.files_below(str(tmp_path)))
+        with pytest.raises(UserError, match="cannot be listed"):
+            list(folders.files_below(str(tmp_path / "shut")))
+    finally:
+        os.seteuid(0)
+    assert [path for path, size, _ in found if size == 10] == [str(tmp_path / "open" / "x.jpg")]
+    skipped = [str(size) for _, size, _ in found if isinstance(size, Skipped)]
+    assert skipped == ["unreadable_folder", f"unreadable_folder: {tmp_path / 'shut'}"]
 
 
 JPGS = {"a.jpg", "b.jpg", "c[1].jpg", "dir.jpg", "broken.jpg"}
