@@ -14,10 +14,10 @@ from imageshards import manifest, storage
 from imageshards.adopt.classes import name_classes, name_hot_classes
 from imageshards.adopt.features import AdoptOptions, check_picture, features_of, find_roles
 from imageshards.adopt.files import check_plain, find_splits, folder_from
-from imageshards.adopt.scan import Roles, ScannedFile, scan_files
+from imageshards.adopt.scan import Roles, ScannedFile, features_in, scan_files
 from imageshards.adopt.tfds import TfdsFolder, open_tfds
 from imageshards.errors import UserError
-from imageshards.example import Values, decode_record
+from imageshards.example import Values
 from imageshards.form import FormError
 from imageshards.index import index_table, write_index
 from imageshards.jpeg import FORMATS
@@ -135,7 +135,7 @@ def _check_no_build(output: str) -> None:
 
 
 def _first_example(paths: Sequence[str]) -> dict[str, Values] | None:
-    found = (decode_record(path, record) for path in paths for record in read_records(path))
+    found = (features_in(path, record) for path in paths for record in read_records(path))
     return next(found, None)
 
 

@@ -313,6 +313,13 @@ def test_a_record_that_differs_from_the_others_is_named_and_not_called_damaged(
     assert "damaged" not in str(caught.value) and "copy" not in str(caught.value)
 
 
+def test_a_record_of_another_message_is_not_called_damaged(slim):
+    write_records(str(slim / "train-00001-of-00002"), [b"\xffa message of another type"])
+    sentence = r"record 0 of .*-00002 \(at byte 0\) is no tf.train.Example, though its checksum is"
+    with pytest.raises(UserError, match=sentence):
+        adopt(str(slim), options=AdoptOptions(label_offset=1))
+
+
 def test_a_label_that_is_no_text_is_named(tmp_path):
     with pytest.raises(UserError, match="has the 1 value b'.xff' in the feature label; expected"):
         adopted(tmp_path, {"image": jpeg(), "label": b"\xff"})
