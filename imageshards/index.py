@@ -276,6 +276,13 @@ def write_index(directory: str, shard_file: str, table: pa.Table) -> dict[str, A
     Raises:
         OSError, StorageError: It cannot be written.
     """
+    entry, data = encode_index(shard_file, table)
+    storage.write(storage.join(directory, entry["file"]), data)
+    return entry
+
+
+def encode_index(shard_file: str, table: pa.Table) -> tuple[dict[str, Any], bytes]:
+    """Returns what the manifest says of the index of a shard, and the bytes of its file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -286,9 +293,8 @@ def write_index(directory: str, shard_file: str, table: pa.Table) -> dict[str, A
         store_schema=False,
     )  # fmt: skip
     data = stream.getvalue().to_pybytes()
-    file = index_file(shard_file)
-    storage.write(storage.join(directory, file), data)
-    return {"file": file, "num_bytes": len(data), "sha256": _sha256(data)}
+    entry = {"file": index_file(shard_file), "num_bytes": len(data), "sha256": _sha256(data)}
+    return entry, data
 
 
 def read_index(

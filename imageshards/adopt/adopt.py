@@ -14,12 +14,12 @@ from imageshards import manifest, storage
 from imageshards.adopt.classes import name_classes, name_hot_classes
 from imageshards.adopt.features import AdoptOptions, check_picture, features_of, find_roles
 from imageshards.adopt.files import check_plain, find_splits, folder_from
-from imageshards.adopt.scan import Roles, ScannedFile, scan_files
+from imageshards.adopt.scan import Roles, ScannedFile, features_in, scan_files
 from imageshards.adopt.tfds import TfdsFolder, open_tfds
 from imageshards.errors import UserError
-from imageshards.example import Values, decode_record
+from imageshards.example import Values
 from imageshards.form import FormError
-from imageshards.index import index_table, write_index
+from imageshards.index import encode_index, index_table
 from imageshards.jpeg import FORMATS
 from imageshards.manifest import NONE, ONE, SEVERAL, TRAIN_NAMES
 from imageshards.records_root import common_root, outside_folders
@@ -45,7 +45,11 @@ def adopt(
     """
     output = output or directory
     try:
-        described = _adopt(directory, output, options or AdoptOptions())
+        described, indexes = _adopt(directory, output, options or AdoptOptions())
+        # A manifest never stands beside the index of another one, whenever this process is killed.
+        storage.delete([storage.join(output, manifest.MANIFEST_NAME)])
+        for file, data in indexes.items():
+            storage.write(storage.join(output, file), data)
         described = manifest.write_manifest(output, described)
     except RecordError as e:
         raise UserError(
@@ -61,7 +65,10 @@ def adopt(
     return described
 
 
-def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]:
+def _adopt(
+    directory: str, output: str, options: AdoptOptions
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Returns the manifest, and the bytes of each index file that it names."""
     _check_no_build(output)
     tfds = open_tfds(directory)
     if tfds is not None and not options.splits:
@@ -102,7 +109,7 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
         "adopted": _adopted(roles, label),
         "files": {},  # what others wrote beside their records is not read
     }
-    described = _describe(output, splits, files, facts)
+    described, indexes = _describe(output, splits, files, facts)
     outside = outside_folders(described)
     if outside and not common_root(outside):
         raise UserError(
@@ -115,7 +122,7 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
         raise UserError(
             f"DIR received {directory!r}, whose manifest.json would say what none can: {e}."
         ) from e
-    return described
+    return described, indexes
 
 
 def _check_no_build(output: str) -> None:
@@ -135,7 +142,7 @@ def _check_no_build(output: str) -> None:
 
 
 def _first_example(paths: Sequence[str]) -> dict[str, Values] | None:
-    found = (decode_record(path, record) for path in paths for record in read_records(path))
+    found = (features_in(path, record) for path in paths for record in read_records(path))
     return next(found, None)
 
 
@@ -223,15 +230,10 @@ def _describe(
     splits: Mapping[str, Sequence[str]],
     files: Mapping[str, ScannedFile],
     facts: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Writes the index of every shard in place of an older data set.
-
-    Returns:
-        The manifest: `facts`, and what follows from the files.
-    """
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Returns the manifest, which is `facts` and what follows from the files, and index files."""
     label = manifest.label_of(facts)
-    # A manifest never stands beside the index of another one, whenever this process is killed.
-    storage.delete([storage.join(output, manifest.MANIFEST_NAME)])
+    indexes: dict[str, bytes] = {}
 
     def shard(split: str, number: int, path: str) -> dict[str, Any]:
         rows, folder = files[path].rows, folder_from(output, path)
@@ -249,7 +251,9 @@ def _describe(
         }
         table = index_table(rows, split, manifest.shard_name(entry), facts["features"], label)
         # Files of two folders may have one name.
-        return entry | {"index": write_index(output, f"{split}-{number:05d}", table)}
+        index, data = encode_index(f"{split}-{number:05d}", table)
+        indexes[index["file"]] = data
+        return entry | {"index": index}
 
     shards = {
         name: [shard(name, number, path) for number, path in enumerate(paths)]
@@ -265,7 +269,8 @@ def _describe(
     }
     bytes_of = [[name, *(one["sha256"] for one in found)] for name, found in shards.items()]
     known = [bytes_of, told["classes"], told["first_label"], told["adopted"]]
-    return told | {"fingerprint": hashlib.sha256(json.dumps(known).encode()).hexdigest()}
+    fingerprint = hashlib.sha256(json.dumps(known).encode()).hexdigest()
+    return told | {"fingerprint": fingerprint}, indexes
 
 
 def _adopted(roles: Roles, label: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.example import Values, decode_record, dtype_of
+from imageshards.example import Values, decode_example, dtype_of
 from imageshards.index import IndexRows
 from imageshards.jpeg import MAX_PIXELS, TooManyPixelsError, is_animated, open_picture
 from imageshards.manifest import (
@@ -22,7 +22,7 @@ from imageshards.manifest import (
 )
 from imageshards.progress import with_progress
 from imageshards.text import counted
-from imageshards.tfrecord import frame_record, read_records
+from imageshards.tfrecord import Record, frame_record, read_records
 
 _REMOTE_THREADS = 8
 
@@ -86,18 +86,13 @@ def scan_files(
 def _scan(path: str, roles: Roles, max_pixels: int) -> ScannedFile:
     file, digest = ScannedFile(), hashlib.sha256()
     for record in read_records(path):
-        features = decode_record(path, record)
         # A file whose checksums are right is its frames, and nothing else.
         digest.update(frame_record(record.payload))
+        features = features_in(path, record)
         try:
             picture = _picture_in(features, roles.image)
             row = _row_of(features, roles, picture, f"{storage.name_of(path)}#{record.number}")
-            picture_format, size = _header_of(picture, max_pixels)
-            width, height = size
-            row |= {"image/width": [width], "image/height": [height]}
-            extra = {name: values for name, values in features.items() if name != roles.image}
-            size_bytes = record.next_offset_bytes - record.offset_bytes
-            file.rows.add(row, size_bytes, None, extra)
+            picture_format, (width, height) = _header_of(picture, max_pixels)
         except TooManyPixelsError as e:
             raise UserError(
                 f"--max_image_mpx received {max_pixels / 1e6:g}, but the picture in record "
@@ -106,18 +101,35 @@ def _scan(path: str, roles: Roles, max_pixels: int) -> ScannedFile:
                 "NAME=GLOB."
             ) from e
         except ValueError as e:
-            raise UserError(
-                f"DIR received TFRecords where record {record.number} of {path} (at byte "
-                f"{record.offset_bytes}) has {e} in each record: write the file again without this "
-                "record, leave the file out by --split NAME=GLOB, or adopt all records without "
-                "labels by --label none."
-            ) from e
+            raise _unusable(path, record, f"has {e}") from e
+        row |= {"image/width": [width], "image/height": [height]}
+        extra = {name: values for name, values in features.items() if name != roles.image}
+        file.rows.add(row, record.next_offset_bytes - record.offset_bytes, None, extra)
         file.formats[picture_format] += 1
         if not picture_format:
             file.undecodable.append(record.number)
         file.lengths.update((name, dtype_of(v), len(v)) for name, v in features.items())
     file.sha256 = digest.hexdigest()
     return file
+
+
+def features_in(path: str, record: Record) -> dict[str, Values]:
+    """The features of a record; raises UserError where it is no `tf.train.Example`."""
+    try:
+        return decode_example(record.payload)
+    except ValueError as e:
+        what = "is no tf.train.Example, though its checksum is right; expected one"
+        raise _unusable(path, record, what) from e
+
+
+def _unusable(path: str, record: Record, what: str) -> UserError:
+    """The error for a record that is whole, but not one to train on."""
+    return UserError(
+        f"DIR received TFRecords where record {record.number} of {path} (at byte "
+        f"{record.offset_bytes}) {what} in each record: write the file again without this record, "
+        "leave the file out by --split NAME=GLOB, or adopt all records without labels by --label "
+        "none."
+    )
 
 
 def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:

@@ -145,10 +145,13 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
 
 def _check_adopted(raw: dict[str, Any], hot: Sequence[FeatureSpec], has_label: bool) -> None:
     """Raises ValueError where the features of the labels do not fit to their number."""
-    kind = manifest.label_of(raw)
-    wanted = {manifest.NONE: (False, False), manifest.SEVERAL: (False, True)}
-    is_one = kind == manifest.ONE and has_label != bool(hot)
-    if not is_one and wanted.get(kind) != (has_label, bool(hot)):
+    kind, has_hot = manifest.label_of(raw), bool(hot)
+    fits = {
+        manifest.ONE: has_label != has_hot,
+        manifest.SEVERAL: has_hot and not has_label,
+        manifest.NONE: not has_hot and not has_label,
+    }
+    if not fits[kind]:
         raise ValueError(f"adopted says {kind} for its labels, but names other features for them")
     if any(spec.shape is None for spec in hot):
         raise ValueError("a feature of 0s and 1s has a variable length")

@@ -313,23 +313,43 @@ def test_a_record_that_differs_from_the_others_is_named_and_not_called_damaged(
     assert "damaged" not in str(caught.value) and "copy" not in str(caught.value)
 
 
+def test_a_refused_adopt_leaves_the_data_set_that_was_there(slim):
+    options = AdoptOptions(label_offset=1)
+    before = adopt(str(slim), options=options)
+    write_records(
+        str(slim / "x.json"), [example({"image/encoded": jpeg(), "image/class/label": 1})]
+    )
+    with pytest.raises(UserError, match="would say what none can.*'x.json'"):
+        splits = (("train", f"{slim}/x.json"),)
+        adopt(str(slim), options=AdoptOptions(label_offset=1, splits=splits))
+    assert load_manifest(str(slim), adopted=True) == before
+    assert len(read_index(str(slim), before)) == 9
+
+
+def test_a_record_of_another_message_is_not_called_damaged(slim):
+    write_records(str(slim / "train-00001-of-00002"), [b"\xffa message of another type"])
+    sentence = r"record 0 of .*-00002 \(at byte 0\) is no tf.train.Example, though its checksum is"
+    with pytest.raises(UserError, match=sentence):
+        adopt(str(slim), options=AdoptOptions(label_offset=1))
+
+
 def test_a_label_that_is_no_text_is_named(tmp_path):
     with pytest.raises(UserError, match="has the 1 value b'.xff' in the feature label; expected"):
         adopted(tmp_path, {"image": jpeg(), "label": b"\xff"})
 
 
 _KILLED = """
-import importlib, os, signal, sys
-from imageshards.adopt import AdoptOptions
-module = importlib.import_module("imageshards.adopt.adopt")
-write = module.write_index
+import os, signal, sys
+from imageshards import storage
+from imageshards.adopt import AdoptOptions, adopt
+write = storage.write
 
-def write_and_die(*args):
-    write(*args)
+def write_and_die(path, data):
+    write(path, data)
     os.kill(os.getpid(), signal.SIGKILL)
 
-module.write_index = write_and_die
-module.adopt(sys.argv[1], options=AdoptOptions(label_offset=1))
+storage.write = write_and_die
+adopt(sys.argv[1], options=AdoptOptions(label_offset=1))
 """
 
 
@@ -337,8 +357,10 @@ module.adopt(sys.argv[1], options=AdoptOptions(label_offset=1))
 def test_a_killed_adopt_leaves_no_manifest_beside_another_index(slim):
     before = adopt(str(slim), options=AdoptOptions(label_offset=1))
     write_slim(slim, {"train-00000-of-00002": [2, 2]}, TEXTS)
+    name = slim / before["splits"]["train"]["shards"][0]["index"]["file"]
+    old = name.read_bytes()
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(slim)], check=False)
-    assert killed.returncode == -signal.SIGKILL
+    assert killed.returncode == -signal.SIGKILL and name.read_bytes() != old
     with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
         load_manifest(str(slim), adopted=True)
     after = adopt(str(slim), options=AdoptOptions(label_offset=1))
