@@ -14,7 +14,6 @@ from imageshards.adopt import AdoptOptions, adopt
 from tests.support.commands import run_forked
 from tests.support.external_sets import write_kaggle
 from tests.support.trainer_data import make_data_set
-from trainer.reader.batches import shareable_size
 
 pytestmark = pytest.mark.process
 
@@ -69,19 +68,6 @@ def test_four_replicas_train_what_one_does(fitted: dict[int, dict[str, Any]]) ->
     one, four = fitted[1], fitted[4]
     np.testing.assert_allclose(four["weights"], one["weights"], atol=1e-5)
     assert four["history"]["loss"] == pytest.approx(one["history"]["loss"], rel=1e-4)
-
-
-def test_the_last_batch_has_records_for_every_replica() -> None:
-    for batch_size in (4, 8, 12, 16, 256):
-        for replicas in (n for n in range(1, 9) if batch_size % n == 0):
-            for rest in range(1, batch_size + 1):
-                last = shareable_size(rest, batch_size, replicas)
-                other = batch_size + rest - last
-                assert 0 < last <= batch_size >= other > 0 == other % replicas
-                shares = -(-last // replicas)
-                if shares * (replicas - 1) >= last:  # then nothing helps
-                    assert last == rest and batch_size / replicas <= replicas
-    assert [shareable_size(n, 16, 4) for n in (1, 2, 3, 4, 9)] == [13, 10, 7, 4, 13]
 
 
 def labels_of(data: Any, **asked: Any) -> list[int]:

@@ -313,6 +313,8 @@ class EvaluationData:
         """
         import tensorflow as tf
 
+        from trainer.reader.order import shareable_size
+
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         if replicas == 1:
             replicas = max(len(tf.config.list_logical_devices(kind)) for kind in ("GPU", "CPU"))
@@ -374,21 +376,6 @@ def open_data(
         return train, None
     subset = select(config, dataset, validation)
     return train, EvaluationData(subset, options, inputs, config.batch_size)
-
-
-def shareable_size(rest: int, batch_size: int, replicas: int) -> int:
-    """The size of the last of two batches with `batch_size + rest` records that replicas can share.
-
-    TensorFlow cuts a batch of n for R replicas into shares of ceil(n / R), so that nothing may be
-    left for the last replicas: 10 are 3, 3, 3 and 1, but 9 are 3, 3, 3 and 0. Returns `rest` where
-    each replica gets some of it, or where no other size helps. The other batch stays a multiple of
-    `replicas`, as Keras needs equal shares in the first batch of a pass.
-    """
-    if rest % replicas:
-        for last in range(rest, batch_size, replicas):
-            if -(-last // replicas) * (replicas - 1) < last:
-                return last
-    return rest
 
 
 def _part(process_index: int, process_count: int) -> Callable[..., Any]:

@@ -102,3 +102,18 @@ def _times(subset: Subset) -> list[tuple[int, int]] | None:
     if not subset.sampling or subset.class_counts is None:
         return None
     return [divmod(max(subset.class_counts), count) for count in subset.class_counts]
+
+
+def shareable_size(rest: int, batch_size: int, replicas: int) -> int:
+    """The size of the last of two batches with `batch_size + rest` records that replicas can share.
+
+    TensorFlow cuts a batch of n for R replicas into shares of ceil(n / R), so that nothing may be
+    left for the last replicas: 10 are 3, 3, 3 and 1, but 9 are 3, 3, 3 and 0. Returns `rest` where
+    each replica gets some of it, or where no other size helps. The other batch stays a multiple of
+    `replicas`, as Keras needs equal shares in the first batch of a pass.
+    """
+    if rest % replicas:
+        for last in range(rest, batch_size, replicas):
+            if -(-last // replicas) * (replicas - 1) < last:
+                return last
+    return rest

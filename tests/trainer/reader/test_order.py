@@ -18,7 +18,12 @@ from tests.support.reader_sets import choose, make_set, record_of
 from tests.support.resumed_stream import assert_resumes
 from trainer.dataset.spec import WHOLE, DataSet, ReplicaSlices, Subset
 from trainer.reader import pieces as pieces_module
-from trainer.reader.order import evaluation_order, training_order, without_copies
+from trainer.reader.order import (
+    evaluation_order,
+    shareable_size,
+    training_order,
+    without_copies,
+)
 from trainer.reader.pieces import PieceReader
 
 tf = pytest.importorskip("tensorflow")
@@ -314,3 +319,16 @@ def test_iterators_of_one_dataset_do_not_disturb_each_other(dataset: DataSet) ->
     for k in range(12):
         for one in several:
             assert next(one)[1].tolist() == expected[k]
+
+
+def test_the_last_batch_has_records_for_every_replica() -> None:
+    for batch_size in (4, 8, 12, 16, 256):
+        for replicas in (n for n in range(1, 9) if batch_size % n == 0):
+            for rest in range(1, batch_size + 1):
+                last = shareable_size(rest, batch_size, replicas)
+                other = batch_size + rest - last
+                assert 0 < last <= batch_size >= other > 0 == other % replicas
+                shares = -(-last // replicas)
+                if shares * (replicas - 1) >= last:  # then nothing helps
+                    assert last == rest and batch_size / replicas <= replicas
+    assert [shareable_size(n, 16, 4) for n in (1, 2, 3, 4, 9)] == [13, 10, 7, 4, 13]

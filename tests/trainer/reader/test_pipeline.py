@@ -74,6 +74,7 @@ def test_training_batches_are_uint8_endless_and_of_static_shape(dataset: DataSet
         "weight": tf.TensorSpec((4,), tf.float32),
         "position": tf.TensorSpec((4,), tf.int64),
         "record": tf.TensorSpec((4,), tf.int64),
+        "present": tf.TensorSpec((4,), tf.bool),
     }
 
 
@@ -137,6 +138,7 @@ def test_broken_records_keep_their_place_with_a_weight_of_zero(
     for batch, other in zip(sound, repaired, strict=True):
         gone = np.isin(batch["record"], (4, 20))
         np.testing.assert_array_equal(other["weight"], np.where(gone, 0, 1))
+        np.testing.assert_array_equal(other["present"], ~gone)
         np.testing.assert_array_equal(other["label"], np.where(gone, 0, batch["label"]))
         assert not other["inputs"]["image"][gone].any()
         kept = other["inputs"]["image"][~gone]
@@ -158,6 +160,7 @@ def test_evaluation_holds_each_record_once_and_fills_up_for_replicas_only(
     assert sorted(numbers[:NUM_RECORDS]) == list(range(NUM_RECORDS))
     assert numbers[NUM_RECORDS:] == [-1] * filling
     assert weights == [1.0] * NUM_RECORDS + [0.0] * filling
+    assert _column(found, "present") == [weight > 0 for weight in weights]
     labels = _column(found, "label")
     assert labels == [LABELS[r] if r >= 0 else 0 for r in numbers]
     assert _column(found, "position") == list(range(NUM_RECORDS + filling))
