@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 
+from beam_pipeline.planning.missing import HOW_PATHS_ARE_READ, why_missing
 from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, merge_stats, most_first
 from imageshards import storage
 from imageshards.errors import UserError
@@ -77,9 +78,17 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
     if rejected <= allowed:
         return
     table = ", ".join(f"{reason} {count}" for reason, count in most_first(counts).items())
+    remedy = "fix or remove them or raise the fraction"
+    if 2 * counts.get("not_found", 0) > listed:
+        table += f", such as {why_missing(_first_place(where, 'not_found'))}"
+        remedy = HOW_PATHS_ARE_READ
     raise UserError(
         f"--max_reject_fraction {max_fraction:g} allows {allowed} of {counted(listed, 'image')} "
-        f"to be rejected, but {rejected} were ({table}); see {where}, fix or remove them or raise "
-        "the fraction, then give the same command again: finished shards are kept and nothing "
-        "was committed."
+        f"to be rejected, but {rejected} were ({table}); see {where}, {remedy}, then give the same "
+        "command again: finished shards are kept and nothing was committed."
     )
+
+
+def _first_place(rejects: str, reason: str) -> str:
+    with storage.open_read(rejects) as lines:
+        return next(row["uri"] for row in map(json.loads, lines) if row["reason"] == reason)

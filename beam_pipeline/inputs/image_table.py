@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import re
+import unicodedata
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ from beam_pipeline.inputs.table_cells import (
 )
 from beam_pipeline.inputs.table_rows import Row, is_parquet, parquet_schema, read_rows
 from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
-from beam_pipeline.planning.refs import ImageRef, Label
+from beam_pipeline.planning.refs import MISSING, ImageRef, Label
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.images.options import EXTENSIONS
@@ -252,8 +253,7 @@ def read_refs(
     sides = [c.name for c in schema.columns if c.name in BOX_FEATURES]
     for where, row in read_rows(path, schema.names, row_groups):
         image = _text(where, row, schema.image)
-        uri = _uri(where, folder, image, schema.any_path)
-        size_bytes, mtime_ns = _stat(uri)
+        uri, size_bytes, mtime_ns = _place(where, folder, image, schema.any_path)
         columns = {c.name: _value(where, row, c) for c in schema.columns}
         if sides:
             check_boxes(where, {side: columns[side] for side in sides})
@@ -267,6 +267,21 @@ def read_refs(
             mtime_ns=mtime_ns,
             columns=columns or None,
         )
+
+
+def _place(where: str, folder: str, image: str, any_path: bool) -> tuple[str, int, int]:
+    """The place of a row's image, its size and its time of change, as an `ImageRef` has them.
+
+    Systems store é as one character (NFC) or as e and an accent (NFD), whatever the table has.
+    """
+    forms = () if image.isascii() else (unicodedata.normalize(f, image) for f in ("NFC", "NFD"))
+    as_written = _uri(where, folder, image, any_path)
+    for form in (image, *forms):
+        uri = _uri(where, folder, form, any_path)
+        size_bytes, mtime_ns = _stat(uri)
+        if mtime_ns != MISSING:
+            return uri, size_bytes, mtime_ns
+    return as_written, -1, MISSING
 
 
 def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
@@ -306,8 +321,11 @@ def _stat(uri: str) -> tuple[int, int]:
         return -1, 0
     try:
         status = os.stat(uri)
+    # Any of these is quarantined with the reason when it is read.
+    except (FileNotFoundError, NotADirectoryError):
+        return -1, MISSING
     except (OSError, ValueError):
-        return -1, 0  # quarantined with the reason when it is read
+        return -1, 0
     return status.st_size, status.st_mtime_ns
 
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 NOT_A_RECORD = -1
+# In place of the time of change of a file that was not there.
+MISSING = -1
 
 # What a hash is for: which split is drawn, the rank within a class, the order of the records in a
 # shard, whether a key is unique. The values are part of every data set that was built: another
@@ -41,7 +43,8 @@ class ImageRef(NamedTuple):
         split: Split given by the input, later the assigned one.
         group: Images of one group share a split; None stands for the key.
         size_bytes: Size when listed, of a record that of its payload; -1 if unknown.
-        mtime_ns: Modification time when listed; 0 if unknown. Neither enters a record: they
+        mtime_ns: Modification time when listed; 0 if unknown, `MISSING` if the file was not
+            there. Neither enters a record: they
             tell finished work from stale work when a job is resumed. Of a record it is the
             beginning of its shard's SHA-256, which says that better.
         columns: Extra columns: raw values as listed, later features of the record.

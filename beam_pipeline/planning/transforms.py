@@ -18,6 +18,12 @@ from apache_beam.transforms.window import GlobalWindows
 from beam_pipeline.images.process_pool import encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning.classes import distinct_labels, label_kind
+from beam_pipeline.planning.missing import (
+    Missing,
+    add_missing,
+    check_some_exist,
+    missing_of,
+)
 from beam_pipeline.planning.plan import (
     RECORD_OVERHEAD_BYTES,
     WHOLE_SPLIT,
@@ -133,12 +139,14 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
 
 class Survey(NamedTuple):
     """What a plan needs to know of some images: (split, label) → images that have it, (split,
-    `label_kind`) → images, and a sample of them, empty where nobody asks for one.
+    `label_kind`) → images, and a sample of them, empty where nobody asks for one. Images that were
+    missing when they were listed, and the place of one of them.
     """
 
     counts: collections.Counter[tuple[str, str]]
     kinds: collections.Counter[tuple[str, str]]
     sample: RefBatch
+    missing: Missing = Missing()
 
 
 def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
@@ -148,7 +156,8 @@ def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
     for survey in found:
         counts.update(survey.counts)
         kinds.update(survey.kinds)
-    return Survey(counts, kinds, sample_of([survey.sample for survey in found], salt))
+    sample = sample_of([survey.sample for survey in found], salt)
+    return Survey(counts, kinds, sample, add_missing(survey.missing for survey in found))
 
 
 def mean_record_bytes(
@@ -177,9 +186,10 @@ def plan_of(
     """The plan for the images of a survey.
 
     Raises:
-        UserError: As `make_plan`.
+        UserError: As `make_plan`, or no image is there.
     """
     note_activity("planning", survey.kinds.total(), "image")
+    check_some_exist(survey.kinds.total(), survey.missing)
     mean = mean_record_bytes(survey, options, image, urls)
     return make_plan(survey.counts, options, mean, survey.kinds)
 
@@ -194,7 +204,8 @@ def survey_and_plan(
     def survey(batch: RefBatch) -> Survey:
         counts = count_labels(batch, options.class_names)
         kinds = collections.Counter((str(r.split), label_kind(r.label)) for r in batch.refs)
-        return Survey(counts, kinds, sample_of([batch] if with_sample else [], salt))
+        sample = sample_of([batch] if with_sample else [], salt)
+        return Survey(counts, kinds, sample, missing_of(batch.refs))
 
     return (
         batches

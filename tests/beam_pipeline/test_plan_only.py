@@ -36,6 +36,16 @@ def test_equal_keys_are_told_as_by_the_build(tmp_path, capfd):
     assert f"two rows with the key '0.jpg' for the image '{image}'" in err and "--key_column" in err
 
 
+def test_a_table_whose_paths_are_all_wrong_ends_before_the_work_with_one_of_them(tmp_path, capfd):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "0.jpg").write_bytes(jpeg(0))
+    rows = rows_of(tmp_path / "sub", ["2.jpg", "0.jpg", "1.jpg"])
+    code, _, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
+    assert code == 2
+    assert "3 images and none of them was found, such as" in err
+    assert f"'{tmp_path}/sub' has no '0.jpg', but '{tmp_path}/0.jpg' exists" in err
+
+
 def test_a_column_that_cannot_be_scaled_is_told(tmp_path, capfd):
     (tmp_path / "a.jpg").write_bytes(jpeg(0))
     path = tmp_path / "rows.csv"

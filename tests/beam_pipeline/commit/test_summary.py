@@ -25,6 +25,22 @@ def test_the_list_is_one_object_per_line(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("absent", "names_one"), [(6, True), (5, False)])
+def test_where_most_are_not_found_the_sentence_names_one_and_how_paths_are_read(
+    tmp_path, absent, names_one
+):
+    rejects = [Reject(str(n), f"{tmp_path}/sub/{n}", "a", "train", "not_found", "read", "m")
+               for n in range(absent)]  # fmt: skip
+    broken = Reject("b", f"{tmp_path}/b", "a", "train", "truncated", "decode", "m")
+    where = write_list([broken, *rejects], str(tmp_path))
+    with pytest.raises(UserError) as error:
+        check_budget({"not_found": absent, "truncated": 1}, 10, 0.01, where)
+    said = str(error.value)
+    assert (f"such as '{tmp_path}/sub/0' (the folder '{tmp_path}' has no folder 'sub'" in said,
+            "relative to the folder of the table" in said) == (names_one, names_one)  # fmt: skip
+    assert ("raise the fraction" in said) != names_one
+
+
 @pytest.mark.parametrize(
     ("rejected", "listed", "fraction", "allowed"),
     [

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from beam_pipeline.inputs.image_table import TableSchema, read_refs, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
-from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.refs import MISSING, ImageRef
 from imageshards.errors import UserError
 from tests.support.stores import store_uri
 
@@ -157,6 +157,26 @@ def test_symbolic_links_below_the_tables_folder_and_above_it_are_followed(tmp_pa
     images = ["link/x.jpg", "link/../x.jpg", f"{tmp_path}/real/x.jpg", f"{tmp_path}/alias/x.jpg"]
     write(tmp_path / "real" / "m.csv", [{"image": image, "label": "a"} for image in images])
     assert [ref.size_bytes for ref in refs(tmp_path / "alias" / "m.csv")] == [5, 5, 5, 5]
+
+
+def test_a_name_is_found_in_either_normal_form(tmp_path):
+    composed, decomposed = "\u00e9lan \u00e5.jpg", "e\u0301lan a\u030a.jpg"
+    for folder, there in (("nfc", composed), ("nfd", decomposed)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / there).write_bytes(b"12345")
+        rows = [{"image": name, "label": "a"} for name in (composed, decomposed, "n\u00e9.jpg")]
+        found = refs(write(tmp_path / folder / "m.csv", rows))
+        assert [ref.uri for ref in found[:2]] == [f"{tmp_path}/{folder}/{there}"] * 2
+        assert [ref.size_bytes for ref in found] == [5, 5, -1]
+        assert [ref.key for ref in found] == [row["image"] for row in rows]
+        assert found[2].uri == f"{tmp_path}/{folder}/n\u00e9.jpg"
+
+
+def test_only_a_file_that_is_not_there_is_missing(tmp_path):
+    (tmp_path / "x.jpg").write_bytes(b"12345")
+    names = ["x.jpg", "gone.jpg", "x.jpg/y", "https://h/x.jpg", "gs://b/x.jpg", "x" * 300]
+    found = refs(write(tmp_path / "m.csv", [{"image": name, "label": "a"} for name in names]))
+    assert [ref.mtime_ns == MISSING for ref in found] == [False, True, True, False, False, False]
 
 
 def test_roles_by_name_and_by_flag_of_texts_and_numbers(tmp_path):

@@ -1,0 +1,74 @@
+"""What is wrong with the path of an image that is not there, in words that say how to mend it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from beam_pipeline.planning.refs import MISSING, ImageRef
+from imageshards.errors import UserError
+from imageshards.images.options import EXTENSIONS
+from imageshards.storage import is_local
+from imageshards.text import counted
+
+HOW_PATHS_ARE_READ = (
+    "paths in an image table are relative to the folder of the table's file: fix the paths, or "
+    "move the table"
+)
+
+
+class Missing(NamedTuple):
+    """How many images were missing when they were listed, and the first place of one."""
+
+    count: int = 0
+    first: str = ""
+
+
+def missing_of(refs: Iterable[ImageRef]) -> Missing:
+    """Counts the images that the listing did not find."""
+    return add_missing(Missing(1, ref.uri) for ref in refs if ref.mtime_ns == MISSING)
+
+
+def add_missing(found: Iterable[Missing]) -> Missing:
+    """The sum of some counts."""
+    some = [each for each in found if each.count]
+    return Missing(sum(each.count for each in some), min((each.first for each in some), default=""))
+
+
+def check_some_exist(num_images: int, missing: Missing) -> None:
+    """Ends a build whose paths are all wrong before it begins its work.
+
+    Raises:
+        UserError: All images are missing.
+    """
+    if num_images and missing.count == num_images:
+        raise UserError(
+            f"--input has {counted(num_images, 'image')} and none of them was found, such as "
+            f"{why_missing(missing.first)}; {HOW_PATHS_ARE_READ}."
+        )
+
+
+def why_missing(uri: str) -> str:
+    """A place that is not there, where its path ceases to exist, and what exists in its stead."""
+    if not is_local(uri):
+        return repr(uri)
+    folder = os.path.dirname(uri)
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    rest = os.path.relpath(uri, folder)
+    first, *behind = rest.split("/")
+    said = f"{uri!r} (the folder {folder!r} has no {'folder ' if behind else ''}{first!r}"
+    above = [folder.rsplit("/", n)[0] for n in range(1, folder.count("/") + 1)]
+    others = [
+        os.path.join(folder, rest.replace("\\", "/")),
+        *(uri + suffix for suffix in EXTENSIONS),
+        *(f"{each}/{rest}" for each in above),
+    ]
+    if found := next(filter(os.path.exists, others), None):
+        said += f", but {found!r} exists"
+    elif "\\" in rest:
+        said += ", and folders are separated by / here"
+    elif not os.path.splitext(rest)[1]:
+        said += ", a name without an extension such as .jpg"
+    return said + ")"

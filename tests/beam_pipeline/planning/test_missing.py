@@ -1,0 +1,63 @@
+"""A build whose paths are all wrong is told one of them, and what is there in its stead."""
+
+from __future__ import annotations
+
+import pytest
+
+from beam_pipeline.planning.missing import (
+    Missing,
+    add_missing,
+    check_some_exist,
+    missing_of,
+    why_missing,
+)
+from beam_pipeline.planning.refs import MISSING, ImageRef
+from imageshards.errors import UserError
+
+
+@pytest.fixture
+def tables(tmp_path):
+    (tmp_path / "tables" / "img").mkdir(parents=True)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").touch()
+    (tmp_path / "tables" / "img" / "b.png").touch()
+    (tmp_path / "tables" / "file").touch()
+    return tmp_path / "tables"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("photos/a.jpg", "'{t}' has no folder 'photos', but '{t}/../photos/a.jpg' exists)"),
+        ("img/b", "'{t}/img' has no 'b', but '{t}/img/b.png' exists)"),
+        ("img\\b.png", "'{t}' has no 'img\\\\b.png', but '{t}/img/b.png' exists)"),
+        ("x\\y.jpg", "'{t}' has no 'x\\\\y.jpg', and folders are separated by / here)"),
+        ("c", "'{t}' has no 'c', a name without an extension such as .jpg)"),
+        ("c.jpg", "'{t}' has no 'c.jpg')"),
+        ("file/c.jpg", "'{t}' has no folder 'file')"),
+        ("a\0b/c.jpg", "'{t}' has no folder 'a\\x00b')"),
+    ],
+)
+def test_the_place_where_a_path_ceases_to_exist_is_named(tables, path, said):
+    wanted = said.replace("{t}/..", str(tables.parent)).replace("{t}", str(tables))
+    place = f"{tables}/{path}"
+    assert why_missing(place) == f"{place!r} (the folder {wanted}"
+
+
+def test_a_place_in_a_store_is_named_alone():
+    assert why_missing("gs://bucket/x.jpg") == "'gs://bucket/x.jpg'"
+
+
+def test_the_roots_of_a_path_end_the_search():
+    assert why_missing("/no-such/x.jpg").startswith("'/no-such/x.jpg' (the folder '/' has no fol")
+
+
+def test_a_build_ends_only_where_all_images_are_missing(tables):
+    gone = [ImageRef(n, f"{tables}/{n}", "a", mtime_ns=MISSING) for n in ("c.jpg", "b.jpg")]
+    unknown = ImageRef("d", f"{tables}/d", "a")
+    found = add_missing([missing_of(gone[:1]), missing_of(gone[1:]), missing_of([unknown])])
+    assert found == Missing(2, f"{tables}/b.jpg")
+    check_some_exist(3, found)
+    check_some_exist(0, Missing())
+    with pytest.raises(UserError, match="2 images and none of them was found.*b.jpg.*relative to"):
+        check_some_exist(2, found)
