@@ -21,7 +21,7 @@ HOW_PATHS_ARE_READ = (
 class Missing(NamedTuple):
     """How many images were missing when they were listed, and the first place of one."""
 
-    count: int = 0
+    num_images: int = 0
     first: str = ""
 
 
@@ -32,8 +32,10 @@ def missing_of(refs: Iterable[ImageRef]) -> Missing:
 
 def add_missing(found: Iterable[Missing]) -> Missing:
     """The sum of some counts."""
-    some = [each for each in found if each.count]
-    return Missing(sum(each.count for each in some), min((each.first for each in some), default=""))
+    some = [each for each in found if each.num_images]
+    return Missing(
+        sum(each.num_images for each in some), min((each.first for each in some), default="")
+    )
 
 
 def check_some_exist(num_images: int, missing: Missing) -> None:
@@ -42,7 +44,7 @@ def check_some_exist(num_images: int, missing: Missing) -> None:
     Raises:
         UserError: All images are missing.
     """
-    if num_images and missing.count == num_images:
+    if num_images and missing.num_images == num_images:
         raise UserError(
             f"--input has {counted(num_images, 'image')} and none of them was found, such as "
             f"{why_missing(missing.first)}; {HOW_PATHS_ARE_READ}."
