@@ -33,11 +33,12 @@ _NOT_TOLD = (
 )  # fmt: skip
 
 
-def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
+def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -> bool:
     """Builds the data set `options.output` and commits it; returns whether it ran, not a dry run.
 
     Args:
         state: What was in the output when the job began.
+        job: Id of the job, of `prepare_staging`.
 
     Raises:
         UserError: Something the caller can fix.
@@ -49,7 +50,9 @@ def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
     with transform_temp_folder(options, columns, runner.local, staging) as temporary:
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
         excluded = share_keys(options.exclude, staging) if options.exclude else None
-        construct(pipeline, options, schemas, staging, state.finished_folder, temporary, excluded)
+        construct(
+            pipeline, options, schemas, staging, state.finished_folder, temporary, excluded, job
+        )
         return runner.run(pipeline)
 
 
@@ -61,6 +64,7 @@ def construct(
     finished: str = "",
     transform_temp: str = "",
     excluded: KeysFile | None = None,
+    job: str = "",
 ) -> None:
     """Puts the whole job into a pipeline.
 
@@ -70,6 +74,7 @@ def construct(
         finished: Folder for finished shards until the commit; default: `staging`.
         transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
         excluded: Keys of images that are left out.
+        job: As for `build`.
     """
     shards = options.shard_options(byte_versions(options.image.icc))
     listed = list_batches(pipeline, options, schemas, excluded)  # RefBatch with splits
@@ -89,6 +94,7 @@ def construct(
         file_name_suffix=".tfrecord",
         staging=staging,
         finished=finished,
+        job=job,
     )
     written = planned.units | "Write" >> write  # final paths of the shards, rejects
     written.files | "Commit" >> CommitShards(

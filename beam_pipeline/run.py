@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
+import hashlib
 import importlib
 import os
 import signal
@@ -13,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import imageshards
 from beam_pipeline import cli
 from beam_pipeline.beam_files import given_flags, store_flags_of
 from beam_pipeline.commit import staging as staging_folder
@@ -145,11 +148,8 @@ def _build(
     begun: float,
     lock: OutputLock,
 ) -> BuildSummary:
-    if staging_folder.check_output(state, options.overwrite) and (done := state.manifest):
-        if options.report and not storage.exists(_report_page(options.output)):
-            from imageshards.reporting import try_report
-
-            try_report(options.output, done)
+    is_done = staging_folder.check_output(state, options.overwrite, _digest(options))
+    if is_done and (done := state.manifest):
         staging_folder.remove(state.staging)
         text = final_table(done, 0.0, done["listed"]) + f"\ndata set in {options.output}"
         return BuildSummary(options.output, text, done)
@@ -182,8 +182,8 @@ def _run_pipeline(
     staging = state.staging
     runner = choose(beam_args, options, cli.make_parser().flags)
     runner.check()
-    staging_folder.prepare_staging(state)
-    if not pipeline.build(options, runner, state):
+    job = staging_folder.prepare_staging(state, _digest(options))
+    if not pipeline.build(options, runner, state, job):
         staging_folder.remove_empty(options.output, staging, fresh=False)
         text = "nothing was submitted: the flags and the graph are in order"
         return BuildSummary(options.output, text, {})
@@ -207,6 +207,12 @@ def _run_pipeline(
         made.insert(0, stored.text())
     text = "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
     return BuildSummary(options.output, text, manifest)
+
+
+def _digest(options: BuildOptions) -> str:
+    """Returns a digest of the options: another build of the same output differs in it."""
+    same = dataclasses.replace(options, output="", overwrite=False, report=True)
+    return hashlib.sha256(f"{imageshards.__version__} {same!r}".encode()).hexdigest()
 
 
 def _report_page(output: str) -> str:

@@ -93,6 +93,7 @@ def begin_commit(
         UserError: More rejects than the budget.
         RuntimeError: Records and rejects do not add up to what was listed.
     """
+    spec.places.check_job()
     note_activity("committing", 0, "shard")
     shards, rejects, listed = summary.shards, summary.rejects, plan.num_images
     rejected = sum(rejects.values())
@@ -135,8 +136,8 @@ def finish_commit(
 ) -> str:
     """Writes everything beside the shards, then the manifest; returns its fingerprint.
 
-    May be done again, also twice at once. The report comes after: it is of a data set, and no
-    reason to have none.
+    May be done again, also twice at once. The manifest comes last: whoever finds it has the whole
+    data set, its report included.
 
     Args:
         entries: What `finalize_shard` returned.
@@ -147,6 +148,7 @@ def finish_commit(
     Raises:
         RuntimeError: The shards do not hold what was written.
     """
+    spec.places.check_job()
     shards = list(entries)
     check_totals(shards, summary, plan.label)
     try:
@@ -155,16 +157,17 @@ def finish_commit(
         manifest["copies"] = {"copies": copies, "between_splits": between_splits}
         manifest["warnings"] += of_copies(between_splits)
         write_companions(manifest, shards, spec)
+        if spec.report:
+            note_activity("drawing the report")
+            from imageshards.reporting import try_report
+
+            try_report(spec.places.output, manifest)
+        spec.places.check_job()
         # Before the manifest, so that who finds that knows whose work it is.
         mark_committed(spec.places.staging, manifest["fingerprint"], summary.reused_images)
         write_manifest(spec.places.output, manifest)
     except OSError as e:
         raise output_error(spec.places.output, e) from e
-    if spec.report:
-        note_activity("drawing the report")
-        from imageshards.reporting import try_report
-
-        try_report(spec.places.output, manifest)
     return str(manifest["fingerprint"])
 
 

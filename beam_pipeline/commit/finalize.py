@@ -90,6 +90,7 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
     Returns:
         Its entry in the manifest, its split, and the file in the quarantine of what it rejected.
     """
+    places.check_job()
     shard, file = task.shard, places.file_of(task.shard.name)
     entry: dict[str, Any] = {
         "file": file,

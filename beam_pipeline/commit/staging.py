@@ -7,12 +7,14 @@ import dataclasses
 import json
 import os
 import shutil
+import uuid
 from typing import Any
 
 from beam_pipeline.shards.finished import output_error
+from beam_pipeline.shards.places import JOB_FORM, JOB_NAME
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, UserError
-from imageshards.form import Form, flag, keyed, listed, loads, text, whole
+from imageshards.form import Form, keyed, loads, text, whole
 from imageshards.manifest import (
     INDEX_NAME,
     LOCK_NAME,
@@ -26,9 +28,6 @@ from imageshards.manifest import (
 from imageshards.output_folder import foreign_files, foreign_files_error
 from imageshards.storage import map_concurrently, run_concurrently
 
-# Written when a job begins.
-JOB_NAME = "job.json"
-_NOTES = keyed({}, {"pinned_classes": listed(text()), "in_place": flag})
 # Written just before manifest.json: {"fingerprint": "...", ...}.
 COMMITTED_NAME = "committed.json"
 _COMMITTED = keyed({}, {"fingerprint": text(), "reused_images": whole()})
@@ -107,8 +106,13 @@ def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
         return None, e
 
 
-def check_output(state: OutputState, overwrite: bool) -> bool:
+def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     """Refuses to touch what is finished, and, whatever the flags, what is not ours.
+
+    Args:
+        state: What is in the output.
+        overwrite: Whether a finished data set may be replaced.
+        digest: Of the options of this build, as for `prepare_staging`.
 
     Returns:
         True if an earlier run of this job had committed all its work and was then killed.
@@ -124,7 +128,9 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
     if state.damage:
         raise state.damage
     if state.manifest:
-        if committed(state.staging).get("fingerprint") == state.manifest["fingerprint"]:
+        is_ours = state.notes.get("digest", "") == digest
+        own = committed(state.staging).get("fingerprint")
+        if is_ours and own == state.manifest["fingerprint"]:
             return True
         raise UserError(
             f"--output {state.output!r} holds a finished data set; choose another folder, or "
@@ -188,13 +194,26 @@ def _link_data_set(output: str, folder: str, manifest: dict[str, Any]) -> None:
     put(MANIFEST_NAME)  # last: now it is complete
 
 
-def prepare_staging(state: OutputState) -> None:
+def prepare_staging(state: OutputState, digest: str = "") -> str:
     """Readies the staging folder: removes what a killed run left unfinished, keeps its shards.
 
-    A data set that a killed commit had set aside stays as long as there is no other one.
+    A data set that a killed commit had set aside stays as long as there is no other one. A job
+    that still runs for this output loses it here: `ShardPlaces.check_job` stops that job.
+
+    Args:
+        state: What is in the output.
+        digest: Of the options of this build, by which a later one knows its own work.
+
+    Returns:
+        The id of the new job, which its steps compare with that in the staging folder.
     """
-    staging = state.staging
-    notes = state.notes | {"pinned_classes": list(state.pinned_classes), "in_place": state.in_place}
+    staging, job = state.staging, uuid.uuid4().hex
+    notes = state.notes | {
+        "pinned_classes": list(state.pinned_classes),
+        "in_place": state.in_place,
+        "id": job,
+        "digest": digest,
+    }
     try:
         entries, _ = run_concurrently(
             lambda: storage.list_folder(staging),
@@ -206,11 +225,12 @@ def prepare_staging(state: OutputState) -> None:
         storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
     except OSError as e:
         raise output_error(state.output, e) from e
+    return job
 
 
 def job_notes(staging: str) -> dict[str, Any]:
     """The notes of the job whose staging folder this is; empty if there are none."""
-    return _said_in(storage.join(staging, JOB_NAME), _NOTES)
+    return _said_in(storage.join(staging, JOB_NAME), JOB_FORM)
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:

@@ -6,7 +6,15 @@ import dataclasses
 
 from beam_pipeline.planning.refs import ShardUnit
 from imageshards import storage
+from imageshards.errors import LeaseLostError
+from imageshards.form import flag, keyed, listed, loads, text
 from imageshards.manifest import QUARANTINE_NAME
+
+# In the staging folder: written when a job begins. A job owns the output while its id is there.
+JOB_NAME = "job.json"
+JOB_FORM = keyed(
+    {}, {"pinned_classes": listed(text()), "in_place": flag, "id": text(), "digest": text()}
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,6 +31,7 @@ class ShardPlaces:
         output: Folder of final shards.
         staging: Folder of results, rejects and staged shards.
         finished: Folder that finished shards are written to; default: `staging`.
+        job: Id of the job in `JOB_NAME`; "" for a pipeline that has no such file.
         first_name, name_format, suffix: A file is called first name + split + filled-in format +
             suffix.
     """
@@ -30,9 +39,28 @@ class ShardPlaces:
     output: str
     staging: str
     finished: str = ""
+    job: str = ""
     first_name: str = ""
     name_format: str = "-%(shard_num)05d-of-%(num_shards)05d"
     suffix: str = ".tfrecord"
+
+    def check_job(self) -> None:
+        """Checks that this job still owns the output; each step that publishes begins with it.
+
+        Raises:
+            LeaseLostError: Another build of this output has begun since, or has ended.
+        """
+        if not self.job:
+            return
+        try:
+            found = loads(storage.read(storage.join(self.staging, JOB_NAME)), JOB_FORM).get("id")
+        except (FileNotFoundError, ValueError):
+            found = None
+        if found != self.job:
+            raise LeaseLostError(
+                f"--output {self.output!r} was taken over by another build, so this one stops and "
+                "publishes nothing; cancel this job if its runner still shows it."
+            )
 
     def shard_name(self, unit: ShardUnit) -> str:
         """Name of a shard: its split and the filled-in template.

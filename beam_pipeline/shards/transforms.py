@@ -88,6 +88,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         staging: Folder where finished shards wait for `CommitShards`, and where a job that is
             run again finds them; "" to give them their names as soon as all are written.
         finished: With `staging`, a folder for the shards themselves until then.
+        job: Id in `staging`/job.json that must still be there when a shard is finished.
 
     Attributes:
         options: As given, with a `run_id` of this transform.
@@ -106,6 +107,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         shard_name_template: str | None = None,
         staging: str = "",
         finished: str = "",
+        job: str = "",
     ):
         plain = CompressionTypes.UNCOMPRESSED
         if CompressionTypes.detect_compression_type(file_name_suffix) != plain:
@@ -125,6 +127,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             output=output,
             staging=staging and storage.place("staging", staging),
             finished=finished and storage.place("finished", finished),
+            job=job,
             first_name=first_name,
             name_format=str(self._sink.shard_name_format),
             suffix=file_name_suffix,

@@ -52,6 +52,7 @@ def write_shard(
             RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
             written = _write_records(unit, name, digest, options, file.local_path, rejects, watch)
+            places.check_job()
             rejects_bytes, rejects_sha256 = rejects.commit()
             result = dataclasses.replace(
                 written,

@@ -9,7 +9,6 @@ import pytest
 
 import beam_pipeline.commit.transforms as commit
 from beam_pipeline.commit import finalize
-from beam_pipeline.commit.staging import mark_committed
 from imageshards.errors import OutputError
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, manifest, run_example
@@ -74,15 +73,6 @@ def test_a_report_that_cannot_be_drawn_costs_no_data_set(flags, tmp_path, monkey
     assert manifest(output)["listed"] == 28
     (warning,) = [r for r in caplog.records if r.name == "imageshards.reporting.page"]
     assert f"imageshards report {output}" in warning.getMessage()
-
-
-def test_a_report_is_drawn_by_the_next_job_if_the_first_was_killed_before(flags, tmp_path):
-    output = tmp_path / "set"
-    assert build(*flags, "--no_report") == 0
-    mark_committed(str(output / ".staging"), manifest(output)["fingerprint"])
-    assert build(*flags) == 0
-    assert (output / "report" / "index.html").exists()
-    assert not (output / ".staging").exists()
 
 
 @pytest.fixture

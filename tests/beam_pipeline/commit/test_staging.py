@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 
@@ -10,12 +11,14 @@ from hypothesis import given, settings
 
 from beam_pipeline.commit.staging import (
     check_output,
+    mark_committed,
     prepare_staging,
     read_output_state,
     remove_empty,
     set_aside,
 )
-from imageshards.errors import UserError
+from beam_pipeline.shards.places import ShardPlaces
+from imageshards.errors import LeaseLostError, UserError
 from tests.support.commit_steps import everything, fingerprint_if_whole
 from tests.support.dataset_factory import Dataset
 from tests.support.strangers import changed
@@ -96,3 +99,35 @@ def test_a_data_set_that_was_set_aside_stays_until_there_is_another(tmp_path):
     made.save()
     prepare_staging(read_output_state(output, staging))
     assert not (made.directory / ".staging" / "replaced").exists()
+
+
+def test_a_job_whose_output_was_taken_over_publishes_nothing(tmp_path):
+    output, staging = str(tmp_path), str(tmp_path / ".staging")
+
+    def begin() -> ShardPlaces:
+        job = prepare_staging(read_output_state(output, staging), "digest")
+        return ShardPlaces(output=output, staging=staging, job=job)
+
+    first = begin()
+    first.check_job()
+    second = begin()
+    second.check_job()
+    with pytest.raises(LeaseLostError, match="taken over by another build"):
+        first.check_job()
+    (tmp_path / ".staging" / "job.json").unlink()  # as after the commit of the second
+    with pytest.raises(LeaseLostError):
+        second.check_job()
+    ShardPlaces(output=output, staging=staging).check_job()  # a pipeline of one's own
+
+
+def test_a_finished_build_is_known_by_the_digest_of_its_options(tmp_path):
+    made = Dataset(tmp_path / "set")
+    output, staging = str(made.directory), str(made.directory / ".staging")
+    prepare_staging(dataclasses.replace(read_output_state(output, staging), manifest=None), "mine")
+    fingerprint = json.loads((made.directory / "manifest.json").read_text())["fingerprint"]
+    mark_committed(staging, fingerprint)
+    state = read_output_state(output, staging)
+    assert check_output(state, overwrite=False, digest="mine")
+    with pytest.raises(UserError, match="holds a finished data set"):
+        check_output(state, overwrite=False, digest="of other options")
+    assert not check_output(state, overwrite=True, digest="of other options")

@@ -90,7 +90,8 @@ def built(server, photos) -> str:
     output = f"{server.bucket()}/sets/set"
     server.clear()
     assert build(*flags(photos, output)) == 0
-    of_shard = re.compile(r"train-\d{5}-of-\d{5}\.(tfrecord|json|parquet)")
+    # Each shard also reads job.json when it is finished and when it is committed.
+    of_shard = re.compile(r"train-\d{5}-of-\d{5}\.(tfrecord|json|parquet)|staging/job\.json")
     asked = [urllib.parse.unquote(a.target) for a in server.requests()]
     asked = [target for target in asked if not of_shard.search(target) and "/report/" not in target]
     assert len(asked) <= 72, asked
