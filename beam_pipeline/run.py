@@ -211,7 +211,7 @@ def _run_pipeline(
 
 def _digest(options: BuildOptions) -> str:
     """Returns a digest of the options: another build of the same output differs in it."""
-    same = dataclasses.replace(options, output="", overwrite=False, report=True)
+    same = dataclasses.replace(options, output="", overwrite=False, report=True, given=frozenset())
     return hashlib.sha256(f"{imageshards.__version__} {same!r}".encode()).hexdigest()
 
 
