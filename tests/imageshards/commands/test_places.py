@@ -65,7 +65,10 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "evaluation.cache_folder": lambda place: _kept_in(ims.open("DATA").evaluation, place),
 }
 # Tested below.
-ELSEWHERE = {"build.output", "write_records.path"}
+ELSEWHERE = {
+    "build.output", "write_records.path", "load_manifest.records_root", "open.records_root",
+    "report.records_root", "verify.records_root",
+}  # fmt: skip
 
 
 def _kept_in(describe, place):
