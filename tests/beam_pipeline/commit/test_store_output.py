@@ -17,7 +17,7 @@ from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.finished import read_result
-from beam_pipeline.shards.places import ShardPlaces
+from beam_pipeline.shards.places import JOB_NAME, ShardPlaces
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
@@ -215,7 +215,7 @@ def test_a_job_whose_lease_was_taken_stops_with_a_sentence(server, photos):
     output = f"{server.bucket()}/set"
     path = f"{output}/.staging/lock"
     # Written when Beam has been imported: a signal in between may be answered by anybody's code.
-    begun = f"{output}/.staging/{staging_folder.JOB_NAME}"
+    begun = f"{output}/.staging/{JOB_NAME}"
     process = ForkedBuild(*flags(photos, output), before=renew_often)
     deadline = time.monotonic() + TIMEOUT_S
     while not storage.exists(begun):
