@@ -128,6 +128,14 @@ def parse_extensions(text: str) -> tuple[str, ...]:
     return tuple("." + name for name in names)
 
 
+def parse_globs(text: str) -> tuple[str, ...]:
+    """`*_small.jpg,cat/old` → ("*_small.jpg", "cat/old")."""
+    globs = split_names(text)
+    if not all(glob.strip("/") for glob in globs or [""]):
+        raise _refused("--exclude_glob", repr(text), "globs as in '*_small.jpg' or 'cat/old'")
+    return globs
+
+
 def parse_columns(text: str) -> tuple[ColumnSpec, ...]:
     """`age:float:zscore,tokens:int[]` → specs; "" is no column at all."""
     specs = []

@@ -13,6 +13,7 @@ from beam_pipeline.option_texts import (
     parse_class_map,
     parse_columns,
     parse_extensions,
+    parse_globs,
     parse_num_shards,
     parse_pairs,
     parse_timeouts,
@@ -111,6 +112,11 @@ class InputOptions:
         "file name extensions of images (default: jpg,jpeg,jpe,jfif,png,webp,gif,bmp,tif,tiff,avif "
         "and, with the extra heif, heic,heif)",
         parse=parse_extensions, metavar="LIST")] = EXTENSIONS
+    exclude_glob: Annotated[tuple[str, ...], Option(
+        "leave out files and folders whose path below --input matches: '*_small.jpg', a glob "
+        "without a slash, at any depth, 'cat/old' or 'dog/**/b*.png' from the top; separated by "
+        "commas, or given again (default: none)",
+        parse=parse_globs, action="extend", metavar="GLOBS")] = ()
     # fmt: on
     fingerprint: str = ""
     keeps_splits: bool = True

@@ -14,7 +14,13 @@ from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.listing import schemas_of
-from beam_pipeline.inputs.selection import KeysFile, Selected, SelectImages, share_keys
+from beam_pipeline.inputs.selection import (
+    KeysFile,
+    Selected,
+    SelectImages,
+    check_globs,
+    share_keys,
+)
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions, ShardOptions
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards
@@ -114,8 +120,16 @@ def list_batches(
     selected = Selected(listed.batches, (), ())
     if excluded is not None or options.class_map:
         selected = listed.batches | "Select" >> SelectImages(excluded, options.class_map)
+    checked = selected.checked
+    if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
+        checked += (
+            listed.skipped
+            | "PassedOver" >> beam.FlatMap(list)
+            | "AllPassedOver" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
+            | "CheckGlobs" >> beam.Map(check_globs, globs),
+        )
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
-    return Selected(batches, (listed.skipped, *selected.skipped), selected.checked)
+    return Selected(batches, (listed.skipped, *selected.skipped), checked)
 
 
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
-from imageshards.images.options import EXTENSIONS, is_hidden, is_system
+from imageshards.images.options import EXTENSIONS, passed_over
 from imageshards.text import counted
 from trainer.commands import console
 from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_for_serving
@@ -118,18 +118,32 @@ def _pictures_in(path: str) -> list[str] | None:
         if not storage.is_folder(path):
             return None
         prefix = len(path.rstrip("/")) + 1
-        found = (file.path for file in storage.files_below(path))
-        return [
-            file for file in found
-            if file.lower().endswith(EXTENSIONS)
-            and not is_hidden(file[prefix:])
-            and not is_system(file[prefix:])
-        ]  # fmt: skip
+        files = _local_files(path, prefix) if storage.is_local(path) else storage.files_below(path)
+        return sorted(
+            file.path
+            for file in files
+            if file.path.lower().endswith(EXTENSIONS) and not passed_over(file.path[prefix:])
+        )
     except OSError as e:
         raise UserError(
             f"FILE received {path!r}, which cannot be listed ({e.strerror or e}); expected a file "
             "or a folder that may be read."
         ) from e
+
+
+def _local_files(folder: str, prefix: int) -> Iterator[storage.Stat]:
+    """The files below a folder of this machine, without those that `passed_over` names."""
+    for entry in storage.list_folder(folder):
+        if not entry.is_folder:
+            yield entry
+        elif not passed_over(entry.path[prefix:]):
+            try:
+                yield from _local_files(entry.path, prefix)
+            except PermissionError:
+                print(
+                    f"{PROGRAM}: the folder {entry.path!r} may not be listed by this user, and "
+                    "its pictures are left out; fix its permissions.", file=sys.stderr,
+                )  # fmt: skip
 
 
 def top(shares: Sequence[float], card: ModelCard, count: int) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import difflib
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from beam_pipeline.inputs.folders import UNREADABLE_FOLDER
+from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
 from beam_pipeline.inputs.listing import (
     EMPTY_CLASS_FOLDER,
     EMPTY_SPLIT_FOLDER,
@@ -19,6 +19,8 @@ from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted
 
 _SHOWN_NAMES = 5
+# Reasons that have a name and are counted as those without one.
+_COUNTED = (EXCLUDED_BY_GLOB, UNREADABLE_FOLDER)
 
 
 def counts_and_names(
@@ -28,15 +30,15 @@ def counts_and_names(
     total: collections.Counter[str] = collections.Counter()
     for each in skipped:
         total.update(each)
-    counts: dict[str, int] = {}
+    counts: collections.Counter[str] = collections.Counter()
     names: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
     for key in sorted(total):
         reason, colon, name = key.partition(": ")
         if colon:
             names[reason].append(name)
-        else:
-            counts[reason] = total[key]
-    return counts, dict(names)
+        if not colon or reason in _COUNTED:
+            counts[reason] += total[key]
+    return dict(counts), dict(names)
 
 
 def warnings_of(
@@ -91,7 +93,8 @@ _OF_INPUT = {
     UNREADABLE_FOLDER: (
         "folder",
         "{counted} could not be listed for lack of permissions, and the images in it are missing: "
-        "{names}; give this user the permissions and build again with --overwrite",
+        "{names}; give this user the permissions and build again with --overwrite, or say by "
+        "--exclude_glob that they are not wanted",
     ),
     EMPTY_SPLIT_FOLDER: (
         "split folder",

@@ -101,6 +101,7 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
     for_tables: dict[str, Any] = {}
     if has_table:
         for_tables = {flag: getattr(InputOptions, flag) for flag in TABLE_FLAGS}
+    has_folder = any(layout_of(source) != TABLE for source in others)
     found = []
     for source, is_one in zip(options.sources, are_data_sets, strict=True):
         if is_one:
@@ -115,6 +116,8 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
             flags = {} if layout_of(source) == TABLE else for_tables
             asked = "splits" in options.given
             source = dataclasses.replace(source, tells_given_splits=asked, **flags)
+        if has_folder and (is_one or layout_of(source) == TABLE):
+            source = dataclasses.replace(source, exclude_glob=())
         found.append(source)
     return found
 

@@ -11,21 +11,23 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from beam_pipeline.inputs.layout import glob_root, literal_prefix
+from beam_pipeline.inputs.layout import glob_root, literal_prefix, may_match_inside
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.form import anything, loads
-from imageshards.images.options import SYSTEM_NAMES
+from imageshards.images.options import passed_over
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage import Stat, is_local
+from imageshards.text import printable
 
 # Path, size in bytes or why it is passed over, modification time in ns.
 Found = tuple[str, "int | Skipped", int]
 
+EXCLUDED_BY_GLOB = "excluded_by_glob"
 UNREADABLE_FOLDER = "unreadable_folder"
-SYSTEM_FILE = "system_file"
 _HEAD_BYTES = 1024  # the version comes first
 
 
@@ -40,6 +42,45 @@ class Skipped:
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.name}" if self.name else self.reason
+
+
+class PathFilter:
+    """Decides by its path below an input which file or folder is passed over, and why.
+
+    Args:
+        root: Folder of the input.
+        globs: Those of --exclude_glob, in the form of a glob that is an input: `*` does not cross a
+            slash, `**` does. One without a slash is compared with every name of a path.
+    """
+
+    def __init__(self, root: str, globs: Sequence[str] = ()):
+        self.root = root.rstrip("/")
+        self._prefix = len(self.root) + 1
+        self._globs = [(glob, _matches_at_or_above(glob)) for glob in globs]
+
+    def __call__(self, path: str) -> Skipped | None:
+        below = path[self._prefix :]
+        if self._globs:
+            composed = unicodedata.normalize("NFC", below)
+            for glob, matches in self._globs:
+                if matches(composed):
+                    return Skipped(EXCLUDED_BY_GLOB, glob)
+        reason = passed_over(below)
+        return Skipped(reason) if reason else None
+
+
+def _matches_at_or_above(glob: str) -> Callable[[str], object]:
+    """A test of whether a glob matches a path, or a folder above it."""
+    anywhere = "" if "/" in glob.rstrip("/") else "(?:.*/)?"
+    body = _translated(unicodedata.normalize("NFC", glob.strip("/")))
+    return re.compile(f"{anywhere}{body}(?:/.*)?", re.DOTALL).fullmatch
+
+
+def _translated(glob: str) -> str:
+    """A glob as a regular expression, without flags and end."""
+    from apache_beam.io.filesystem import FileSystem  # imports all of Beam
+
+    return FileSystem.translate_pattern(glob).removeprefix("(?ms)").removesuffix(r"\Z")
 
 
 def is_data_set(folder: str) -> bool:
@@ -63,30 +104,36 @@ def finished_input(path: str) -> UserError:
     )
 
 
-def subfolders(path: str) -> list[tuple[str, str]]:
-    """(name, path) of the folders in a folder, by name, without hidden ones.
+def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
+    """(name, path) of the folders in a folder, by name, without those that are passed over.
+
+    A folder below the input that this user may not list has none: `files_outside_folders` names it.
 
     Raises:
         UserError: It is not there, cannot be listed, or is a finished data set.
     """
     found = []
-    for name, below, is_folder in _entries(path):
-        if name == MANIFEST_NAME and is_data_set(path):
-            raise finished_input(path)
-        if is_folder and name[:1] != "." and name not in SYSTEM_NAMES:
-            found.append((name, below))
+    try:
+        for name, below, is_folder in _entries(path):
+            if name == MANIFEST_NAME and is_data_set(path):
+                raise finished_input(path)
+            if is_folder and not passes_over(below):
+                found.append((name, below))
+    except OSError as e:
+        _unreadable(path, e, passes_over)
     return sorted(found)
 
 
-def files_outside_folders(path: str) -> Iterator[Skipped]:
-    """The files of a folder that are in none of its class folders, and what is hidden in it."""
-    for name, _, is_folder in _entries(path):
-        if name.startswith("."):
-            yield Skipped("hidden")
-        elif name in SYSTEM_NAMES:
-            yield Skipped(SYSTEM_FILE)
-        elif not is_folder:
-            yield Skipped("outside_class_folders")
+def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skipped]:
+    """The files of a folder that are in none of its class folders, and what is passed over."""
+    try:
+        for _, below, is_folder in _entries(path):
+            if skipped := passes_over(below):
+                yield skipped
+            elif not is_folder:
+                yield Skipped("outside_class_folders")
+    except OSError as e:
+        yield _unreadable(path, e, passes_over)
 
 
 def _entries(path: str) -> Iterator[tuple[str, str, bool]]:
@@ -94,109 +141,122 @@ def _entries(path: str) -> Iterator[tuple[str, str, bool]]:
         # Not storage.list_folder, which passes over broken links: these are counted, too.
         yield from ((entry.name, entry.path, _is_dir(entry)) for entry in _scan(path))
         return
-    try:
-        entries = storage.list_folder(path)
-    except OSError as e:
-        raise _cannot_list(path, e) from e
+    entries = storage.list_folder(path)
     if not entries:
-        raise _cannot_list(path, OSError("it holds nothing"))
+        raise OSError("it holds nothing")
     yield from ((entry.name, entry.path, entry.is_folder) for entry in entries)
 
 
-def _cannot_list(path: str, e: OSError) -> UserError:
-    return UserError(
-        f"--input {path!r} cannot be listed ({e.strerror or e}); expected a folder, a glob, or an "
-        "image table named .csv, .jsonl or .parquet: fix the path or its permissions."
-    )
-
-
-def files_below(path: str, must_list: bool = True) -> Iterator[Found]:
-    """Yields every file below a folder.
-
-    Args:
-        path: The folder.
-        must_list: Whether missing permissions for the folder itself are an error; where they are
-            not, and for the folders below it, the folder is passed over.
+def _unreadable(path: str, e: OSError, passes_over: PathFilter) -> Skipped:
+    """A folder below the input that this user may not list, which is passed over.
 
     Raises:
-        UserError: There is no such folder, or it cannot be listed.
+        UserError: It is the input itself, or the error is another one. Then the folder may be
+            readable the next time, so its images must not go unnoticed.
+    """
+    if isinstance(e, PermissionError) and path.rstrip("/") != passes_over.root:
+        return Skipped(UNREADABLE_FOLDER, printable(path))
+    raise UserError(
+        f"--input {e.filename or path!r} cannot be listed ({e.strerror or e}); expected a folder, "
+        "a glob, or an image table named .csv, .jsonl or .parquet: fix the path or its permissions."
+    ) from e
+
+
+def none_readable(folders: Iterable[str]) -> bool:
+    """Whether this user may list none of some folders; those of a store are listed as one."""
+    for folder in folders:
+        if not is_local(folder):
+            return False
+        try:
+            next(_scan(folder), None)
+            return False
+        except PermissionError:
+            continue
+    return True
+
+
+def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
+    """Every file below a folder.
+
+    Raises:
+        UserError: There is no such folder, or it is that of the input and cannot be listed.
     """
     if is_local(path):
-        return _walk(path, None, must_list=must_list)
-    return _objects(path, storage.files_below(path))
+        return _enter(path, _Walk(passes_over), _folders_above(path))
+    return _objects(path, storage.files_below(path), _Walk(passes_over))
 
 
-def files_matching(pattern: str) -> Iterator[Found]:
+def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
     """Every file that matches a glob, as Beam reads globs.
 
     Raises:
         UserError: Its root cannot be listed.
     """
-    from apache_beam.io.filesystem import FileSystem  # imports all of Beam
-
+    root = glob_root(pattern)
+    below = pattern.removeprefix(root).lstrip("/")
+    pattern = os.path.join(root, below)
+    matches = re.compile(_translated(pattern), re.DOTALL).fullmatch
+    start = len(root.rstrip("/")) + 1
+    walk = _Walk(passes_over, matches, lambda folder: may_match_inside(below, folder[start:]))
     if is_local(pattern):
         # Beam's own walk does not follow links to folders, and drops broken links without a word.
-        root = glob_root(pattern)
-        below = pattern.removeprefix(root).lstrip("/")
-        pattern = os.path.join(root, below)
-        found = _walk(root, None if "**" in below else below.count("/"))
-    else:
-        # A store lists no other names than those with this prefix.
-        found = _objects(pattern, storage.files_from(literal_prefix(pattern)))
-    matches = re.compile(FileSystem.translate_pattern(pattern)).match
-    return (file for file in found if matches(file[0]))
+        return _enter(root, walk, _folders_above(root))
+    # A store lists no other names than those with this prefix.
+    return _objects(pattern, storage.files_from(literal_prefix(pattern)), walk)
 
 
-def _objects(path: str, found: Iterator[Stat]) -> Iterator[Found]:
+@dataclasses.dataclass(frozen=True)
+class _Walk:
+    """Which files and folders a listing takes, by their paths."""
+
+    passes_over: PathFilter
+    takes: Callable[[str], object] = lambda path: True
+    enters: Callable[[str], bool] = lambda folder: True
+
+
+def _objects(path: str, found: Iterator[Stat], walk: _Walk) -> Iterator[Found]:
     try:
         for file in found:
-            yield file.path, file.size_bytes, file.mtime_ns
+            if walk.takes(file.path):
+                yield file.path, walk.passes_over(file.path) or file.size_bytes, file.mtime_ns
     except OSError as e:
-        raise _cannot_list(path, e) from e
+        _unreadable(path, e, walk.passes_over)
 
 
-def _walk(
-    path: str, depth: int | None, above: frozenset[str] | None = None, must_list: bool = True
-) -> Iterator[Found]:
-    """Files below a folder.
-
-    `depth` levels of folders are entered, all if it is None. `above` are the folder and those above
-    it, links resolved, by default as the file system has them: a link to one would never end.
-    """
-    if above is None:
-        real = pathlib.Path(os.path.realpath(path))
-        above = frozenset(map(str, (real, *real.parents)))
-    if not must_list and not _may_list(path):
-        yield path, Skipped(UNREADABLE_FOLDER), 0
-        yield path, Skipped(UNREADABLE_FOLDER, path), 0
-        return
-    for entry in _scan(path):
-        if not _is_dir(entry):
-            yield _file(entry)
-        elif entry.name.startswith("."):
-            yield entry.path, Skipped("hidden"), 0
-        elif entry.name in SYSTEM_NAMES:
-            yield entry.path, Skipped(SYSTEM_FILE), 0
-        elif depth == 0:
-            yield entry.path, Skipped("directory"), 0
-        else:
-            here = os.path.realpath(entry.path)
-            if here in above:
-                yield entry.path, Skipped("link_to_a_folder_above"), 0
-            else:
-                left = None if depth is None else depth - 1
-                yield from _walk(entry.path, left, above | {here}, must_list=False)
+def _folders_above(path: str) -> frozenset[str]:
+    """The folder and those above it, links resolved."""
+    real = pathlib.Path(os.path.realpath(path))
+    return frozenset(map(str, (real, *real.parents)))
 
 
-def _may_list(path: str) -> bool:
-    """Whether permissions allow to list a folder; other errors are left to who lists it."""
+def _enter(path: str, walk: _Walk, above: frozenset[str]) -> Iterator[Found]:
+    """The files below a folder, or the folder itself where this user may not list it."""
     try:
-        os.scandir(path).close()
-    except PermissionError:
-        return False
-    except OSError:
-        pass
-    return True
+        yield from _walk(path, walk, above)
+    except OSError as e:
+        yield path, _unreadable(path, e, walk.passes_over), 0
+
+
+def _walk(path: str, walk: _Walk, above: frozenset[str]) -> Iterator[Found]:
+    """The files below a folder.
+
+    A link to one of the folders `above`, the folder itself among them, would never end.
+    """
+    for entry in _scan(path):
+        is_folder = _is_dir(entry)
+        enters = is_folder and walk.enters(entry.path)
+        if not enters and not walk.takes(entry.path):
+            continue
+        if skipped := walk.passes_over(entry.path):
+            yield entry.path, skipped, 0
+        elif not is_folder:
+            yield _file(entry)
+        elif not enters:
+            yield entry.path, Skipped("directory"), 0
+        elif (here := os.path.realpath(entry.path)) in above:
+            yield entry.path, Skipped("link_to_a_folder_above"), 0
+        else:
+            yield from _enter(entry.path, walk, above | {here})
 
 
 def _file(entry: os.DirEntry[str]) -> Found:
@@ -221,8 +281,5 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 def _scan(path: str) -> Iterator[os.DirEntry[str]]:
     """What is in a folder of this machine, in no particular order."""
-    try:
-        with os.scandir(path) as entries:
-            yield from entries
-    except OSError as e:
-        raise _cannot_list(path, e) from e
+    with os.scandir(path) as entries:
+        yield from entries

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from beam_pipeline.inputs.folders import Skipped, files_matching
+from beam_pipeline.inputs.folders import PathFilter, Skipped, files_matching
 from beam_pipeline.inputs.layout import glob_root, is_glob
 from beam_pipeline.inputs.table_cells import (
     about_commas,
@@ -103,9 +103,8 @@ def table_files(path: str) -> list[str]:
     """
     if not is_glob(path):
         return [path]
-    above = len(glob_root(path).rstrip("/"))
-    found = (file for file, size, _ in files_matching(path) if not isinstance(size, Skipped))
-    if names := sorted(file for file in found if "/." not in file[above:]):
+    found = files_matching(path, PathFilter(glob_root(path)))
+    if names := sorted(file for file, size, _ in found if not isinstance(size, Skipped)):
         return names
     raise UserError(
         f"--input {path!r} matches no file; expected image tables (.csv, .jsonl, .parquet) outside "

@@ -85,8 +85,10 @@ def check_output_apart(source: InputOptions, output: str) -> None:
             )
     if layout_of(source) == TABLE or not _is_within(output, root):
         return
-    if is_glob(source.input) and not _may_match_inside(source.input, root, output):
-        return
+    if is_glob(source.input):
+        pattern = source.input[len(root) :].strip("/")
+        if not may_match_inside(pattern, _real(output).removeprefix(_real(root)).strip("/")):
+            return
     where = "is" if _is_within(root, output) else "is inside"
     raise UserError(
         f"--output {output!r} {where} --input {source.input!r}, which is only read; expected a "
@@ -106,10 +108,10 @@ def _is_within(path: str, folder: str) -> bool:
     return f"{_real(path)}/".startswith(f"{real}/") or real in map(_real, above)
 
 
-def _may_match_inside(pattern: str, root: str, folder: str) -> bool:
-    """Whether a pattern may match files below a folder that is below its root."""
-    names = [name for name in _real(folder).removeprefix(_real(root)).split("/") if name]
-    for number, part in enumerate(pattern[len(root) :].strip("/").split("/")):
+def may_match_inside(pattern: str, folder: str) -> bool:
+    """Whether a pattern may match files in a folder, both relative to the root of the pattern."""
+    names = folder.split("/") if folder else []
+    for number, part in enumerate(pattern.split("/")):
         if "**" in part or number >= len(names):
             return True
         if not fnmatch.fnmatchcase(names[number], part):

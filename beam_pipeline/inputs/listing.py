@@ -10,13 +10,15 @@ from typing import Any
 from beam_pipeline.inputs import image_table
 from beam_pipeline.inputs.data_sets import named
 from beam_pipeline.inputs.folders import (
-    SYSTEM_FILE,
+    UNREADABLE_FOLDER,
+    PathFilter,
     Skipped,
     files_below,
     files_matching,
     files_outside_folders,
     finished_input,
     is_data_set,
+    none_readable,
     subfolders,
 )
 from beam_pipeline.inputs.image_table import TableSchema
@@ -28,7 +30,6 @@ from beam_pipeline.options import DATA_SET, TABLE, TABLE_FLAGS, InputOptions, la
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.images.options import is_hidden, is_system
 from imageshards.manifest import NONE, ONE, SPLIT_NAMES
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import printable
@@ -74,7 +75,14 @@ def schema_of(source: InputOptions) -> TableSchema | None:
         UserError: The table cannot be read or lacks a column, or a column was named for an
             input that is none.
     """
-    if layout_of(source) == TABLE:
+    layout = layout_of(source)
+    if source.exclude_glob and layout in (TABLE, DATA_SET):
+        what = "an image table" if layout == TABLE else "a finished data set"
+        raise UserError(
+            f"--exclude_glob was given, but --input {source.input!r} is {what}; expected a folder "
+            "or a glob: leave images out of this input by their keys, in a file for --exclude."
+        )
+    if layout == TABLE:
         return image_table.read_schema(source)
     for flag in TABLE_FLAGS:
         if getattr(source, flag) != getattr(InputOptions, flag):
@@ -138,8 +146,11 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
 
 
 def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
-    top = subfolders(source.input)
-    nested = layout == "folders" and any(subfolders(p) for name, p in top if _is_split(name))
+    passes_over = path_filter(source)
+    top = subfolders(source.input, passes_over)
+    nested = layout == "folders" and any(
+        subfolders(path, passes_over) for name, path in top if _is_split(name)
+    )
     if layout == "split_folders" or nested:
         # A data set beside split folders is neither a split nor a class.
         top = [(name, path) for name, path in top if _is_split(name) or not is_data_set(path)]
@@ -153,9 +164,10 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
         for split, split_path in top:
             of_split = [
                 ListingTask(path, printable(split), printable(name))
-                for name, path in subfolders(split_path)
+                for name, path in subfolders(split_path, passes_over)
             ]
-            empty = None if of_split else printable(split)
+            known = of_split or none_readable([split_path])
+            empty = None if known else printable(split)
             others.append(ListingTask(split_path, empty, kind="outside"))
             found += of_split
     if not found:
@@ -164,8 +176,17 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
             "table (.csv, .jsonl, .parquet), or labels in file names and a --label_regex that "
             "finds them, such as '^([a-z]+)' for cat.0.jpg; --label none takes images without one."
         )
+    if none_readable(task.path for task in found):
+        raise _nothing_readable(source, found[0].path)
     yield from found
     yield from others
+
+
+def _nothing_readable(source: InputOptions, folder: str) -> UserError:
+    return UserError(
+        f"--input {source.input!r} holds no image outside of folders that this user may not list, "
+        f"such as {folder!r}; expected folders that may be read: fix their permissions."
+    )
 
 
 def _layout_by_names(path: str, top: list[tuple[str, str]], nested: bool) -> str:
@@ -198,7 +219,7 @@ def list_task(
         UserError: A file name does not match --label_regex, or a row of a table is wrong.
     """
     if task.kind == "outside":
-        yield from files_outside_folders(task.path)
+        yield from files_outside_folders(task.path, path_filter(source))
         if task.split is not None:
             yield Skipped(EMPTY_SPLIT_FOLDER, task.split)
         return
@@ -211,9 +232,10 @@ def list_task(
     else:
         refs = _image_refs(task, source)
     splits: set[str] = set()
-    is_empty = task.label is not None
+    is_empty, unreadable = True, ""
     for ref in refs:
         if isinstance(ref, Skipped):
+            unreadable = unreadable or ref.name * (ref.reason == UNREADABLE_FOLDER)
             yield ref
             continue
         is_empty = False
@@ -222,7 +244,9 @@ def list_task(
         yield ref._replace(source=task.source) if task.source else ref
     if source.tells_given_splits:
         yield from (Skipped(GIVEN_SPLIT, split) for split in sorted(splits))
-    if is_empty:
+    if is_empty and unreadable and task.label is None:
+        raise _nothing_readable(source, unreadable)
+    if is_empty and task.label is not None and not unreadable:
         yield Skipped(EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
 
 
@@ -230,18 +254,11 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
     regex = re.compile(source.label_regex) if source.label_regex else None
     root = input_root(source)
     prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
-    if task.kind == "glob":
-        found = files_matching(task.path)
-    else:  # one unreadable class folder does not end a build
-        found = files_below(task.path, must_list=task.label is None)
-    for path, size_bytes, mtime_ns in found:
+    files = files_matching if task.kind == "glob" else files_below
+    for path, size_bytes, mtime_ns in files(task.path, path_filter(source)):
         below = path[prefix:]
         if isinstance(size_bytes, Skipped):
             yield size_bytes
-        elif is_hidden(below):
-            yield Skipped("hidden")
-        elif is_system(below):
-            yield Skipped(SYSTEM_FILE)
         elif not below.lower().endswith(source.extensions):
             yield Skipped("not_an_image_name")
             if below.lower().endswith(_UNREAD):
@@ -250,6 +267,11 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
             key, name = printable(below), printable(below.rpartition("/")[2])
             label, split, group = _labels(task, source, regex, name, key)
             yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
+
+
+def path_filter(source: InputOptions) -> PathFilter:
+    """What decides which files and folders of an input are passed over."""
+    return PathFilter(input_root(source), source.exclude_glob)
 
 
 def _labels(

@@ -11,6 +11,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.utils.shared import Shared
 
+from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Skipped
 from beam_pipeline.planning.refs import Label, RefBatch, names_of
 from imageshards import storage
 from imageshards.errors import UserError
@@ -187,6 +188,26 @@ class _ExcludeFn(beam.DoFn):
             yield pvalue.TaggedOutput("skipped", {EXCLUDED: len(batch) - len(left)})
             found = {ref.key for ref in batch.refs if ref.key in self._keys}
             yield from (pvalue.TaggedOutput("found", key) for key in found)
+
+
+def check_globs(found: Iterable[str], globs: Iterable[str]) -> str:
+    """Refuses a glob that leaves nothing out.
+
+    Args:
+        found: What `ListImages` passed over: `reason: name` of each.
+        globs: Those of --exclude_glob.
+
+    Raises:
+        UserError: Names the first glob that matches no path.
+    """
+    absent = [glob for glob in globs if str(Skipped(EXCLUDED_BY_GLOB, glob)) not in found]
+    if absent:
+        raise UserError(
+            f"--exclude_glob received {absent[0]!r}, which matches no file and no folder of "
+            "--input that the other globs leave; expected a glob without a slash such as "
+            "'*_small.jpg', or one of the path below --input such as 'cat/old': fix or remove it."
+        )
+    return "checked"
 
 
 def check_excluded(found: set[str], excluded: KeysFile) -> str:

@@ -34,7 +34,7 @@ class Option:
         parse: A flag's text → the value, for what is neither text nor number.
         metavar: What stands for the value in the help.
         flag: Name of the flag where it is another one than the field's.
-        action: `append` for a flag that may be given several times.
+        action: `append` for a flag that may be given several times, `extend` where each is a list.
         group: Title above the flag in the help; empty for the one of the whole dataclass.
         place: For a path or URI, the function that makes it of what a user gave: `storage.place`
             or `storage.absolute_place`.

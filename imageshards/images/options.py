@@ -26,24 +26,29 @@ EXTENSIONS = (
 )  # fmt: skip
 
 
-# Folders and files that file systems, NAS devices and archivers add beside a user's own files.
-SYSTEM_NAMES = frozenset({
-    "lost+found", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", "__MACOSX",
-    "Thumbs.db",
-})  # fmt: skip
+# Names, in lower case, of what file systems, NAS (Synology, QNAP) and desktops keep beside
+# pictures: deleted files, thumbnails, snapshots. `.Trashes` and `._*` of macOS are hidden anyway.
+_SYSTEM_NAMES = (
+    "lost+found", "@eadir", "#recycle", "@recycle", "#snapshot", "@recently-snapshot",
+    "$recycle.bin", "system volume information", "__macosx", "thumbs.db", "desktop.ini",
+)  # fmt: skip
+_PASSED_OVER = re.compile(
+    rf"(?:^|/)(?:(?P<hidden>\.)|(?:{'|'.join(map(re.escape, _SYSTEM_NAMES))})(?:/|$))",
+    re.IGNORECASE,
+)
 
 
-def is_system(below: str) -> bool:
-    """Whether a part of a path below the input is a name of `SYSTEM_NAMES`."""
-    return not SYSTEM_NAMES.isdisjoint(below.split("/"))
+def passed_over(below: str) -> str | None:
+    """Returns why nobody means a file or folder, or one that is in such a folder, as a picture.
 
+    Args:
+        below: Its path below the folder that was given.
 
-def is_hidden(below: str) -> bool:
-    """Whether a file is hidden, or in a hidden folder, by its path below the folder it is of.
-
-    So are all files in the `__MACOSX` of macOS's archives: their names begin with `._`.
+    Returns:
+        `hidden`, `system_file`, or None for what may be a picture.
     """
-    return below.startswith(".") or "/." in below
+    found = _PASSED_OVER.search(below)
+    return found and ("hidden" if found["hidden"] else "system_file")
 
 
 def parse_color(text: str) -> tuple[int, int, int]:

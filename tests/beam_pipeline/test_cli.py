@@ -40,6 +40,10 @@ CHANGES = {
     ),
     ("--class_map", "a\\, x=b,c=b"): ("class_map", {"a, x": "b", "c": "b"}),
     ("--extensions", "*.tif, .PNG,webp"): ("source.extensions", (".tif", ".png", ".webp")),
+    ("--exclude_glob", "*_s.jpg,a\\,b/**", "--exclude_glob", "old"): (
+        "source.exclude_glob",
+        ("*_s.jpg", "a,b/**", "old"),
+    ),
     ("--background", "#00FF7f"): ("image.background", (0, 255, 127)),
     ("--max_image_mpx", "0.5"): ("image.max_pixels", 500_000),
     ("--max_image_mb", "2"): ("image.max_bytes", 2 * 2**20),
@@ -155,6 +159,7 @@ REFUSED = [
     ("--num_shards", ["train=", "train=x", "=3", "a=1,a=2", "a=1,"], "names with whole numbers"),
     ("--num_shards", ["0", "train=0", "100000"], "expected 1 to 99999."),
     ("--extensions", ["", ",", "jpg,,png", "."], "expected a list as in jpg,png."),
+    ("--exclude_glob", ["", " , ", "a,/"], "expected globs as in '*_small.jpg' or 'cat/old'."),
     ("--columns", ["a", ":int", "a:int[", "a:int[-1]", "a:float[]x"],
      "expected name:int|float|string, with [] or [N] for lists"),
     ("--columns", ["a:int[0]"], "a received the length 0; expected at least 1, or []"),

@@ -62,8 +62,16 @@ def test_warnings_are_told_and_no_picture_is_decoded_where_shards_are_counted(
     photos = class_folders(tmp_path / "in", {"cat": 8, "Cat": 8})
     (photos / "emu").mkdir()
     flags = ("--input", photos, "--output", tmp_path / "out", "--num_shards", "2")
-    code, out, _ = rehearse(capfd, *flags)
+    code, out, _ = rehearse(capfd, *flags, "--exclude_glob", "cat 0.*,Cat/*3.jpg")
     assert code == 0
+    assert "files passed over (excluded_by_glob 2)" in out
     assert "warning: 1 class folder without an image: 'emu'" in out
     assert "warning: 'Cat', 'cat' are 2 classes" in out
     assert out.endswith("nothing was written\n")
+
+
+def test_a_glob_that_leaves_nothing_out_is_told(tmp_path, capfd):
+    photos = class_folders(tmp_path / "in", {"cat": 1, "dog": 1})
+    flags = ("--input", photos, "--output", tmp_path / "out", "--exclude_glob", "cat/old,dog/d*")
+    code, _, err = rehearse(capfd, *flags)
+    assert code == 2 and "--exclude_glob received 'cat/old', which matches no file" in err

@@ -154,3 +154,12 @@ def test_mistakes_are_one_sentence(
     ):
         assert predict.main(list(map(str, arguments))) == 2
         assert sentence in capsys.readouterr().err
+
+
+def test_of_a_folder_the_pictures_are_taken_that_a_build_would_take(tmp_path):
+    names = ["a-b.jpg", "a/x.PNG", "a/@eaDir/x.jpg", ".h/x.jpg", "lost+found/x.jpg", "a/x.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = predict.find_files([str(tmp_path), f"{tmp_path}/.h/x.jpg"])
+    assert [name.removeprefix(f"{tmp_path}/") for name in found] == [*names[:2], ".h/x.jpg"]

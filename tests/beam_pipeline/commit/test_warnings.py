@@ -79,7 +79,11 @@ def test_what_the_listing_found_is_told():
         empty_split_folder=["test"],
         unread_format=[".heic"],
         given_split=["train", "val"],
+        unreadable_folder=["/in/dog"],
     )
+    unreadable = said.pop(2)
+    assert unreadable.startswith("1 folder could not be listed for lack of permissions")
+    assert "'/in/dog'; give this user the permissions" in unreadable
     assert said[0].startswith("7 class folders without an image: 'c0'") and "2 more" in said[0]
     assert "that are not read, passed over by their names: '.heic'; HEIC needs" in said[1]
     assert said[2].startswith("1 split folder without a class folder: 'test'")
@@ -88,9 +92,9 @@ def test_what_the_listing_found_is_told():
 
 def test_names_are_told_from_counts_and_these_are_added_up():
     skipped = [
-        {"hidden": 1, "empty_class_folder: b: c": 1},
-        {"hidden": 2, "empty_class_folder: a": 2, "other": 1},
+        {"hidden": 1, "empty_class_folder: b: c": 1, "excluded_by_glob: *": 3},
+        {"hidden": 2, "empty_class_folder: a": 2, "other": 1, "excluded_by_glob: b": 4},
     ]
-    assert counts_and_names(skipped) == (
-        {"hidden": 3, "other": 1}, {"empty_class_folder": ["a", "b: c"]},
-    )  # fmt: skip
+    counts, names = counts_and_names(skipped)
+    assert counts == {"hidden": 3, "other": 1, "excluded_by_glob": 7}
+    assert names == {"empty_class_folder": ["a", "b: c"], "excluded_by_glob": ["*", "b"]}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import pathlib
+import unicodedata
 
 import pytest
 
 from beam_pipeline.inputs import folders, layout
-from beam_pipeline.inputs.folders import Skipped
+from beam_pipeline.inputs.folders import PathFilter, Skipped
 from imageshards.errors import UserError
+from tests.support.stores import store_uri
+
+ALL = {"a/x.jpg", "a/x_s.jpg", "a/old/x.jpg", "b/old/x.jpg", "b/x"}
 
 
 def put(root: pathlib.Path, *names: str) -> None:
@@ -17,6 +22,14 @@ def put(root: pathlib.Path, *names: str) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode("utf-8", "surrogateescape"))
+
+
+def files_below(root, *globs):
+    return folders.files_below(str(root), PathFilter(str(root), globs))
+
+
+def files_matching(root, pattern):
+    return folders.files_matching(f"{root}/{pattern}", PathFilter(str(root)))
 
 
 def below(root, found):
@@ -37,12 +50,12 @@ def test_folders_pipes_and_broken_links_are_not_files(tmp_path):
     (tmp_path / "self.jpg").symlink_to("self.jpg")
     (tmp_path / "to_fifo.jpg").symlink_to("fifo.jpg")
     (tmp_path / "to_file.jpg").symlink_to("a.jpg")
-    assert below(tmp_path, folders.files_below(str(tmp_path))) == {
+    assert below(tmp_path, files_below(tmp_path)) == {
         "a.jpg": 5, "to_file.jpg": 5, "folder.jpg/x.jpg": 16,
         ".hidden": "hidden", "fifo.jpg": "special_file", "to_fifo.jpg": "special_file",
         "broken.jpg": -1, "self.jpg": -1,
     }  # fmt: skip
-    times = {path: mtime_ns for path, _, mtime_ns in folders.files_below(str(tmp_path))}
+    times = {path: mtime_ns for path, _, mtime_ns in files_below(tmp_path)}
     assert times[f"{tmp_path}/a.jpg"] == os.stat(tmp_path / "a.jpg").st_mtime_ns
 
 
@@ -51,7 +64,7 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path, target):
     root = tmp_path / "in"
     put(root, "a/inner/x.jpg", "b/y.jpg")
     (root / "a" / "link").symlink_to(target)
-    found = below(root, folders.files_below(str(root / "a")))
+    found = below(root, files_below(root / "a"))
     if target == "inner":
         assert found == {"a/inner/x.jpg": 13, "a/link/x.jpg": 13}
     else:
@@ -60,61 +73,108 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path, target):
 
 def test_a_file_deleted_while_it_is_listed_is_still_listed(tmp_path, monkeypatch):
     put(tmp_path, "a.jpg", "b.jpg")
-    found = folders.files_below(str(tmp_path))
+    found = files_below(tmp_path)
     first, _, _ = next(found)
     (tmp_path / {"a.jpg": "b.jpg", "b.jpg": "a.jpg"}[os.path.basename(first)]).unlink()
     assert [size for _, size, _ in found] == [-1]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_folder_without_rights_is_one_sentence(tmp_path):
-    (tmp_path / "closed").mkdir(mode=0)
-    os.seteuid(65534)
-    try:
-        with pytest.raises(UserError, match="closed.*Permission denied.*permissions"):
-            list(folders.files_below(str(tmp_path / "closed")))
-    finally:
-        os.seteuid(0)
+def test_an_input_without_rights_is_one_sentence(tmp_path, nobody_closes):
+    nobody_closes("closed")
+    with pytest.raises(UserError, match="closed.*Permission denied.*permissions"):
+        list(files_below(tmp_path / "closed"))
 
 
-def test_hidden_folders_and_files_are_no_class_folders(tmp_path):
-    put(tmp_path, "b/x", "a/x", ".hidden/x", "__MACOSX/x", "file")
+def test_a_folder_without_rights_below_the_input_is_named_and_the_others_are_listed(
+    tmp_path, nobody_closes
+):
+    put(tmp_path, "a/x.jpg", "a/deep/y.jpg", "b/z.jpg")
+    nobody_closes("a/deep", "b")
+    expected = {"a/x.jpg": 7, "a/deep": "unreadable_folder", "b": "unreadable_folder"}
+    assert below(tmp_path, files_below(tmp_path)) == expected
+    assert below(tmp_path, files_matching(tmp_path, "*/*.jpg")) == {
+        "a/x.jpg": 7, "b": "unreadable_folder",
+    }  # fmt: skip
+    assert below(tmp_path, files_matching(tmp_path, "a*/*.jpg")) == {"a/x.jpg": 7}
+    passes_over = PathFilter(str(tmp_path))
+    assert list(folders.files_below(f"{tmp_path}/b", passes_over)) == [
+        (f"{tmp_path}/b", Skipped("unreadable_folder", f"{tmp_path}/b"), 0)
+    ]
+    assert folders.subfolders(f"{tmp_path}/b", passes_over) == []
+
+
+SYSTEM = [
+    "lost+found", "@eaDir", "#recycle", "$RECYCLE.BIN", "$Recycle.Bin", "System Volume Information",
+    "__MACOSX", "@Recycle",
+]  # fmt: skip
+HIDDEN = [".hidden", ".Trashes"]
+
+
+def test_what_is_hidden_or_kept_by_a_system_is_no_class_folder_and_no_picture(tmp_path):
+    names = [*SYSTEM, *HIDDEN]
+    put(tmp_path, "b/x", "a/x", *(f"{n}/x.jpg" for n in names), *(f"b/{n}/x.jpg" for n in names))
+    put(tmp_path, "file", "b/._x.jpg", "b/Thumbs.db", "b/lost+found too/x.jpg")
     (tmp_path / "self").symlink_to("self")
     (tmp_path / "linked").symlink_to("a")
-    assert [name for name, _ in folders.subfolders(str(tmp_path))] == ["a", "b", "linked"]
-    skipped = [found.reason for found in folders.files_outside_folders(str(tmp_path))]
-    assert sorted(skipped) == [
-        "hidden", "outside_class_folders", "outside_class_folders", "system_file",
-    ]  # fmt: skip
-
-
-def test_names_of_file_systems_and_nas_devices_are_passed_over_at_every_depth(tmp_path):
-    put(tmp_path, "a/x.jpg", "a/Thumbs.db", "a/@eaDir/x.jpg", "lost+found/x.jpg", "#recycle/y.jpg")
-    found = below(tmp_path, folders.files_below(str(tmp_path)))
-    assert found == {
-        "a/x.jpg": 7, "a/Thumbs.db": 11,
-        "a/@eaDir": "system_file", "lost+found": "system_file", "#recycle": "system_file",
+    passes_over = PathFilter(str(tmp_path))
+    found = [name for name, _ in folders.subfolders(str(tmp_path), passes_over)]
+    assert found == ["a", "b", "linked"]
+    skipped = [skip.reason for skip in folders.files_outside_folders(str(tmp_path), passes_over)]
+    assert collections.Counter(skipped) == {
+        "hidden": 2, "system_file": 8, "outside_class_folders": 2,
     }  # fmt: skip
-    assert [name for name, _ in folders.subfolders(str(tmp_path))] == ["a"]
+    reasons = dict.fromkeys(SYSTEM, "system_file") | dict.fromkeys(HIDDEN, "hidden")
+    for listed in (
+        below(tmp_path / "b", folders.files_below(f"{tmp_path}/b", passes_over)),
+        below(tmp_path / "b", files_matching(tmp_path / "b", "**")),
+    ):
+        assert listed == reasons | {
+            "._x.jpg": "hidden", "Thumbs.db": "system_file", "x": 3, "lost+found too/x.jpg": 22,
+        }  # fmt: skip
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_folder_without_permissions_is_passed_over_below_the_input_but_not_at_its_top(tmp_path):
-    put(tmp_path, "open/x.jpg", "shut/y.jpg")
-    for path in (tmp_path, *tmp_path.parents):  # another user has to get here
-        if path.stat().st_uid == os.getuid() and not path.stat().st_mode & 0o001:
-            path.chmod(path.stat().st_mode | 0o055)
-    (tmp_path / "shut").chmod(0)
-    os.seteuid(65534)
-    try:
-        found = list(folders.files_below(str(tmp_path)))
-        with pytest.raises(UserError, match="cannot be listed"):
-            list(folders.files_below(str(tmp_path / "shut")))
-    finally:
-        os.seteuid(0)
-    assert [path for path, size, _ in found if size == 10] == [str(tmp_path / "open" / "x.jpg")]
-    skipped = [str(size) for _, size, _ in found if isinstance(size, Skipped)]
-    assert skipped == ["unreadable_folder", f"unreadable_folder: {tmp_path / 'shut'}"]
+def test_in_a_store_each_file_is_passed_over_by_the_same_names(tmp_path):
+    put(tmp_path, "b/x.jpg", "b/@eaDir/x.jpg", "b/.hidden/x.jpg", "#recycle/b/x.jpg")
+    uri = store_uri(tmp_path)
+    expected = {
+        "b/x.jpg": 7, "b/@eaDir/x.jpg": "system_file", "b/.hidden/x.jpg": "hidden",
+        "#recycle/b/x.jpg": "system_file",
+    }  # fmt: skip
+    assert below(tmp_path, files_below(uri)) == expected
+    assert below(tmp_path, files_matching(uri, "**.jpg")) == expected
+    assert below(tmp_path, files_matching(uri, "b/*.jpg")) == {"b/x.jpg": 7}
+
+
+@pytest.mark.parametrize("where", [str, store_uri])
+@pytest.mark.parametrize(
+    ("globs", "left"),
+    [
+        (["*_s.jpg"], {"a/x.jpg", "a/old/x.jpg", "b/old/x.jpg", "b/x"}),
+        (["old"], {"a/x.jpg", "a/x_s.jpg", "b/x"}),
+        (["old/"], {"a/x.jpg", "a/x_s.jpg", "b/x"}),
+        (["/old"], ALL),
+        (["a/old"], ALL - {"a/old/x.jpg"}),
+        (["*/old/*"], ALL - {"a/old/x.jpg", "b/old/x.jpg"}),
+        (["**/x"], ALL - {"b/x"}),
+        (["a", "x"], {"b/old/x.jpg"}),
+        (["a/*"], {"b/old/x.jpg", "b/x"}),
+        (["[ab]/?.jpg"], ALL - {"a/x.jpg"}),
+        (["X.JPG"], ALL),
+    ],
+)
+def test_globs_leave_out_files_and_what_is_in_folders(tmp_path, where, globs, left):
+    put(tmp_path, *ALL)
+    found = below(tmp_path, files_below(where(tmp_path), *globs))
+    assert {name for name, size in found.items() if isinstance(size, int)} == left
+    assert left == ALL or set(found.values()) >= {"excluded_by_glob"}
+
+
+def test_a_glob_matches_a_name_in_either_form_of_unicode(tmp_path):
+    nfc, nfd = (unicodedata.normalize(form, "Čmelák") for form in ("NFC", "NFD"))
+    put(tmp_path, f"{nfc}/x.jpg", f"{nfd}/x.jpg")
+    for glob in (nfc, nfd):
+        found = below(tmp_path, files_below(tmp_path, glob))
+        assert found == {nfc: "excluded_by_glob", nfd: "excluded_by_glob"}
 
 
 JPGS = {"a.jpg", "b.jpg", "c[1].jpg", "dir.jpg", "broken.jpg"}
@@ -127,9 +187,9 @@ JPGS = {"a.jpg", "b.jpg", "c[1].jpg", "dir.jpg", "broken.jpg"}
         ("?.jpg", {"a.jpg", "b.jpg"}),
         ("[ab].jpg", {"a.jpg", "b.jpg"}),
         ("[!a].jpg", {"b.jpg"}),
-        ("*/*.jpg", {"sub/d.jpg", "link/d.jpg", "dir.jpg/e.jpg"}),
+        ("*/*.jpg", {"sub/d.jpg", "link/d.jpg", "dir.jpg/e.jpg", ".h"}),
         ("sub/*", {"sub/d.jpg"}),
-        ("**.jpg", {*JPGS, "sub/d.jpg", "link/d.jpg", "dir.jpg/e.jpg"} - {"dir.jpg"}),
+        ("**.jpg", {*JPGS, "sub/d.jpg", "link/d.jpg", "dir.jpg/e.jpg", ".h"} - {"dir.jpg"}),
         ("s*/d.jpg", {"sub/d.jpg"}),
         ("*.gif", set()),
     ],
@@ -138,7 +198,7 @@ def test_globs_are_read_as_beam_reads_them(tmp_path, pattern, names):
     put(tmp_path, "a.jpg", "b.jpg", "c[1].jpg", "sub/d.jpg", "dir.jpg/e.jpg", "f.txt", ".h/i.jpg")
     (tmp_path / "link").symlink_to("sub")
     (tmp_path / "broken.jpg").symlink_to("nowhere")  # rejected later, so that it is not lost
-    found = below(tmp_path, folders.files_matching(f"{tmp_path}/{pattern}"))
+    found = below(tmp_path, files_matching(tmp_path, pattern))
     assert set(found) == names
     assert found.get("dir.jpg", "directory") == "directory"
     assert found.get("broken.jpg", -1) == -1
@@ -154,7 +214,7 @@ def test_a_glob_does_not_enter_folders_that_it_cannot_match(tmp_path, monkeypatc
         return scan(path)
 
     monkeypatch.setattr(folders, "_scan", enter)
-    list(folders.files_matching(f"{tmp_path}/*.jpg"))
+    list(files_matching(tmp_path, "*.jpg"))
     assert entered == [str(tmp_path)]
 
 

@@ -263,6 +263,55 @@ def test_a_finished_data_set_is_no_input(tmp_path, where):
             listed(given, **options)
 
 
+@pytest.mark.parametrize(
+    ("names", "options", "closed", "keys", "told"),
+    [
+        pytest.param(
+            "cat/a.jpg dog/b.jpg dog/deep/c.jpg", {}, "dog", "cat/a.jpg", "dog", id="a class"
+        ),
+        pytest.param(
+            "cat/a.jpg cat/deep/c.jpg", {}, "cat/deep", "cat/a.jpg", "cat/deep", id="below a class"
+        ),
+        pytest.param(
+            "train/cat/a.jpg val/cat/b.jpg", {}, "val/cat", "train/cat/a.jpg", "val/cat",
+            id="a class of a split",
+        ),
+        pytest.param(
+            "train/cat/a.jpg val/cat/b.jpg", {"layout": "split_folders"}, "val", "train/cat/a.jpg",
+            "val", id="a split",
+        ),
+        pytest.param("a.jpg b/c.jpg", {"label": "none"}, "b", "a.jpg", "b", id="flat"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_may_not_be_listed_is_named_and_counted_as_nothing_else(
+    tmp_path, nobody_closes, names, options, closed, keys, told
+):
+    put(tmp_path, *names.split())
+    nobody_closes(closed)
+    assert set(labels(tmp_path, **options)) == set(keys.split())
+    assert names_told(tmp_path, **options) == {"unreadable_folder": [f"{tmp_path}/{told}"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [("", {}), ("", {"label": "none"}), ("/*/*.jpg", {"label": "none"})],
+)
+def test_an_input_of_folders_that_may_not_be_listed_is_an_error(
+    tmp_path, nobody_closes, path, options
+):
+    put(tmp_path, "a/x.jpg", "b/y.jpg")
+    nobody_closes("a", "b")
+    with pytest.raises(UserError, match="outside of folders that this user may not list, such as"):
+        listed(f"{tmp_path}{path}", **options)
+
+
+@pytest.mark.parametrize("layout", ["table", "data_set"])
+def test_globs_are_not_for_inputs_that_have_keys(layout):
+    source = InputOptions("/in", layout=layout, exclude_glob=("old",))
+    with pytest.raises(UserError, match="--exclude_glob was given.*by their keys.*--exclude"):
+        schema_of(source)
+
+
 SPLITS = "Train/cat/x.jpg val/cat/z.jpg val/stray.jpg a.txt"
 PHONES = "cat/a.jpg cat/b.HEIC cat/c.heic dog/d.NEF dog/notes.txt"
 

@@ -10,6 +10,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from beam_pipeline.inputs.selection import (
     SelectImages,
     check_class_map,
+    check_globs,
     read_keys,
     rename_classes,
     share_keys,
@@ -67,6 +68,13 @@ def test_classes_are_renamed_and_joined():
 def test_an_unknown_class_is_told_with_those_of_similar_names():
     with pytest.raises(UserError, match="'dgo', which no --input has; expected one of 'dog', …"):
         check_class_map(["cat", "dog"], {"dgo": "pet"})
+
+
+def test_a_glob_that_leaves_nothing_out_is_told():
+    found = {"hidden", "excluded_by_glob: a: *", "excluded_by_glob: b"}
+    assert check_globs(found, ["a: *", "b"])
+    with pytest.raises(UserError, match="--exclude_glob received 'c', which matches no file"):
+        check_globs(found, ["a: *", "c"])
 
 
 def test_keys_are_read_from_lines_and_a_data_set(tmp_path):

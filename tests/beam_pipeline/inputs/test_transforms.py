@@ -61,7 +61,7 @@ def test_a_long_folder_of_this_machine_is_never_held_whole(tmp_path):
     for number in range(20_000):
         (tmp_path / f"{number:06d}_with_a_name_of_some_length.jpg").touch()
     tracemalloc.start()
-    found = sum(1 for _ in folders.files_below(str(tmp_path)))
+    found = sum(1 for _ in folders.files_below(str(tmp_path), folders.PathFilter(str(tmp_path))))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found == 20_000

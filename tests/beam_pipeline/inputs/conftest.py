@@ -1,0 +1,31 @@
+"""What tests of several kinds of inputs share."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+
+@pytest.fixture
+def nobody_closes(tmp_path):
+    """A function that takes the rights to folders away from everybody but root, who is dropped."""
+
+    def close(*names: str) -> None:
+        for name in names:
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name).chmod(0)
+            closed.append(tmp_path / name)
+        if was_root:
+            os.seteuid(65534)
+
+    closed: list[pathlib.Path] = []
+    was_root = os.geteuid() == 0
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    yield close
+    if was_root:
+        os.seteuid(0)
+    for folder in closed:
+        folder.chmod(0o755)
