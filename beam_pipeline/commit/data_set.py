@@ -17,7 +17,7 @@ from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
 from beam_pipeline.commit.recorded import recorded_files
 from beam_pipeline.commit.staging import mark_committed, set_aside
-from beam_pipeline.commit.summary import WriteSummary, check_budget, write_list
+from beam_pipeline.commit.summary import WriteSummary, check_budget, remedies, write_list
 from beam_pipeline.commit.tfds import tfds_files
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
 from beam_pipeline.options import ShardOptions
@@ -243,7 +243,7 @@ def manifest_of(
         "inputs": inputs,
         "options": spec.options,
         "versions": spec.versions,
-        "warnings": [*spec.warnings, *warnings],
+        "warnings": [*spec.warnings, *warnings, *remedies(summary.rejects)],
     }
 
 

@@ -71,6 +71,16 @@ def write_list(rejects: Iterable[Reject], folder: str) -> str:
     return path
 
 
+def remedies(counts: Mapping[str, int]) -> list[str]:
+    """What to do about rejects of some reasons, in sentences."""
+    if pointers := counts.get("git_lfs_pointer"):
+        return [
+            f"{counted(pointers, 'file')} of --input held a pointer of Git LFS in place of the "
+            "picture: run git lfs pull in the clone, then build again"
+        ]
+    return []
+
+
 def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
     """Raises `UserError`, with the reasons and the list, if more were rejected than allowed."""
     allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
@@ -86,6 +96,7 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
         f"--max_reject_fraction {max_fraction:g} allows {allowed} of {counted(listed, 'image')} "
         f"to be rejected, but {rejected} were ({table}); see {where}, {remedy}, then give the same "
         "command again: finished shards are kept and nothing was committed."
+        + "".join(f" {sentence}." for sentence in remedies(counts))
     )
 
 

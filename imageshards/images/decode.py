@@ -54,6 +54,18 @@ _UNSUPPORTED = (
     (0, b"8BPS", "Photoshop"),
     (0, b"%PDF", "PDF"),
 )
+# What is often found in place of a picture → reason and message.
+_STAND_INS = (
+    (rb"version https://git-lfs\.github\.com/spec/", "git_lfs_pointer",
+     "A pointer of Git LFS in place of the picture; run git lfs pull in the clone it is from."),
+    (rb"(\xef\xbb\xbf)?\s*(<\?xml.{,1000}?)?<svg", "unsupported_format",
+     "SVG; expected pixels: convert it to PNG."),
+    (rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml)", "web_page",
+     "A web page or an answer in XML, mostly of an error, in place of the picture; download it "
+     "again."),
+    (rb"\0+\Z", "only_zeros",
+     "All bytes are 0, as after a download or a copy that was not finished; fetch it again."),
+)  # fmt: skip
 
 # Pillow mode → the mode the pixels are resized in. Absent: no agreed way to 8 bits.
 _WORKING_MODES = {
@@ -106,12 +118,16 @@ def open_source(data: bytes, options: ImageOptions) -> Source:
     """Opens a picture, its size checked before any pixel is decoded.
 
     Raises:
-        ImageError: `empty`, `too_many_bytes`, `not_an_image`, `unsupported_format`,
-            `too_many_pixels`, `too_many_scans`, `truncated`, `corrupt` or
-            `unsupported_mode`.
+        ImageError: `empty`, `too_many_bytes`, `git_lfs_pointer`, `web_page`, `only_zeros`,
+            `not_an_image`, `unsupported_format`, `too_many_pixels`, `too_many_scans`,
+            `truncated`, `corrupt` or `unsupported_mode`.
     """
     if not data:
-        raise ImageError("empty", "The file has no bytes.")
+        raise ImageError(
+            "empty",
+            "The file has no bytes: a copy or download that was not finished, or a cloud drive's "
+            "placeholder; fetch it again.",
+        )
     if len(data) > options.max_bytes:
         raise ImageError(
             "too_many_bytes", f"{len(data)} bytes; at most {options.max_bytes} are accepted."
@@ -331,6 +347,9 @@ def _reject_unknown(data: bytes) -> NoReturn:
                 "unsupported_format",
                 f"{name}; expected JPEG, PNG, WebP, AVIF, HEIC, GIF, BMP or TIFF: convert it.",
             )
+    for pattern, code, message in _STAND_INS:
+        if re.match(pattern, data, re.IGNORECASE | re.DOTALL):
+            raise ImageError(code, message)
     raise ImageError("not_an_image", f"No known image begins with the bytes {data[:12]!r}.")
 
 

@@ -89,10 +89,8 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
         want_sums: Whether to fill `pixel_sums`.
 
     Raises:
-        ImageError: `empty`, `too_many_bytes`, `not_an_image`, `unsupported_format`,
-            `too_many_pixels`, `too_many_scans`, `truncated`, `corrupt`,
-            `unsupported_mode`, `out_of_memory` or `output_too_large`; nothing else,
-            whatever the bytes.
+        ImageError: As `open_source`, `out_of_memory` or `output_too_large`; nothing else, whatever
+            the bytes.
     """
     source = open_source(data, options)
     width, height = source.image.size

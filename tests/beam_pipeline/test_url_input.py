@@ -12,7 +12,7 @@ from tests.support.web_server import WebServer
 pytestmark = pytest.mark.process
 
 PICTURES = {f"/{kind}/{i}.jpg": jpeg(100 * k + i) for k, kind in enumerate("ab") for i in range(6)}
-WRONG = {"/gone.jpg": "http_404", "/html": "not_an_image", "/silent": "url_timeout"}
+WRONG = {"/gone.jpg": "http_404", "/html": "web_page", "/silent": "url_timeout"}
 FLAGS = (
     "--image_size", "16", "--num_shards", "1", "--max_reject_fraction", "0.5",
     "--url_timeouts", "9,3,9", "--url_retries", "0",

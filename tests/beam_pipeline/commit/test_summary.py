@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from beam_pipeline.commit.summary import check_budget, write_list
+from beam_pipeline.commit.summary import check_budget, remedies, write_list
 from beam_pipeline.shards.result import Reject
 from imageshards.errors import UserError
 
@@ -57,3 +57,11 @@ def test_the_budget_is_a_fraction_of_what_was_listed(rejected, listed, fraction,
     with pytest.raises(UserError, match=f"{rejected} were .truncated {rejected}.*list") as error:
         check_budget(counts, listed, fraction, "list")
     assert "\n" not in str(error.value)
+
+
+def test_the_remedy_for_pointers_of_git_lfs_is_told():
+    with pytest.raises(UserError, match="committed. 3 files of --input held a pointer of Git LFS"):
+        check_budget({"git_lfs_pointer": 3, "empty": 1}, 9, 0.1, "list")
+    (sentence,) = remedies({"git_lfs_pointer": 1})
+    assert sentence.endswith("run git lfs pull in the clone, then build again")
+    assert remedies({"empty": 1}) == []

@@ -38,8 +38,16 @@ _FRAME = JPEG.index(b"\xff\xc0")
     [
         (b"", "empty"),
         (b"hello, this is a text file\n", "not_an_image"),
-        (b"<!DOCTYPE html><html>", "not_an_image"),
-        (b"\0" * 5000, "not_an_image"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n",
+            "git_lfs_pointer",
+        ),
+        (b"<!DOCTYPE html><html>", "web_page"),
+        (b"\xef\xbb\xbf\n <HTML lang=en>", "web_page"),
+        (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code>', "web_page"),
+        (b'<?xml version="1.0"?>\n<!-- a drawing -->\n<svg width="9"/>', "unsupported_format"),
+        (b"\0" * 5000, "only_zeros"),
+        (b"\0" * 5000 + b"x", "not_an_image"),
         (b"RIFF\x10\0\0\0WAVEfmt ", "not_an_image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n", "not_an_image"),
         (b"8BPS\0\1" + bytes(60), "unsupported_format"),
