@@ -25,6 +25,7 @@ from imageshards.errors import UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.images.options import ImageOptions as ImageOptions
 from imageshards.manifest import NONE, ONE, SEVERAL, SPLIT_NAME
+from imageshards.text import printable
 
 DATA_SET = "data_set"
 TABLE = "table"
@@ -348,6 +349,11 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if printable(self.output) != self.output:
+            raise UserError(
+                f"--output received {self.output!r}, a name with bytes that are no UTF-8; expected "
+                "one in UTF-8, as Beam and TensorFlow take no other: rename the folder."
+            )
         for flag in ("class_names", "class_map"):
             if self.source.label == NONE and vars(self).get(flag, vars(self.plan).get(flag)):
                 raise UserError(f"--{flag} was given with --label none; leave one of them out.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
+from typing import Any
 
 # Of a terminal that nobody has widened, and of a log that is pleasant to read.
 LINE_CHARACTERS = 80
@@ -21,9 +23,32 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'es' if noun.endswith(_SIBILANTS) else 's'}"
 
 
+# Backslashes before a byte that is no text, or before what `printable` makes of one.
+_ESCAPED = re.compile(r"(\\+)(?=udc[89a-f][0-9a-f]|[\udc80-\udcff])")
+
+
 def printable(text: str) -> str:
-    """File names may hold bytes that are not text; keys and labels are text."""
+    """A text that can be written and shown: bytes of a file name that are no UTF-8, which Python
+    holds as surrogates, become `\\udce9`.
+    """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def key_of(name: str) -> str:
+    """The key of a file or folder name: as `printable`, but different names have different keys.
+
+    So backslashes are doubled in front of what may be read as an escaped byte.
+    """
+    return printable(_ESCAPED.sub(r"\1\1", name))
+
+
+def printable_in(value: Any) -> Any:
+    """The value of a JSON file with all texts `printable`."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key): printable_in(each) for key, each in value.items()}
+    return [*map(printable_in, value)] if isinstance(value, list | tuple) else value
 
 
 def shortened(text: str, width: int) -> str:

@@ -12,7 +12,7 @@ from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.images.options import EXTENSIONS, passed_over
-from imageshards.text import counted
+from imageshards.text import counted, printable
 from trainer.commands import console
 from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_for_serving
 from trainer.imports import quiet_import
@@ -181,7 +181,7 @@ SHOWN = {"class": _classes, "labels": _labels, "values": _values}
 
 def _print_json(predictions: Iterable[tuple[Prediction, Shown]]) -> int:
     rows = [
-        {"file": row.file} | ({"error": row.error} if row.error else shown)
+        {"file": printable(row.file)} | ({"error": row.error} if row.error else shown)
         for row, (shown, _) in predictions
     ]
     print(json.dumps(rows, indent=1))

@@ -52,6 +52,7 @@ from imageshards.manifest import (
 from imageshards.progress import note_activity
 from imageshards.reporting.sections import class_counts
 from imageshards.storage import map_concurrently, run_concurrently
+from imageshards.text import printable, printable_in
 
 # Folders of a data set, beside its shards.
 _FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
@@ -239,12 +240,13 @@ def manifest_of(
         {"path": path, "fingerprint": fingerprint, "num_records": records.get(str(number), 0)}
         for number, (path, fingerprint) in enumerate(spec.inputs)
     ]
-    return manifest | {
+    told = {
         "inputs": inputs,
         "options": spec.options,
         "versions": spec.versions,
         "warnings": [*spec.warnings, *warnings, *remedies(summary.rejects)],
     }
+    return manifest | {name: printable_in(value) for name, value in told.items()}
 
 
 def _split_of(split: str, shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -267,7 +269,7 @@ def write_companions(
     """
     output, staging = spec.places.output, spec.places.staging
     files = tfds_files(manifest)
-    files[CROISSANT_NAME] = croissant_text(manifest, storage.name_of(output))
+    files[CROISSANT_NAME] = croissant_text(manifest, printable(storage.name_of(output)))
     rejected = {name: entry for shard in shards for name, entry in shard["rejected"].items()}
     transform = (storage.join(folder, TRANSFORM_NAME) for folder in (staging, output))
     linked = [f"{TRANSFORM_NAME}/{name}" for name in storage.link_folder(*transform)]

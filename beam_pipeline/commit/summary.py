@@ -12,7 +12,7 @@ from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, merge_s
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import REJECTS_NAME
-from imageshards.text import counted, printable
+from imageshards.text import counted
 
 
 @dataclasses.dataclass
@@ -66,7 +66,7 @@ def write_list(rejects: Iterable[Reject], folder: str) -> str:
     path = storage.join(folder, REJECTS_NAME)
     with storage.open_write(path) as lines:
         for reject in rejects:
-            fields = {n: printable(text) for n, text in dataclasses.asdict(reject).items()}
+            fields = dataclasses.asdict(reject)
             lines.write((json.dumps(fields, ensure_ascii=False) + "\n").encode())
     return path
 

@@ -32,7 +32,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import NONE, ONE, SPLIT_NAMES
 from imageshards.storage import is_local, map_concurrently
-from imageshards.text import printable
+from imageshards.text import key_of
 
 EMPTY_CLASS_FOLDER = "empty_class_folder"
 EMPTY_SPLIT_FOLDER = "empty_split_folder"
@@ -159,15 +159,15 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
     others = [ListingTask(source.input, kind="outside")]
     found = []
     if layout == "class_folders":
-        found = [ListingTask(path, label=printable(name)) for name, path in top]
+        found = [ListingTask(path, label=key_of(name)) for name, path in top]
     else:
         for split, split_path in top:
             of_split = [
-                ListingTask(path, printable(split), printable(name))
+                ListingTask(path, key_of(split), key_of(name))
                 for name, path in subfolders(split_path, passes_over)
             ]
             known = of_split or none_readable([split_path])
-            empty = None if known else printable(split)
+            empty = None if known else key_of(split)
             others.append(ListingTask(split_path, empty, kind="outside"))
             found += of_split
     if not found:
@@ -264,7 +264,7 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
             if below.lower().endswith(_UNREAD):
                 yield Skipped(UNREAD_FORMAT, below[below.rindex(".") :].lower())
         else:
-            key, name = printable(below), printable(below.rpartition("/")[2])
+            key, name = key_of(below), key_of(below.rpartition("/")[2])
             label, split, group = _labels(task, source, regex, name, key)
             yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
 

@@ -174,10 +174,9 @@ class RejectsFile:
 
     def add(self, ref: ImageRef, error: ImageError, stage: str, data: bytes | None = None) -> None:
         """Adds an image, at what stage and why (`read`, `decode`, `copy`), with what was read."""
-        reject = Reject(
-            ref.key, ref.uri, ", ".join(names_of(ref.label)), str(ref.split), error.code, stage,
-            error.message,
-        )  # fmt: skip
+        label = ", ".join(names_of(ref.label))
+        said = (ref.key, ref.uri, label, str(ref.split), error.code, stage, error.message)
+        reject = Reject(*map(printable, said))
         self.rejects.append(reject)
         if self._records is None:
             self._stack.enter_context(self._file)
@@ -204,12 +203,12 @@ def encode_reject(reject: Reject, data: bytes | None) -> bytes:
     """A reject as `tf.train.Example`, with its original bytes where these are given."""
     features: dict[str, Values] = {
         "image/filename": [reject.key.encode()],
-        "uri": [printable(reject.uri).encode()],
+        "uri": [reject.uri.encode()],
         "label": [reject.label.encode()],
         "split": [reject.split.encode()],
         "reason": [reject.reason.encode()],
         "stage": [reject.stage.encode()],
-        "message": [printable(reject.message).encode()],
+        "message": [reject.message.encode()],
     }
     if data is not None:
         features["image/encoded"] = [data]

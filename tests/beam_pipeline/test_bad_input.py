@@ -11,7 +11,14 @@ import pytest
 
 from beam_pipeline.__main__ import main
 from imageshards.verification import command as verify
-from tests.support.builds import build, class_folders, manifest
+from tests.support.builds import (
+    build,
+    class_folders,
+    jpeg,
+    manifest,
+    records_of,
+    rejects_of,
+)
 from tests.support.built_records import assert_records_are_as_described
 
 pytestmark = pytest.mark.process
@@ -145,3 +152,20 @@ def test_a_mistake_is_one_line_on_the_terminal_and_a_bug_is_a_traceback(photos, 
     done = subprocess.run([*command, "--salt", "x"], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert "TypeError: 'NoneType' object is not callable" in done.stderr
+
+
+def test_names_that_are_no_text_are_keys_and_places_that_can_be_written(tmp_path):
+    photos = class_folders(tmp_path / os.fsdecode(b"caf\xe9"), {"cat": 12, "dog": 12})
+    (photos / "cat" / os.fsdecode(b"\xe9.jpg")).write_bytes(jpeg(1))
+    (photos / "cat" / "\\udce9.jpg").write_bytes(jpeg(2))
+    (photos / "dog" / os.fsdecode(b"\xff.jpg")).write_bytes(b"no picture")
+    output = tmp_path / "out"
+    flags = ["--image_size", "16", "--max_reject_fraction", "0.5"]
+    assert build("--input", photos, "--output", output, *flags) == 0
+    keys = records_of(output).keys()
+    assert len(keys) == 26 and {"cat/\\udce9.jpg", "cat/\\\\udce9.jpg"} < keys
+    (row,) = rejects_of(output).values()
+    assert row["key"] == "dog/\\udcff.jpg"
+    assert row["uri"] == f"{tmp_path}/caf\\udce9/dog/\\udcff.jpg"
+    assert manifest(output)["inputs"][0]["path"] == f"{tmp_path}/caf\\udce9"
+    assert verify.verify(str(output)).ok

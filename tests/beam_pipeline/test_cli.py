@@ -171,6 +171,7 @@ REFUSED = [
     ("--label_regex", ["(.) --layout class_folders"], "with --layout class_folders, which has"),
     ("--class_names", ["a,b,a"], "received 'a' twice; expected each class once."),
     ("--input", ["", " "], "expected a path."),
+    ("--output", ["/caf\udce9/out"], "a name with bytes that are no UTF-8; expected one in UTF-8"),
 ]  # fmt: skip
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import os
 
-from imageshards.text import counted, for_output, shortened
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imageshards.text import counted, for_output, key_of, printable, printable_in, shortened
 
 
 @pytest.mark.parametrize(
@@ -49,3 +53,22 @@ def test_a_long_line_is_wrapped_on_a_terminal_and_whole_in_a_log(monkeypatch):
     lines = for_output(line).split("\n")
     assert len(lines) > 1 and max(map(len, lines)) <= 80
     assert lines[0].startswith("  a long") and " ".join(" ".join(lines).split()) == line.strip()
+
+
+def test_bytes_that_are_no_text_are_escaped_as_python_shows_them():
+    name = os.fsdecode(b"br\xe9 \xc3\xa9.jpg")
+    assert printable(name) == key_of(name) == "br\\udce9 é.jpg"
+    value = {name: [name, 1, None, (name,)], "é": {"x": name}}
+    escaped = printable(name)
+    assert printable_in(value) == {escaped: [escaped, 1, None, [escaped]], "é": {"x": escaped}}
+
+
+_NAMES = st.lists(st.sampled_from(["\\", "udce9", "\udce9", "\udcff", "a", "é"])).map("".join)
+
+
+@given(_NAMES, _NAMES)
+def test_different_names_have_different_keys(one, other):
+    assert (key_of(one) == key_of(other)) == (one == other)
+    assert printable(key_of(one)) == key_of(one)
+    if "udc" not in one and one.isprintable():
+        assert key_of(one) == one

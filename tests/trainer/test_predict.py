@@ -84,7 +84,10 @@ def test_broken_files_are_rows_and_the_others_are_predicted(
     assert code == 1
     assert "error" not in found[1] and len(found[1]["top"]) == 1
     errors = [row.get("error", "") for row in found]
-    assert errors[0].startswith("The file has no bytes: a copy") and errors[4] == "No such file or directory"
+    assert (
+        errors[0].startswith("The file has no bytes: a copy")
+        and errors[4] == "No such file or directory"
+    )
     assert "truncated" in errors[2] and errors[3].startswith("No known image begins with")
     assert predict.main(["--model_path", str(model_folder), *map(str, files)]) == 1
     shown = capsys.readouterr()

@@ -15,7 +15,7 @@ from imageshards.errors import UserError
 
 def test_the_list_is_one_object_per_line(tmp_path):
     plain = Reject("b\n1", "/in/b", "cat", "train", "truncated", "decode", "m")
-    odd = Reject("é", "/in/\udcff.jpg", "cat", "test", "truncated", "decode", "in \udcff")
+    odd = Reject("é", "/in/\\udcff.jpg", "cat", "test", "truncated", "decode", "in \\udcff")
     path = write_list(iter([plain, odd]), str(tmp_path))
     assert path == str(tmp_path / "rejects.jsonl")
     found = [json.loads(line) for line in pathlib.Path(path).read_text("utf-8").splitlines()]
