@@ -25,7 +25,7 @@ from imageshards.errors import UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.images.options import ImageOptions as ImageOptions
 from imageshards.manifest import NONE, ONE, SEVERAL, SPLIT_NAME
-from imageshards.text import printable
+from imageshards.text import composed, printable
 
 DATA_SET = "data_set"
 TABLE = "table"
@@ -231,6 +231,10 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.class_names is not None:
+            object.__setattr__(self, "class_names", tuple(map(composed, self.class_names)))
+        pinned = dict.fromkeys(map(composed, self.pinned_classes))
+        object.__setattr__(self, "pinned_classes", tuple(pinned))
         for name, fraction in self.splits.items():
             if not is_split_name(name):
                 raise UserError(
@@ -357,13 +361,15 @@ class BuildOptions:
         for flag in ("class_names", "class_map"):
             if self.source.label == NONE and vars(self).get(flag, vars(self.plan).get(flag)):
                 raise UserError(f"--{flag} was given with --label none; leave one of them out.")
-        for old, new in self.class_map.items():
+        renamed = {composed(old): composed(new) for old, new in self.class_map.items()}
+        object.__setattr__(self, "class_map", renamed)
+        for old, new in renamed.items():
             if old == new:
                 raise UserError(
                     f"--class_map received {old}={new}; expected a class and another name for it."
                 )
-            if new in self.class_map:
+            if new in renamed:
                 raise UserError(
-                    f"--class_map received {old}={new} and {new}={self.class_map[new]}; expected "
+                    f"--class_map received {old}={new} and {new}={renamed[new]}; expected "
                     "each class on one side only: rename what is swapped in two builds."
                 )

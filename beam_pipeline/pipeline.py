@@ -29,6 +29,7 @@ from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from beam_pipeline.shards.versions import byte_versions
 from imageshards import storage
 from imageshards.manifest import ONE, TRANSFORM_NAME
+from imageshards.text import composed
 
 Schemas = tuple[TableSchema | None, ...]
 
@@ -150,7 +151,7 @@ def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> Build
     """When a data set is replaced its classes keep their ids; those of data sets follow."""
     if options.plan.class_names is not None:
         return options
-    names = [*pinned, *options.plan.pinned_classes]
+    names = map(composed, [*pinned, *options.plan.pinned_classes])
     classes = tuple(dict.fromkeys(options.class_map.get(name, name) for name in names))
     return dataclasses.replace(
         options, plan=dataclasses.replace(options.plan, pinned_classes=classes)

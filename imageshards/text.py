@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 # Of a terminal that nobody has widened, and of a log that is pleasant to read.
@@ -40,6 +42,37 @@ def key_of(name: str) -> str:
     So backslashes are doubled in front of what may be read as an escaped byte.
     """
     return printable(_ESCAPED.sub(r"\1\1", name))
+
+
+def composed(name: str) -> str:
+    """A class name in NFC, the form in which all class names are compared and recorded.
+
+    One name in two forms of Unicode, as macOS and Linux write é, would be two classes.
+    """
+    return unicodedata.normalize("NFC", name)
+
+
+# Letters of other alphabets that look as Latin ones do.
+_LOOK_ALIKE = str.maketrans(
+    "аеорсухіАВЕКМНОРСТХІαοινΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # Cyrillic and Greek
+    "aeopcyxiABEKMHOPCTXIaoivABEZHIKMNOPTYX",
+)
+
+
+def look_of(name: str) -> str:
+    """What a person sees of a name: equal for names that look alike, or differ in case alone."""
+    seen = unicodedata.normalize("NFKC", name).translate(_LOOK_ALIKE).casefold()
+    shown = (mark for mark in seen if unicodedata.category(mark) != "Cf")  # of no width
+    return " ".join("".join(shown).split())
+
+
+def about_look_alikes(name: str, known: Iterable[str]) -> str:
+    """A phrase that shows how a name differs from a known one that looks like it; "" for none."""
+    look = look_of(name)
+    alike = [one for one in known if look_of(one) == look]
+    if not alike:
+        return ""
+    return f" ({ascii(alike[0])} looks like it, but is not {ascii(name)})"
 
 
 def printable_in(value: Any) -> Any:

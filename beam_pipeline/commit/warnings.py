@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import difflib
-import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
@@ -16,7 +15,7 @@ from beam_pipeline.inputs.listing import (
 )
 from beam_pipeline.options import PlanOptions
 from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
-from imageshards.text import counted
+from imageshards.text import counted, look_of
 
 _SHOWN_NAMES = 5
 # Reasons that have a name and are counted as those without one.
@@ -133,11 +132,12 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
 def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
     alike = collections.defaultdict(list)
     for name in classes:
-        alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
+        alike[look_of(name)].append(name)
     for same in [same for same in alike.values() if len(same) > 1][:_SHOWN_NAMES]:
+        spelled = "" if all(map(str.isascii, same)) else f" ({', '.join(map(ascii, same))})"
         yield (
-            f"{_shown(same)} are {len(same)} classes whose names differ in case, spaces or accents "
-            "alone; rename them if they are one"
+            f"{_shown(same)}{spelled} are {len(same)} classes whose names look alike or differ in "
+            "case alone; rename them if they are one"
         )
     used = [count for count in classes.values() if count]
     if len(used) > 1 and max(used) == 1 and len(used) == images:

@@ -32,7 +32,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import NONE, ONE, SPLIT_NAMES
 from imageshards.storage import is_local, map_concurrently
-from imageshards.text import key_of
+from imageshards.text import composed, key_of
 
 EMPTY_CLASS_FOLDER = "empty_class_folder"
 EMPTY_SPLIT_FOLDER = "empty_split_folder"
@@ -241,7 +241,10 @@ def list_task(
         is_empty = False
         if ref.split:
             splits.add(ref.split)
-        yield ref._replace(source=task.source) if task.source else ref
+        if task.source:
+            ref = ref._replace(source=task.source)
+        label = _composed(ref.label)
+        yield ref if label == ref.label else ref._replace(label=label)
     if source.tells_given_splits:
         yield from (Skipped(GIVEN_SPLIT, split) for split in sorted(splits))
     if is_empty and unreadable and task.label is None:
@@ -250,8 +253,14 @@ def list_task(
         yield Skipped(EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
 
 
+def _composed(label: Label) -> Label:
+    if isinstance(label, str):
+        return composed(label)
+    return label and tuple(dict.fromkeys(map(composed, label)))
+
+
 def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | Skipped]:
-    regex = re.compile(source.label_regex) if source.label_regex else None
+    regex = re.compile(composed(source.label_regex)) if source.label_regex else None
     root = input_root(source)
     prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
     files = files_matching if task.kind == "glob" else files_below
@@ -281,7 +290,7 @@ def _labels(
         return _cut(task.label, source), task.split, None
     label, groups = None, dict[str, str]()
     if regex is not None:
-        found, group = regex.search(name), label_group(regex)
+        found, group = regex.search(composed(name)), label_group(regex)
         label = found.group(group) if found and group is not None else None
         if found is None or not label:
             raise UserError(

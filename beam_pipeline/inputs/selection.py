@@ -17,7 +17,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.index import read_index
 from imageshards.manifest import MANIFEST_NAME, load_manifest
-from imageshards.text import counted
+from imageshards.text import about_look_alikes, counted
 
 # The reason for which listed images are left out.
 EXCLUDED = "excluded"
@@ -163,9 +163,10 @@ def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
     if unknown:
         near = difflib.get_close_matches(unknown[0], classes, n=3) or classes[:5]
         more = ", …" if len(near) < len(classes) else ""
+        alike = about_look_alikes(unknown[0], classes)
         raise UserError(
-            f"--class_map received the class {unknown[0]!r}, which no --input has; expected one of "
-            f"{', '.join(map(repr, near))}{more}."
+            f"--class_map received the class {unknown[0]!r}{alike}, which no --input "
+            f"has; expected one of {', '.join(map(repr, near))}{more}."
         )
     return "checked"
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from beam_pipeline.planning.refs import Label, RefBatch, names_of
 from imageshards.errors import UserError
 from imageshards.manifest import NONE, ONE, SEVERAL
+from imageshards.text import about_look_alikes
 
 
 class ClassOrder(NamedTuple):
@@ -46,9 +47,10 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
         if class_names is not None and label not in class_names:
             known = ", ".join(repr(name) for name in class_names[:5])
             more = ", …" if len(class_names) > 5 else ""
+            alike = about_look_alikes(label, class_names)
             raise UserError(
-                f"--class_names does not hold the label {label!r} of {key!r}; expected one of "
-                f"{known}{more}; add the class or leave the image out."
+                f"--class_names does not hold the label {label!r}{alike} of {key!r}; expected one "
+                f"of {known}{more}; add the class or leave the image out."
             )
     return set(keys)
 

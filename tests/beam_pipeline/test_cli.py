@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import unicodedata
 from typing import Any
 
 import hypothesis
@@ -211,3 +212,12 @@ def test_any_other_text_is_a_value_or_a_sentence(parse, text):
         parse(text)
     except UserError as e:
         assert str(e).startswith("--")
+
+
+def test_class_names_of_flags_are_in_one_form_of_unicode():
+    nfc, nfd = (unicodedata.normalize(form, "Čmelák") for form in ("NFC", "NFD"))
+    options, _ = cli.parse([*BASE, f"--class_names={nfd},a", f"--class_map=b={nfd}"])
+    assert options.plan.class_names == (nfc, "a") and options.class_map == {"b": nfc}
+    assert PlanOptions(pinned_classes=(nfd, "a", nfc)).pinned_classes == (nfc, "a")
+    with pytest.raises(UserError, match="twice; expected each class once"):
+        cli.parse([*BASE, f"--class_names={nfd},{nfc}"])

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.text import counted, for_output, key_of, printable, printable_in, shortened
+from imageshards.text import (
+    about_look_alikes,
+    counted,
+    for_output,
+    key_of,
+    printable,
+    printable_in,
+    shortened,
+)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +80,10 @@ def test_different_names_have_different_keys(one, other):
     assert printable(key_of(one)) == key_of(one)
     if "udc" not in one and one.isprintable():
         assert key_of(one) == one
+
+
+@pytest.mark.parametrize("other", ["cat ", "c\u0430t", "ca\u200bt", "Cat"])
+def test_names_that_look_alike_are_shown_apart(other):
+    said = about_look_alikes("cat", ["dog", other])
+    assert said == f" ({ascii(other)} looks like it, but is not 'cat')"
+    assert about_look_alikes("cat", ["dog", "cats"]) == ""

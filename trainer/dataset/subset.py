@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from imageshards.errors import UserError
+from imageshards.text import about_look_alikes, composed
 from trainer.dataset.filters import parse_filters
 from trainer.dataset.index import column_numbers, record_labels
 from trainer.dataset.spec import DataSet, Split, Subset, describe
@@ -96,8 +97,8 @@ def model_labels(subset: Subset, labels: Any) -> Any:
 
 def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     """For each class of `subset` its number among the model's `classes`; refuses any other."""
-    known = {name: number for number, name in enumerate(classes)}
-    unknown = [name for name in subset.classes if name not in known]
+    known = {composed(name): number for number, name in enumerate(classes)}
+    unknown = [name for name in subset.classes if composed(name) not in known]
     if unknown:
         some = ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
         remedy = "leave them out by ⟦--classes⟧"
@@ -108,7 +109,7 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
             f"{', '.join(unknown[:8])}{', …' if len(unknown) > 8 else ''} the model does not "
             f"know; expected some of {some}: {remedy}."
         )
-    return tuple(known[name] for name in subset.classes)
+    return tuple(known[composed(name)] for name in subset.classes)
 
 
 def known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
@@ -127,8 +128,12 @@ def known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
 def _class_id(dataset: DataSet, name: str) -> int:
     if name in dataset.classes:
         return dataset.classes.index(name)
+    for number, known in enumerate(dataset.classes):  # data sets of others have names in any form
+        if composed(known) == composed(name):
+            return number
     near = difflib.get_close_matches(name, dataset.classes, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
+    hint = about_look_alikes(name, dataset.classes) or hint
     some = ", ".join(map(repr, dataset.classes[:8])) + (", …" if len(dataset.classes) > 8 else "")
     raise UserError(
         f"⟦--classes⟧ received {name!r}, which is no class of {dataset.data!r}{hint}; expected "

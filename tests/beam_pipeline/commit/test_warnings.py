@@ -39,12 +39,14 @@ def test_classes_without_a_training_image_are_counted_and_named():
 @pytest.mark.parametrize(
     ("one", "other"),
     [("Cat", "cat"), ("big  cat", "Big cat "), ("Straße", "STRASSE"),
+     ("cat", "c\u0430t"), ("cat", "ca\u200bt"),
      tuple(unicodedata.normalize(form, "Čmelák") for form in ("NFC", "NFD"))],
     ids=ascii,
 )  # fmt: skip
 def test_names_that_look_alike_are_told(one, other):
     (said,) = told({"train": {one: 3, other: 4}, "validation": {one: 1, other: 1}})
     assert repr(one) in said and repr(other) in said and "rename" in said
+    assert ascii(one) in said and ascii(other) in said
 
 
 @pytest.mark.parametrize(

@@ -146,9 +146,25 @@ def test_class_folders_with_names_of_every_kind(tmp_path):
     put(tmp_path, *names)
     refs, skipped = listed(tmp_path)
     assert {ref.key for ref in refs} == set(names)
-    assert all(ref.label == ref.key.split("/")[0] for ref in refs)
+    by_folder = {name: unicodedata.normalize("NFC", name.split("/")[0]) for name in names}
+    assert all(ref.label == by_folder[ref.key] for ref in refs)
     assert all(ref.uri == f"{tmp_path}/{ref.key}" and ref.size_bytes == 1 for ref in refs)
     assert skipped == {}
+
+
+def test_a_label_in_a_file_name_or_table_is_in_one_form_of_unicode(tmp_path):
+    nfc, nfd = (unicodedata.normalize(form, "Čmelák") for form in ("NFC", "NFD"))
+    put(tmp_path, f"{nfc}.1.jpg", f"{nfd}.2.jpg")
+    expected = {f"{nfc}.1.jpg": (nfc, None), f"{nfd}.2.jpg": (nfc, None)}
+    for regex in (rf"^({nfc})\.", rf"^({nfd})\."):
+        assert labels(tmp_path, label_regex=regex) == expected
+    rows = [f"{key},{key[:-6]}" for key in expected]
+    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]) + "\n")
+    assert labels(tmp_path / "rows.csv") == expected
+    several = dict.fromkeys(expected, ((nfc,), None))
+    rows = [f"{key},{nfc}|{nfd}" for key in expected]
+    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]) + "\n")
+    assert labels(tmp_path / "rows.csv", label_separator="|") == several
 
 
 @pytest.mark.parametrize(

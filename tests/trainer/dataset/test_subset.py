@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import types
+import unicodedata
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from imageshards.errors import UserError
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
+from trainer.dataset import subset
 from trainer.dataset.filters import OPERATORS, Filter, parse_filters
 from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split
 from trainer.dataset.subset import model_labels
@@ -139,3 +143,14 @@ def test_a_text_that_is_no_filter_is_refused_with_a_hint(text: str, message: str
 def test_any_int64_is_parsed_exactly(operator: str, value: int, space: str) -> None:
     text = f"image/width{space}{operator}{space}{value}"
     assert parse_filters([text], _FILTERED) == (Filter("image/width", operator, value),)
+
+
+def test_a_class_is_found_in_either_form_of_unicode():
+    nfc, nfd = (unicodedata.normalize(form, "Čmelák") for form in ("NFC", "NFD"))
+    for name in (nfc, nfd):
+        for known in (nfc, nfd):
+            dataset: Any = types.SimpleNamespace(classes=("a", known), data="shards")
+            assert subset._class_id(dataset, name) == 1
+    with pytest.raises(UserError, match=r"'c\\u0430t' looks like it, but is not 'cat'"):
+        dataset = types.SimpleNamespace(classes=("c\u0430t",), data="shards")
+        subset._class_id(dataset, "cat")
