@@ -19,18 +19,27 @@ def byte_versions(icc: str = "drop") -> dict[str, str]:
     """
     turbo = pillow_features.version_feature("libjpeg_turbo")
     lcms = pillow_features.version_module("littlecms2")
-    try:
-        transform = importlib.metadata.version("tensorflow-transform")
-    except importlib.metadata.PackageNotFoundError:
-        transform = "not installed"
     return {
         "imageshards": __version__,
         # The version that is loaded, which an upgrade of the package meanwhile does not change.
         "pillow": PIL.__version__,
         "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
-        "tensorflow-transform": transform,
+        # Wheels of Pillow bring these; a Pillow of a Linux distribution uses those of the system.
+        "libwebp": str(pillow_features.version_module("webp")),
+        "libavif": str(pillow_features.version_module("avif")),
+        "libtiff": str(pillow_features.version_codec("libtiff")),
+        # Without it a HEIC is a reject.
+        "pillow-heif": _installed("pillow-heif"),
+        "tensorflow-transform": _installed("tensorflow-transform"),
         **({"littlecms": str(lcms)} if icc == "convert" else {}),
     }
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 @functools.cache
