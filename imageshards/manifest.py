@@ -317,30 +317,29 @@ def load_manifest(
     """
     directory = storage.place(argument, directory)
     received = f"{argument} received {directory!r}"
-    manifest = read_manifest(directory, argument)
-    if "adopted" in manifest and not adopted:
-        raise UserError(
-            f"{received}, TFRecords that others wrote, with a manifest of imageshards adopt: "
-            "they can be trained and evaluated on, and checked; expected what imageshards "
-            "build wrote."
-        )
-    if complete:
-        try:
+    manifest = _read(directory, received)
+    try:
+        check_form(manifest)
+        if "adopted" in manifest and not adopted:
+            raise UserError(
+                f"{received}, TFRecords that others wrote, with a manifest of imageshards adopt: "
+                "they can be trained and evaluated on, and checked; expected what imageshards "
+                "build wrote."
+            )
+        if complete:
             _COUNTED(manifest)
             (anything if "adopted" in manifest else _complete(label_of(manifest)))(manifest)
-        except FormError as e:
-            raise _damaged(received, f", in whose {MANIFEST_NAME} {e}", manifest) from e
+    except FormError as e:
+        raise _damaged(received, f", in whose {MANIFEST_NAME} {e}", manifest) from e
+    if manifest.get("digest") != digest_of(manifest):
+        wrong = f", whose {MANIFEST_NAME} does not have the digest of its content; expected the "
+        raise _damaged(received, f"{wrong}file as it was written, without any change", manifest)
     check_folders(received, manifest, records_root)
     return manifest
 
 
-def read_manifest(directory: str, argument: str) -> dict[str, Any]:
-    """Reads a manifest for what it says alone: it may name files in any place.
-
-    Raises:
-        DamagedManifestError, UserError: As `load_manifest`.
-    """
-    received = f"{argument} received {directory!r}"
+def _read(directory: str, received: str) -> dict[str, Any]:
+    """Returns what a manifest holds, in whatever form, of a format that this release knows."""
     try:
         data = storage.read(storage.join(directory, MANIFEST_NAME))
     except (FileNotFoundError, NotADirectoryError):
@@ -363,13 +362,6 @@ def read_manifest(directory: str, argument: str) -> dict[str, Any]:
             f"{received}, whose {MANIFEST_NAME} has format_version {version}; this release reads "
             f"up to {FORMAT_VERSION}: upgrade imageshards."
         )
-    try:
-        check_form(manifest)
-    except FormError as e:
-        raise _damaged(received, f", in whose {MANIFEST_NAME} {e}", manifest) from e
-    if manifest.get("digest") != digest_of(manifest):
-        wrong = f", whose {MANIFEST_NAME} does not have the digest of its content; expected the "
-        raise _damaged(received, f"{wrong}file as it was written, without any change", manifest)
     return manifest
 
 

@@ -54,12 +54,10 @@ def check_folders(
     Raises:
         UserError: The shards of a folder are neither in the dataset nor below `records_root`.
     """
-    root = None
+    refused = outside_folders(manifest)
     if records_root is not None:
-        root = storage.absolute_place("⟦--records_root⟧", records_root)
-    refused = [
-        folder for folder in outside_folders(manifest) if root is None or not _is_in(folder, root)
-    ]
+        root = storage.absolute_place("⟦--records_root⟧", records_root).rstrip("/")
+        refused = [folder for folder in refused if not f"{_normal(folder)}/".startswith(f"{root}/")]
     if not refused:
         return
     more = f" and {len(refused) - 1:,} other places" if len(refused) > 1 else ""
@@ -68,11 +66,6 @@ def check_folders(
         "data set's folder; expected a place that you allow: if you know where the data set comes "
         f"from, give ⟦--records_root⟧ {common_root(refused) or refused[0]!r}."
     )
-
-
-def _is_in(folder: str, root: str) -> bool:
-    folder, root = _normal(folder), root.rstrip("/")
-    return folder == root or folder.startswith(root + "/")
 
 
 def _normal(place: str) -> str:
