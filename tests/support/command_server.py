@@ -75,7 +75,7 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
 def _become(request: dict[str, Any]) -> None:
     """Makes a forked process the command that was asked for, and runs it."""
     os.setsid()
-    # A shell without job control has its background jobs ignore Ctrl-C, and they would inherit that.
+    # A shell without job control lets background jobs ignore Ctrl-C, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, opened in enumerate(request["files"]):
         os.dup2(opened, number)
