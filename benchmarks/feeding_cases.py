@@ -107,11 +107,10 @@ def _fed(s: Settings, data: str) -> tuple[float, ...]:
     windows = in_turn({"limit": "limit_crops"}, arguments, s.work, 3, s.window_seconds)["limit"]
     limit = statistics.median(window.images_per_second for window in windows)
     msec = 1e3 * _LARGE_BATCH / (_SHARE_OF_LIMIT * limit)
+    options = {"batch_size": min(_LARGE_BATCH, s.records), "image_size": SIZE[0]}
     found = _printed(
-        s, "trainer.bench_input", "--data", data, "--batch_size", min(_LARGE_BATCH, s.records),
-        "--image_size", SIZE[0], "--augment_on", "host", "--accelerator_ms", f"{msec:.2f}",
-        "--seconds", 20 * s.window_seconds, "--json",
-    )  # fmt: skip
+        s, "benchmarks.waits", data, json.dumps(options), 20 * s.window_seconds, f"{msec:.2f}"
+    )
     waits = found["wait_msec"]
     return (limit, msec, found["utilization"], waits["median"], waits["p99"], waits["p99.9"],
             found["pass_end_msec"] or 0.0, found["startup_msec"])  # fmt: skip

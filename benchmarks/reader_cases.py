@@ -154,10 +154,9 @@ def pixels(s: Settings) -> Outcome:
     data = shards(s)
     folder = pixel_folder(str(data))
     remove(pathlib.Path(folder))
-    first = run_module(
-        "trainer.bench_input", "--data", data, "--batch_size", BATCH, "--image_size", SIZE[0],
-        "--cache", "pixels", "--cache_folder", folder, "--seconds", 1, "--json", log=s.log,
-    )  # fmt: skip
+    options = {"batch_size": BATCH, "image_size": SIZE[0], "cache": "pixels"}
+    options["cache_folder"] = folder
+    first = run_module("benchmarks.waits", data, json.dumps(options), 1, 1, log=s.log)
     line = next(one for one in first.output.splitlines() if one.startswith("{"))
     filled_sec = json.loads(line)["startup_msec"] / 1e3
     found = measured(s, {

@@ -50,7 +50,6 @@ GROUPS = {
         "evaluate": Command("trainer.evaluate", "measure a trained model on one split, exactly"),
         "predict": Command("trainer.predict", "classify image files with a trained model"),
         "export": Command("trainer.export", "write a model for serving, a SavedModel"),
-        "bench": Command("trainer.bench_input", "measure how fast a data set can be read"),
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}

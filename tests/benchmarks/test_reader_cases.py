@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import reader_cases, reader_rounds
+from benchmarks import reader_cases, reader_rounds, waits
 from benchmarks.cases import Settings
 from benchmarks.measure import BenchmarkError
 from benchmarks.reader_cases import also, cheaper, faster, speed_rows
@@ -54,6 +54,13 @@ def test_every_reader_reads(kind, settings, shards):
         found = read(0.05)
         assert found > 0
         total += found
+
+
+def test_waits_of_an_accelerator_are_those_of_the_time_that_it_does_not_compute(shards):
+    found = waits.measure(str(shards), {"batch_size": 32, "image_size": 48}, 0.2, 5)
+    assert found["startup_msec"] > 0 and 0 < found["utilization"] < 1
+    assert found["pass_end_msec"] > 0  # every third batch has the last of 96 records
+    assert list(found["wait_msec"]) == ["median", "p99", "p99.9"]
 
 
 def test_a_side_that_fails_says_why(tmp_path):

@@ -18,7 +18,7 @@ from imageshards.records_root import check_folders, common_root
 from imageshards.reporting import command as report_command
 from imageshards.verification import command as verify_command
 from tests.support.dataset_factory import Dataset
-from trainer import bench_input, evaluate
+from trainer import evaluate
 from trainer.commands.flags import make_parser, parse_config
 from trainer.dataset.open import open_dataset
 
@@ -117,7 +117,7 @@ def test_whatever_opens_a_data_set_needs_the_place_of_shards_elsewhere(sets, nam
         assert f"records_root '{theirs}'" in told
 
 
-@pytest.mark.parametrize("parser", [make_parser, evaluate.make_parser, bench_input.make_parser])
+@pytest.mark.parametrize("parser", [make_parser, evaluate.make_parser])
 def test_the_other_commands_have_the_flag(parser):
     assert "--records_root" in parser().flags
 

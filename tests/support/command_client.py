@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 # Those that import the program of the server; the others are quick to start as they are.
 SERVED = {
     "beam_pipeline": ("build",),
-    "trainer": ("train", "evaluate", "predict", "export", "bench"),
+    "trainer": ("train", "evaluate", "predict", "export"),
 }
 MODULES = {
     "beam_pipeline": "beam_pipeline",

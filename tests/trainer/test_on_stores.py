@@ -19,7 +19,7 @@ from tests.support.served_models import card, network
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.trainer_data import make_data_set
 from tests.trainer.test_evaluate import save_model
-from trainer import bench_input, evaluate, predict
+from trainer import evaluate, predict
 from trainer.__main__ import main
 from trainer.commands.flags import parse_config
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
@@ -154,7 +154,7 @@ def test_pictures_in_buckets_are_found_and_read(store: StoreServer) -> None:
     assert [row.error for row in whole] == ["", ""] and missing.error == "no such object"
 
 
-@pytest.mark.parametrize("command", [main, evaluate.main, bench_input.main])
+@pytest.mark.parametrize("command", [main, evaluate.main])
 def test_a_missing_bucket_or_data_set_is_one_sentence(
     store: StoreServer, model: str, command: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
