@@ -277,7 +277,8 @@ class OptimizerConfig:
         "multiplies --learning_rate by global batch / 256")] = False
     schedule: Annotated[str, Option(
         "of the learning rate, after the warm-up", choices=SCHEDULES)] = "constant"
-    warmup_steps: Annotated[int, Option("in which the rate rises linearly from 0", least=0)] = 0
+    warmup_steps: Annotated[int, Option(
+        "in which the rate rises linearly from 0; not with --schedule linear", least=0)] = 0
     momentum: Annotated[float, Option("of sgd and rmsprop", least=0, below=1)] = 0.9
     weight_decay: Annotated[float, Option(
         "decoupled; normalisations and biases are exempt", least=0)] = 0.0
@@ -303,6 +304,11 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.schedule == "linear" and self.warmup_steps:
+            raise UserError(
+                f"--warmup_steps received {self.warmup_steps} with --schedule linear, which has no "
+                "warm-up in Keras; expected --schedule cosine or constant."
+            )
 
 
 _hosts = functools.partial(Option, group="several hosts")

@@ -204,10 +204,11 @@ def _check_frozen(strategy: Any, name: str) -> Any:
     """The weights after steps in which the head alone, and steps in which everything trained."""
     import tensorflow as tf
 
-    from trainer.models.freezing import Frozen
+    from trainer.models.freezing import Frozen, schedule_after
 
     network = start(strategy, CONFIGS[name], "tests.support.replica_run:no_dropout")
-    frozen = Frozen(network, "all", 1, begin=2)
+    schedule = schedule_after(CONFIGS[name], BATCH_SIZE, TOTAL_STEPS - 2)
+    frozen = Frozen(network, "all", 1, schedule)
     tf.config.run_functions_eagerly(True)  # as above
     try:
         for epoch in range(2):

@@ -106,6 +106,11 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --weight_decay -0.1", "--weight_decay received -0.1; expected at least 0."),
         ("--data d --weight_decay inf", "--weight_decay received inf; expected at least 0."),
         ("--data d --warmup_steps -1", "--warmup_steps received -1; expected at least 0."),
+        (
+            "--data d --warmup_steps 2 --schedule linear",
+            "--warmup_steps received 2 with --schedule linear, which has no warm-up in Keras; "
+            "expected --schedule cosine or constant.",
+        ),
         *((f"--data d --image_size={text}", f"--image_size received {text!r}; expected pixels as")
           for text in ("", "x", "12.5", "-3", "1x2x3")),
         *((f"--data d --image_size {text}", f"--image_size received {text}; expected 1 to 16384")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import keras
 import numpy as np
+from keras.optimizers.schedules import LearningRateSchedule
 
 from imageshards.errors import UserError
-from trainer.models.optimizer import WarmUp, without_loss_scale
+from trainer.config import OptimizerConfig
+from trainer.models.optimizer import make_schedule, without_loss_scale
 
 # Of the learning rate, from where everything trains.
 _SHARE = 0.1
@@ -25,16 +28,20 @@ class Frozen:
         freeze: `all` below the head, or how many layers from the first one on, as `model.layers`
             of the architecture counts them.
         after: Epochs after which it begins; None for never.
-        begin: Steps after which it begins.
+        schedule: The learning rates from that epoch on.
 
     Raises:
         UserError: There are fewer layers.
     """
 
     def __init__(
-        self, model: keras.Model, freeze: int | str, after: int | None, begin: int = 0
+        self,
+        model: keras.Model,
+        freeze: int | str,
+        after: int | None = None,
+        schedule: LearningRateSchedule | None = None,
     ) -> None:
-        self._model, self._after, self._begin = model, after, begin
+        self._model, self._after, self._schedule = model, after, schedule
         head = [layer for layer in _leaves([model]) if layer.weights][-1]
         # Of a model with an architecture inside, what stands behind it is new.
         inside = [layer for layer in model.layers if isinstance(layer, keras.Model)]
@@ -52,20 +59,28 @@ class Frozen:
     def begin_epoch(self, epoch: int) -> bool:
         """Whether all layers train from here on; the step must then be made anew.
 
-        The optimizer begins anew as well, as a model that is compiled again, with a tenth of the
-        rates that it would have had.
+        The optimizer begins anew as well, as a model that is compiled again, with its own schedule.
         """
         if self._after is None or epoch < self._after or not self._layers:
             return False
         while self._layers:
             self._layers.pop().trainable = True
         optimizer = without_loss_scale(self._model.optimizer)
-        schedule: WarmUp = optimizer._learning_rate
-        schedule.begin, schedule.share = self._begin, _SHARE
+        optimizer.learning_rate = self._schedule
         if epoch == self._after:  # else a checkpoint has what it remembers
             for variable in optimizer.variables:
                 variable.assign(np.zeros(variable.shape))
         return True
+
+
+def schedule_after(config: OptimizerConfig, batch_size: int, steps: int) -> LearningRateSchedule:
+    """Returns the learning rates of the last `steps` of a run, in which all layers train.
+
+    They are a tenth of those of a run of so many steps without a warm-up.
+    """
+    rate = _SHARE * config.learning_rate
+    slower = dataclasses.replace(config, learning_rate=rate, warmup_steps=0)
+    return make_schedule(slower, batch_size, steps)
 
 
 def _leaves(layers: Sequence[keras.layers.Layer]) -> list[keras.layers.Layer]:

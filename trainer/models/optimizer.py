@@ -91,63 +91,36 @@ def make_loss(config: OptimizerConfig, target: str, num_outputs: int) -> keras.l
     return getattr(keras.losses, name.title().replace("_", ""))(**options)
 
 
-@keras.saving.register_keras_serializable("imageshards")
-class WarmUp(LearningRateSchedule):
-    """A learning rate that rises to `peak` over so many steps, where another schedule begins.
+def make_schedule(
+    config: OptimizerConfig, batch_size: int, total_steps: int
+) -> LearningRateSchedule:
+    """Returns Keras's schedule for a run of `total_steps` batches.
 
-    Step s of a warm-up over W steps has (s + 1) / (W + 1) of the peak: it rises from 0, but
-    no step is wasted on a rate of 0. Where an optimizer begins anew within a run, its step 0 is
-    step `begin` here, and it gets that `share` of the rate.
-    """
-
-    begin, share = 0, 1.0
-
-    def __init__(self, peak: float, steps: int, then: LearningRateSchedule) -> None:
-        super().__init__()
-        self.peak, self.steps, self.then = peak, steps, then
-
-    def __call__(self, step: Any) -> Any:
-        """int step, counted from 0 → float32 rate."""
-        step = ops.cast(step, "float32") + self.begin
-        rising = self.peak * (step + 1.0) / (self.steps + 1.0)
-        then = self.then(ops.maximum(step - self.steps, 0.0))
-        return self.share * ops.where(step < self.steps, rising, then)
-
-    def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
-        then = keras.saving.serialize_keras_object(self.then)
-        return {"peak": self.peak, "steps": self.steps, "then": then}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> WarmUp:
-        """The opposite of `get_config`."""
-        return cls(**config | {"then": keras.saving.deserialize_keras_object(config["then"])})
-
-
-def make_schedule(config: OptimizerConfig, batch_size: int, total_steps: int) -> WarmUp:
-    """The learning rates of a run of `total_steps` batches.
-
-    The peak is scaled as Goyal et al., 2017 (arXiv:1706.02677) have it: in proportion to the
-    examples behind one change of the weights, accumulated batches included.
+    The peak is scaled as in Goyal et al., 2017 (arXiv:1706.02677): in proportion to the examples
+    behind one change of the weights, accumulated batches included. Step s of a warm-up over W
+    steps has (s + 1) / (W + 1) of the peak, so that no step is wasted on a rate of 0.
 
     Raises:
         UserError: The warm-up takes the whole run.
     """
-    if config.warmup_steps >= total_steps:
+    warmup_steps = config.warmup_steps
+    if warmup_steps >= total_steps:
         raise UserError(
-            f"--warmup_steps received {config.warmup_steps}, but the run has {total_steps} "
+            f"--warmup_steps received {warmup_steps}, but the run has {total_steps} "
             "step(s) in all; expected fewer."
         )
     peak = config.learning_rate
     if config.scale_learning_rate:
         peak *= batch_size * config.accumulate_steps / REFERENCE_BATCH
-    schedules = keras.optimizers.schedules
-    left = total_steps - config.warmup_steps
-    if config.schedule == "cosine":
-        then = schedules.CosineDecay(peak, left)
-    else:
-        then = schedules.PolynomialDecay(peak, left, 0.0 if config.schedule == "linear" else peak)
-    return WarmUp(peak, config.warmup_steps, then)
+    schedules, first = keras.optimizers.schedules, peak / (warmup_steps + 1)
+    if config.schedule == "constant":  # A polynomial of degree 1 up to the peak, where it stays.
+        return schedules.PolynomialDecay(first, max(1, warmup_steps), peak)
+    if config.schedule == "linear":  # It has no warm-up, see `OptimizerConfig`.
+        return schedules.PolynomialDecay(peak, total_steps, 0.0)
+    target = peak if warmup_steps else None
+    return schedules.CosineDecay(
+        first, total_steps - warmup_steps, warmup_target=target, warmup_steps=warmup_steps
+    )
 
 
 @keras.saving.register_keras_serializable("imageshards")

@@ -20,7 +20,7 @@ from trainer.config import OptimizerConfig, RunConfig
 from trainer.dataset.spec import ModelCard
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models import model, optimizer, strategy, user_model
-from trainer.models.freezing import Frozen
+from trainer.models.freezing import Frozen, schedule_after
 from trainer.models.keras_internals import check_keras
 from trainer.models.metrics import ALWAYS
 from trainer.reader import pipeline
@@ -129,9 +129,10 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
             _refuse_optimizer_flags(config)
         frozen = None
         if config.freeze is not None:
-            after = config.unfreeze_after
-            begin = (after or 0) * run.epochs.num_records // run.epochs.batch_size
-            frozen = Frozen(built, config.freeze, after, begin)
+            after, schedule = config.unfreeze_after, None
+            if after and (steps := run.epochs.total_steps - run.epochs.end(after - 1)):
+                schedule = schedule_after(config.optimizer, run.train.batch_size, steps)
+            frozen = Frozen(built, config.freeze, after, schedule)
         optimizer.check_replicas(built, run.devices.num_replicas_in_sync)
     built.steps_per_execution = config.steps_per_execution or built.steps_per_execution
     if built.steps_per_execution > 1 and run.hosts.count > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
 from trainer.models import model, optimizer  # noqa: E402
-from trainer.models.freezing import Frozen  # noqa: E402
+from trainer.models.freezing import Frozen, schedule_after  # noqa: E402
 from trainer.training.callbacks import last_learning_rate  # noqa: E402
 
 HERE = tf.distribute.get_strategy()
@@ -29,7 +30,8 @@ def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(
     config = CONFIGS.get(name, several)
     network = start(HERE, config)
     state = [variable.path for variable in model.state_variables(network)]
-    frozen = Frozen(network, "all", 2, begin=2)
+    schedule = schedule_after(config, BATCH_SIZE, 4)
+    frozen = Frozen(network, "all", 2, schedule)
     *body, head = [layer for layer in network.layers if layer.weights]
 
     def changed() -> list[bool]:
@@ -58,14 +60,15 @@ def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(
     finally:
         tf.config.run_functions_eagerly(False)
     assert [variable.path for variable in model.state_variables(network)] == state
-    # The step before, or with accumulated batches the last of its two, of an epoch from step 2 on.
-    rates = optimizer.make_schedule(config, BATCH_SIZE, replica_run.TOTAL_STEPS)
-    assert last_learning_rate(network.optimizer) == pytest.approx(0.1 * float(rates(2 + 1)))
+    # The second step, or with accumulated batches the last of two, of the rates from there on.
+    rates = [0.1 * config.learning_rate * (1 + math.cos(math.pi * s / 4)) / 2 for s in range(4)]
+    assert [float(schedule(step)) for step in range(4)] == pytest.approx(rates)
+    assert last_learning_rate(network.optimizer) == pytest.approx(rates[1])
 
 
 def test_a_run_that_resumes_behind_the_epoch_keeps_what_the_optimizer_remembers() -> None:
     network = start(HERE, CONFIGS["plain"])
-    frozen = Frozen(network, "all", 2, begin=2)
+    frozen = Frozen(network, "all", 2, schedule_after(CONFIGS["plain"], BATCH_SIZE, 4))
     network.optimizer.iterations.assign(3)
     assert frozen.begin_epoch(3)
     assert int(network.optimizer.iterations.numpy()) == 3
@@ -76,15 +79,15 @@ def test_layers_are_counted_as_kerass_own_lists_have_them_and_those_behind_are_n
     network = model.build_model("MobileNet", ModelInputs((32, 32), rgb), 3)
     network.compile("sgd")
     (body,) = [layer for layer in network.layers if isinstance(layer, keras.Model)]
-    Frozen(network, 10, None)
+    Frozen(network, 10)
     assert [layer.trainable for layer in body.layers] == [False] * 10 + [True] * (
         len(body.layers) - 10
     )
     with pytest.raises(UserError, match=r"--freeze received 200; expected at most \d\d, the lay"):
-        Frozen(network, 200, None)
+        Frozen(network, 200)
     behind = keras.layers.Dense(4)(network.output)
     network = keras.Model(network.input, keras.layers.Dense(2)(behind))
     network.compile("sgd")
-    Frozen(network, "all", None)
+    Frozen(network, "all")
     trained = [v.path.split("/")[0] for v in network.trainable_variables]
     assert len(trained) == 4 and all(name.startswith("dense") for name in trained)

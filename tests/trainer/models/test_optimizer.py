@@ -26,7 +26,7 @@ from trainer.models import optimizer  # noqa: E402
         ({"schedule": "cosine"}, {0: 1.0, 50: 0.5, 25: 0.853553, 99: 0.000247}),
         ({"warmup_steps": 4}, {0: 0.2, 1: 0.4, 3: 0.8, 4: 1.0, 99: 1.0}),
         ({"warmup_steps": 1}, {0: 0.5, 1: 1.0}),
-        ({"warmup_steps": 20, "schedule": "linear"}, {19: 20 / 21, 20: 1.0, 60: 0.5}),
+        ({"warmup_steps": 20, "schedule": "cosine"}, {0: 1 / 21, 19: 20 / 21, 20: 1.0, 60: 0.5}),
         ({"scale_learning_rate": True}, {0: 0.25}),
         ({"scale_learning_rate": True, "accumulate_steps": 4}, {0: 1.0}),
     ],
@@ -34,9 +34,9 @@ from trainer.models import optimizer  # noqa: E402
 def test_the_learning_rate_of_a_step(options: dict[str, Any], expected: dict[int, float]) -> None:
     config = OptimizerConfig(learning_rate=1.0, **options)
     rates = optimizer.make_schedule(config, 64, 100)
-    again = optimizer.WarmUp.from_config(rates.get_config())
+    assert type(rates).__module__.startswith("keras.")  # so any Keras reads a saved optimizer
     for step, rate in expected.items():
-        assert float(rates(step)) == float(again(step)) == pytest.approx(rate, abs=1e-6)
+        assert float(rates(step)) == pytest.approx(rate, abs=1e-6)
 
 
 def test_a_warm_up_as_long_as_the_run_is_refused() -> None:
