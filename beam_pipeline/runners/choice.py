@@ -24,33 +24,13 @@ from beam_pipeline.runners.runner import RemoteRunner, Runner
 from imageshards.commands.command_line import did_you_mean, nearest_flags
 from imageshards.errors import UserError
 
-# Flags of Beam's Flink runner that only its Java side declares.
-_FLINK_JAVA_FLAGS = {
-    "max_bundle_size": int,
-    "max_bundle_time_mills": int,
-    "number_of_execution_retries": int,
-    "execution_retry_delay": int,
-    "auto_watermark_interval": int,
-    "job_check_interval_in_secs": int,
-    "state_backend": str,
-    "state_backend_storage_path": str,
-    "flink_conf_dir": str,
-    "object_reuse": bool,
-    "faster_copy": bool,
-    "disable_metrics": bool,
-}
-
-
-class FlinkJavaOptions(PipelineOptions):
-    """Declares them: Beam's client learns of them from a running job server, too late to tell
-    a misspelled flag from a known one. A flag that is not given is not sent.
-    """
-
-    @classmethod
-    def _add_argparse_args(cls, parser: Any) -> None:
-        for name, kind in _FLINK_JAVA_FLAGS.items():
-            given: Any = {"action": "store_true"} if kind is bool else {"type": kind}
-            parser.add_argument(f"--{name}", default=None, **given)
+# Flags of Beam's Flink runner that only its Java side declares: Beam's client learns of them from a
+# running job server, which is too late to find a misspelled flag.
+_FLINK_JAVA_FLAGS = (
+    "max_bundle_size max_bundle_time_mills number_of_execution_retries execution_retry_delay "
+    "auto_watermark_interval job_check_interval_in_secs state_backend state_backend_storage_path "
+    "flink_conf_dir object_reuse faster_copy disable_metrics"
+).split()
 
 
 def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = ()) -> Runner:
@@ -71,8 +51,9 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
         options.view_as(TypeOptions).pipeline_type_check = False
         # Named explicitly: Beam's DirectRunner would try to download Prism.
         return Runner(options, build, fn_runner.FnApiRunner())
-    _check_runner(str(given))
-    added = missing_defaults(options.get_all_options(drop_default=True))
+    added = missing_defaults(
+        options.get_all_options(drop_default=True, retain_unknown_options=True)
+    )
     for each in added:
         print(f"{each.argument}: {each.reason}", file=sys.stderr)
     arguments = [*beam_args, *(each.argument for each in added)]
@@ -100,15 +81,6 @@ def _set_local_mode(direct: Any) -> None:
     worker_handlers.STATE_CACHE_SIZE_MB = 0
 
 
-def _check_runner(name: str) -> None:
-    known = [runner.lower() for runner in StandardOptions.KNOWN_RUNNER_NAMES]
-    if "." not in name and name.lower() not in known and f"{name.lower()}runner" not in known:
-        raise UserError(
-            f"--runner received {name!r}; expected one of "
-            f"{', '.join(StandardOptions.KNOWN_RUNNER_NAMES)}, or a class as module.Class."
-        )
-
-
 def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None:
     """Refuses a flag that Beam does not know either; one of our own may have been meant.
 
@@ -120,6 +92,8 @@ def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None
     parser = pipeline_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
     for cls in PipelineOptions.__subclasses__():
         cls._add_argparse_args(parser)
+    for name in _FLINK_JAVA_FLAGS:
+        parser.add_argument(f"--{name}", nargs="?")
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):  # argparse prints all of Beam's flags

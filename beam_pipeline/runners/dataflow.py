@@ -38,7 +38,7 @@ class DataflowRunner(RemoteRunner):
     """Google Cloud Dataflow, which takes minutes to start a worker."""
 
     def check(self) -> None:
-        """Checks flags, paths and buckets; see `Runner.check`. Beam validates its own flags."""
+        """Checks flags, paths and buckets that Beam does not; see `Runner.check`."""
         check_flags(self.options)
         check_package(self.options)
         inputs = [("--input", source.input) for source in self.build.sources]
@@ -81,17 +81,11 @@ class DataflowRunner(RemoteRunner):
 
 
 def check_flags(options: PipelineOptions) -> None:
-    """Raises `UserError` for a flag that is missing or cannot be right; sends no request."""
+    """Raises `UserError` for what Beam does not validate; sends no request."""
+    # Without a sound --temp_location Beam would make a bucket.
+    validator = PipelineOptionsValidator(options, None)
     cloud = options.view_as(GoogleCloudOptions)
-    # Beam validates its flags in `Pipeline` too, but without --temp_location makes a bucket there.
-    validator = PipelineOptionsValidator(options, dataflow_runner.DataflowRunner())
-    problems: list[str] = []
-    if validator.is_service_runner():
-        problems += validator.validate_cloud_options(cloud)
-        problems += validator.validate_gcs_path(cloud, "temp_location")
-    if not cloud.region:
-        problems.append("Missing required option: region.")
-    if problems:
+    if problems := validator.validate_gcs_path(cloud, "temp_location"):
         raise UserError(
             f"Beam refuses the flags for Dataflow: {' '.join(problems)} "
             "See docs/howto/dataflow.md for a whole command."

@@ -17,11 +17,8 @@ WORKER_PLUGIN = "beam_pipeline.columns.tensorflow_settings"
 _LISTS = ("beam_plugins", "experiments")
 # Masters that mean a cluster inside the job server's own process.
 _EMBEDDED_FLINK = ("[local]", "[auto]", "[collection]")
-# Where the Google Cloud SDK and Google's own libraries keep them.
-_VARIABLES = {
-    "project": ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"),
-    "region": ("CLOUDSDK_COMPUTE_REGION",),
-}
+# Where the Google Cloud SDK and Google's own libraries keep the project.
+_PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 
 
 class DefaultFlag(NamedTuple):
@@ -76,10 +73,9 @@ def _flink(given: Mapping[str, Any]) -> Iterator[DefaultFlag]:
 
 
 def _dataflow(given: Mapping[str, Any]) -> Iterator[DefaultFlag]:
-    for flag, names in _VARIABLES.items():
-        name = next((name for name in names if os.environ.get(name)), None)
-        if name is not None:
-            yield DefaultFlag(flag, os.environ[name], f"the environment variable {name}")
+    name = next((name for name in _PROJECT_VARIABLES if os.environ.get(name)), None)
+    if name is not None:
+        yield DefaultFlag("project", os.environ[name], f"the environment variable {name}")
     if temp := given.get("temp_location"):
         reason = "the graph and the package wait there; every job has a folder of its own below it"
         yield DefaultFlag("staging_location", temp, reason)

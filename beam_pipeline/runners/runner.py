@@ -56,7 +56,8 @@ class Runner:
         """
         try:
             pipeline = beam.Pipeline(self._beam_runner, options=self.options)
-        except ValueError as e:  # Beam validates the options here, and lists what is wrong
+        # Beam finds the runner and validates the options here, and lists what is wrong.
+        except (AttributeError, ImportError, ValueError) as e:
             problems = " ".join(str(e).splitlines()[1:]) or str(e)
             raise UserError(f"Beam refuses its flags: {problems} Fix or add the flag.") from e
         # Only transforms of other languages need it, and a killed process would leave it behind.

@@ -23,14 +23,15 @@ BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")
         (["b.jpg", "c.jpg"], "^'b.jpg' belongs to no flag.*quotes"),
         (["--runner"], "--runner: expected one argument"),
         (["--direct_num_workers", "many"], "--direct_num_workers.*'many'"),
-        (["--runner=SparkleRunner"], "--runner received 'SparkleRunner'.*FlinkRunner"),
+        (["--runner=SparkleRunner"], "Unexpected pipeline runner: SparkleRunner.*FlinkRunner"),
+        (["--runner=no_such_module.Runner"], "No module named 'no_such_module'"),
         (["--direct_running_mode=multi_threading"], "multi_threading.; expected in_memory"),
     ],
     ids=lambda case: case[0] if isinstance(case, list) else "",
 )
 def test_a_flag_nobody_can_use_is_one_sentence(argv, sentence, capsys):
     with pytest.raises(UserError, match=sentence) as error:
-        choose(argv, BUILD, cli.make_parser().flags)
+        choose(argv, BUILD, cli.make_parser().flags).new_pipeline()
     assert "\n" not in str(error.value)
     assert capsys.readouterr().err == ""
 

@@ -252,8 +252,10 @@ GOOD = ("gs://photos/raw", "gs://sets/pets")
 
 
 def check(asked: PipelineOptions, source: str = GOOD[0], output: str = GOOD[1]) -> None:
-    """Makes the checks that come before a job is submitted."""
-    DataflowRunner(asked, BuildOptions(InputOptions(source), output)).check()
+    """Makes the checks that come before a job is submitted, Beam's own among them."""
+    runner = DataflowRunner(asked, BuildOptions(InputOptions(source), output))
+    runner.check()
+    runner.new_pipeline()
 
 
 class TestPreflight:
