@@ -76,9 +76,6 @@ def _dataflow(given: Mapping[str, Any]) -> Iterator[DefaultFlag]:
     name = next((name for name in _PROJECT_VARIABLES if os.environ.get(name)), None)
     if name is not None:
         yield DefaultFlag("project", os.environ[name], f"the environment variable {name}")
-    if temp := given.get("temp_location"):
-        reason = "the graph and the package wait there; every job has a folder of its own below it"
-        yield DefaultFlag("staging_location", temp, reason)
     reason = "keeps TensorFlow, where columns need it, from importing Keras 3, too"
     yield DefaultFlag("beam_plugins", WORKER_PLUGIN, reason)
     checkout = checkout_setup()

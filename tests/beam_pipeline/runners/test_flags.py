@@ -84,9 +84,6 @@ DATAFLOW = "--runner=DataflowRunner"
         ((), "GOOGLE_CLOUD_PROJECT", {"project": "x"}),
         ((), "CLOUDSDK_CORE_PROJECT", {"project": "x"}),
         (("--project=y",), "GOOGLE_CLOUD_PROJECT", {"project": None}),
-        (("--temp_location", "gs://b/t"), "", {"staging_location": "gs://b/t"}),
-        (("--temp_location=gs://b/t", "--staging_location=gs://b/s"), "",
-         {"staging_location": None}),
         ((), "", {"setup_file": str(REPOSITORY / "setup.py"), "experiments": None}),
         (("--sdk_container_image=i", "--experiments=y"), "",
          {"experiments": "pip_no_build_isolation"}),  # is added to those that were given
