@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Baseline, extended sequential and progressive: pictures made of DCT blocks, in Huffman codes.
 _SCALABLE_FRAMES = (0xC0, 0xC1, 0xC2)
 START_OF_SCAN = 0xDA
-WITHOUT_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA))
+_WITHOUT_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA))
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 """Formats that the trainer decodes, by Pillow's names."""
@@ -24,24 +26,30 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 MAX_PIXELS = 2**29 // 3
 
 
+def segments(jpeg: bytes) -> Iterator[tuple[int, bytes, int]]:
+    """Yields marker, content and end of each segment of a JPEG that has a length.
+
+    The data of a scan, which follow its segment, are passed over as all other bytes are.
+    """
+    at = 2
+    while (at := jpeg.find(b"\xff", at)) >= 0 and len(jpeg) >= at + 4:
+        marker = jpeg[at + 1]
+        if marker == 0xFF:  # any number of them may stand before a marker
+            at += 1
+        elif marker in _WITHOUT_LENGTH:
+            at += 2
+        else:
+            begin, at = at + 4, at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+            yield marker, jpeg[begin:at], at
+
+
 def can_draft(data: bytes) -> bool:
     """Whether a JPEG may be decoded at a fraction of its size, by `draft` of Pillow.
 
     Where it is of another kind (lossless, for one) Pillow 12.3 writes outside of its memory.
     """
-    frames, at = [], 2
-    while (at := data.find(b"\xff", at)) >= 0 and len(data) >= at + 4:  # others are passed over
-        marker = data[at + 1]
-        if marker == START_OF_SCAN:
-            break
-        if marker in _FRAMES:
-            frames.append(marker)
-        if marker == 0xFF:  # any number of them may stand before a marker
-            at += 1
-        elif marker in WITHOUT_LENGTH:
-            at += 2
-        else:
-            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    before_scan = itertools.takewhile(lambda found: found[0] != START_OF_SCAN, segments(data))
+    frames = [marker for marker, _, _ in before_scan if marker in _FRAMES]
     return bool(frames) and all(frame in _SCALABLE_FRAMES for frame in frames)
 
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from beam_pipeline.planning.refs import MISSING, ImageRef
 from imageshards.errors import UserError
-from imageshards.images.options import EXTENSIONS
 from imageshards.storage import is_local
 from imageshards.text import counted
 
@@ -52,25 +51,11 @@ def check_some_exist(num_images: int, missing: Missing) -> None:
 
 
 def why_missing(uri: str) -> str:
-    """A place that is not there, where its path ceases to exist, and what exists in its stead."""
+    """Returns a place that is not there, and of a path of this machine where it ceases to exist."""
     if not is_local(uri):
         return repr(uri)
     folder = os.path.dirname(uri)
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
-    rest = os.path.relpath(uri, folder)
-    first, *behind = rest.split("/")
-    said = f"{uri!r} (the folder {folder!r} has no {'folder ' if behind else ''}{first!r}"
-    above = [folder.rsplit("/", n)[0] for n in range(1, folder.count("/") + 1)]
-    others = [
-        os.path.join(folder, rest.replace("\\", "/")),
-        *(uri + suffix for suffix in EXTENSIONS),
-        *(f"{each}/{rest}" for each in above),
-    ]
-    if found := next(filter(os.path.exists, others), None):
-        said += f", but {found!r} exists"
-    elif "\\" in rest:
-        said += ", and folders are separated by / here"
-    elif not os.path.splitext(rest)[1]:
-        said += ", a name without an extension such as .jpg"
-    return said + ")"
+    first, *behind = os.path.relpath(uri, folder).split("/")
+    return f"{uri!r} (the folder {folder!r} has no {'folder ' if behind else ''}{first!r})"

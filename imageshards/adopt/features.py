@@ -15,7 +15,7 @@ from imageshards.adopt.scan import Roles
 from imageshards.adopt.tfds import TfdsFolder
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
-from imageshards.errors import ImageError, UserError
+from imageshards.errors import UserError
 from imageshards.example import Values, dtype_of
 from imageshards.images.options import ImageOptions, parse_limit
 from imageshards.jpeg import MAX_PIXELS
@@ -210,36 +210,26 @@ def _find_label(
                 return single, ()
         if vector := next((name for name in numbers if not forms[name][1]), None):
             return None, (vector,)
-    raise _no_label(directory, mapped, numbers, forms, example)
+    raise _no_label(directory, mapped, forms, example)
 
 
 def _no_label(
     directory: str,
     mapped: str | Sequence[str] | None,
-    numbers: Sequence[str],
     forms: Mapping[str, tuple[str, bool]],
     example: Mapping[str, Values],
 ) -> UserError:
-    """What to say where no feature of a record is its label."""
-    floats = [name for name in numbers if forms[name] == ("float32", True)]
-    if floats:
-        name = floats[0]
-        return UserError(
-            f"DIR received {directory!r}, where the feature {name!r} is a float, which is a value "
-            f"and no class ({example[name][0]!r} in the first record); expected class ids or "
-            "names: adopt the records by --label none, and train on the values by --target "
-            f"{shlex.quote(name)}."
-        )
-    bits = [name for name in forms if example[name] in ([0], [1])]
+    """Returns the error for records where no feature is the label."""
     usable = [name for name, (dtype, one) in forms.items() if one and dtype != "float32"]
-    several = ""
-    if len(bits) > 1:
-        pairs = ",".join(f"label={name}" for name in sorted(bits))
-        several = f", or --feature_map {shlex.quote(pairs)} for columns of 0 and 1"
+    remedies = ["or --label none for records without labels"]
+    if values := [name for name, form in forms.items() if form == ("float32", True)]:
+        remedies[0] += f" or with values, which --target {shlex.quote(values[0])} trains on"
+    if len(bits := sorted(name for name in forms if example[name] in ([0], [1]))) > 1:
+        pairs = ",".join(f"label={name}" for name in bits)
+        remedies.insert(0, f"or --feature_map {shlex.quote(pairs)} for columns of 0 and 1")
     return UserError(
         f"{_missing(directory, 'label', mapped)}=FEATURE, one class id or name in each record "
-        f"({', '.join(sorted(usable)) or 'there is none'}){several}, or --label none for records "
-        "without labels."
+        f"({', '.join(sorted(usable)) or 'there is none'}), {', '.join(remedies)}."
     )
 
 
@@ -249,24 +239,11 @@ def check_picture(directory: str, feature: str, values: Values) -> None:
     if _is_picture(first):
         return
     raise UserError(
-        f"DIR received {directory!r}, whose feature {feature!r} holds {_named(first)}; expected a "
-        "JPEG, PNG, GIF, BMP or WebP: name another feature by --feature_map image=FEATURE, or "
-        "write the records again with tf.io.encode_jpeg."
+        f"DIR received {directory!r}, whose feature {feature!r} begins with {str(first)[:16]}; "
+        "expected a JPEG, PNG, GIF, BMP or WebP: name another feature by --feature_map "
+        "image=FEATURE, or write the records again with tf.io.encode_jpeg."
     )
 
 
 def _is_picture(value: object) -> bool:
     return isinstance(value, bytes) and _PICTURE.match(value) is not None
-
-
-def _named(value: object) -> str:
-    """What a value is that is no picture for the trainer, such as `a TIFF`, for people."""
-    from imageshards.images.decode import open_source
-
-    if isinstance(value, bytes):
-        try:
-            return f"a picture of the format {open_source(value, ImageOptions()).format}"
-        except ImageError as e:
-            if e.code == "unsupported_format":
-                return e.message.partition(";")[0].partition(",")[0]
-    return f"no encoded picture (it begins with {str(value)[:16]})"

@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 from PIL import JpegImagePlugin
 
-from imageshards.jpeg import START_OF_SCAN, WITHOUT_LENGTH
+from imageshards.jpeg import START_OF_SCAN, segments
 
 _END = b"\xff\xd9"
 # Behind the data of a scan; FF 00 and restart markers are among them.
@@ -54,25 +54,17 @@ def _end_of_scans(data: bytes, components: Collection[int]) -> int | None:
     brings (ITU-T T.81, B.2.3).
     """
     lowest_bits = {component: bytearray([0xFF] * 64) for component in components}
-    at = 2
-    while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
-        marker = data[at + 1]
-        if marker == 0xFF or marker in WITHOUT_LENGTH:
-            at += 1 if marker == 0xFF else 2
-            continue
-        header = data[at + 4 : at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")]
-        at += 4 + len(header)
+    for marker, header, begin in segments(data):
         if marker != START_OF_SCAN or len(header) < _LEAST_SCAN_HEADER_BYTES:
             continue
-        found = _NEXT_MARKER.search(data, at)
-        at = found.start() if found else len(data)
         *ids, first, last, bits = header[1 : 1 + 2 * header[0] : 2] + header[-3:]
         for component in ids:
             if component in lowest_bits:
                 count = last + 1 - first
                 lowest_bits[component][first : last + 1] = bytes([bits & 0x0F]) * count
         if not any(map(any, lowest_bits.values())):
-            return at
+            found = _NEXT_MARKER.search(data, begin)
+            return found.start() if found else len(data)
     return None
 
 
