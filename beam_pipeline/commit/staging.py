@@ -10,6 +10,7 @@ import shutil
 import uuid
 from typing import Any
 
+from beam_pipeline.planning.saved import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_FORM, JOB_NAME
 from imageshards import storage
@@ -266,7 +267,7 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
         aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
         keeps = in_place or (aside and MANIFEST_NAME not in names)
         results = {name for name in _names_in(staging) if name.endswith(".json")}
-        if not keeps and results <= {JOB_NAME, COMMITTED_NAME}:
+        if not keeps and results <= {JOB_NAME, PLAN_NAME, COMMITTED_NAME}:
             remove(staging)
         if fresh and storage.is_local(output) and not os.listdir(output):
             os.rmdir(output)
