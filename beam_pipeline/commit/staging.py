@@ -22,6 +22,7 @@ from imageshards.manifest import (
     MANIFEST_NAME,
     QUARANTINE_NAME,
     REPLACED_NAME,
+    REPORT_NAME,
     TRANSFORM_NAME,
     load_manifest,
     shards_of,
@@ -32,6 +33,8 @@ from imageshards.storage import map_concurrently, run_concurrently
 # Written just before manifest.json: {"fingerprint": "...", ...}.
 COMMITTED_NAME = "committed.json"
 _COMMITTED = keyed({}, {"fingerprint": text(), "reused_images": whole()})
+DATA_SET_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
+"""Folders of a data set, beside its shards."""
 # Of files beside the shards that a build writes: TFDS's, Croissant's.
 _COMPANION_SUFFIXES = (".json", ".labels.txt")
 
@@ -175,7 +178,7 @@ def _link_data_set(output: str, folder: str, manifest: dict[str, Any]) -> None:
     the next data set's by now.
     """
     shards = {entry["file"] for _, entry in shards_of(manifest)}
-    folders = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME)
+    folders = set(DATA_SET_FOLDERS) - {REPORT_NAME}
     names = []
     for entry in storage.list_folder(output):
         if entry.is_folder and entry.name in folders:
@@ -223,7 +226,10 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
         for entry in entries:
             if entry.is_folder and not (entry.name == REPLACED_NAME and state.manifest is None):
                 storage.delete_folder(entry.path)
-        storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
+        storage.delete(e.path for e in entries if e.name == COMMITTED_NAME)
+        storage.delete_unfinished(staging, "*")
+        shards_and_companions = ("*.tfrecord", *(f"*{suffix}" for suffix in _COMPANION_SUFFIXES))
+        storage.delete_unfinished(state.output, *shards_and_companions, *DATA_SET_FOLDERS)
     except OSError as e:
         raise output_error(state.output, e) from e
     return job
