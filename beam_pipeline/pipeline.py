@@ -23,6 +23,7 @@ from beam_pipeline.inputs.selection import (
 )
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions, ShardOptions
+from beam_pipeline.planning.saved import PLAN_NAME
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards
 from beam_pipeline.runners.runner import Runner
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
@@ -94,7 +95,8 @@ def construct(
         temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
         copied_from=options.copied.transform if options.copied else "",
     )  # RefBatch with features, and the folder of the exported transform
-    planned = columns.batches | "Plan" >> PlanShards(shards)  # ShardUnit
+    plan = PlanShards(shards, saved=storage.join(staging, PLAN_NAME))
+    planned = columns.batches | "Plan" >> plan  # ShardUnit
     write = WriteBalancedTFRecord(
         options.output.rstrip("/") + "/",
         shards,

@@ -16,7 +16,7 @@ from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
 from beam_pipeline.commit.recorded import recorded_files
-from beam_pipeline.commit.staging import mark_committed, set_aside
+from beam_pipeline.commit.staging import DATA_SET_FOLDERS, mark_committed, set_aside
 from beam_pipeline.commit.summary import WriteSummary, check_budget, remedies, write_list
 from beam_pipeline.commit.tfds import tfds_files
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
@@ -40,7 +40,6 @@ from imageshards.manifest import (
     ONE,
     QUARANTINE_NAME,
     REJECTS_NAME,
-    REPORT_NAME,
     SHARD_NAME,
     TRAIN_NAMES,
     TRANSFORM_NAME,
@@ -53,9 +52,6 @@ from imageshards.progress import note_activity
 from imageshards.reporting.sections import class_counts
 from imageshards.storage import map_concurrently, run_concurrently
 from imageshards.text import printable, printable_in
-
-# Folders of a data set, beside its shards.
-_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +295,7 @@ def _remove_others(output: str, kept: set[str]) -> None:
     """
     left = []
     for entry in storage.list_folder(output):
-        if entry.is_folder and entry.name in _FOLDERS:
+        if entry.is_folder and entry.name in DATA_SET_FOLDERS:
             if any(name.startswith(f"{entry.name}/") for name in kept):
                 left += [file.path for file in storage.files_below(entry.path)]
             else:

@@ -10,6 +10,7 @@ import shutil
 import uuid
 from typing import Any
 
+from beam_pipeline.planning.saved import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_FORM, JOB_NAME
 from imageshards import storage
@@ -21,6 +22,7 @@ from imageshards.manifest import (
     MANIFEST_NAME,
     QUARANTINE_NAME,
     REPLACED_NAME,
+    REPORT_NAME,
     TRANSFORM_NAME,
     load_manifest,
     shards_of,
@@ -31,6 +33,8 @@ from imageshards.storage import map_concurrently, run_concurrently
 # Written just before manifest.json: {"fingerprint": "...", ...}.
 COMMITTED_NAME = "committed.json"
 _COMMITTED = keyed({}, {"fingerprint": text(), "reused_images": whole()})
+DATA_SET_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
+"""Folders of a data set, beside its shards."""
 # Of files beside the shards that a build writes: TFDS's, Croissant's.
 _COMPANION_SUFFIXES = (".json", ".labels.txt")
 
@@ -174,7 +178,7 @@ def _link_data_set(output: str, folder: str, manifest: dict[str, Any]) -> None:
     the next data set's by now.
     """
     shards = {entry["file"] for _, entry in shards_of(manifest)}
-    folders = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME)
+    folders = set(DATA_SET_FOLDERS) - {REPORT_NAME}
     names = []
     for entry in storage.list_folder(output):
         if entry.is_folder and entry.name in folders:
@@ -222,7 +226,10 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
         for entry in entries:
             if entry.is_folder and not (entry.name == REPLACED_NAME and state.manifest is None):
                 storage.delete_folder(entry.path)
-        storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
+        storage.delete(e.path for e in entries if e.name == COMMITTED_NAME)
+        storage.delete_unfinished(staging, "*")
+        shards_and_companions = ("*.tfrecord", *(f"*{suffix}" for suffix in _COMPANION_SUFFIXES))
+        storage.delete_unfinished(state.output, *shards_and_companions, *DATA_SET_FOLDERS)
     except OSError as e:
         raise output_error(state.output, e) from e
     return job
@@ -266,7 +273,7 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
         aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
         keeps = in_place or (aside and MANIFEST_NAME not in names)
         results = {name for name in _names_in(staging) if name.endswith(".json")}
-        if not keeps and results <= {JOB_NAME, COMMITTED_NAME}:
+        if not keeps and results <= {JOB_NAME, PLAN_NAME, COMMITTED_NAME}:
             remove(staging)
         if fresh and storage.is_local(output) and not os.listdir(output):
             os.rmdir(output)

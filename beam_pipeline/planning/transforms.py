@@ -31,7 +31,6 @@ from beam_pipeline.planning.plan import (
     SplitAssigner,
     bucket_of,
     bucket_ranks,
-    make_plan,
 )
 from beam_pipeline.planning.refs import (
     ORDER,
@@ -42,6 +41,8 @@ from beam_pipeline.planning.refs import (
     ShardUnit,
     names_of,
 )
+from beam_pipeline.planning.saved import make_plan_once
+from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import ONE
 from imageshards.progress import note_activity
@@ -181,21 +182,24 @@ def mean_record_bytes(
 
 
 def plan_of(
-    survey: Survey, options: PlanOptions, image: ImageOptions, urls: UrlOptions
+    survey: Survey, options: PlanOptions, image: ImageOptions, urls: UrlOptions, saved: str = ""
 ) -> ShardPlan:
-    """The plan for the images of a survey.
+    """Returns the plan for the images of a survey.
 
     Raises:
         UserError: As `make_plan`, or no image is there.
     """
     note_activity("planning", survey.kinds.total(), "image")
     check_some_exist(survey.kinds.total(), survey.missing)
-    mean = mean_record_bytes(survey, options, image, urls)
-    return make_plan(survey.counts, options, mean, survey.kinds)
+
+    def mean() -> float:
+        return mean_record_bytes(survey, options, image, urls)
+
+    return make_plan_once(saved, survey.counts, survey.kinds, options, image, mean)
 
 
 def survey_and_plan(
-    batches: beam.PCollection[RefBatch], given: ShardOptions
+    batches: beam.PCollection[RefBatch], given: ShardOptions, saved: str = ""
 ) -> beam.PCollection[ShardPlan]:
     """RefBatches whose references have splits → one `ShardPlan`; args of `PlanShards`."""
     options = given.plan
@@ -211,7 +215,7 @@ def survey_and_plan(
         batches
         | "Survey" >> beam.Map(survey)
         | "MergeSurveys" >> beam.CombineGlobally(merge_surveys, salt)
-        | "MakePlan" >> beam.Map(plan_of, options, given.image, given.urls)
+        | "MakePlan" >> beam.Map(plan_of, options, given.image, given.urls, saved)
     )
 
 
@@ -306,19 +310,21 @@ class PlanShards(beam.PTransform):
     Args:
         options: How images become shards. A sample of them is encoded to tell how many shards are
             wanted, unless `options.plan.num_shards` says so.
+        saved: A file for the numbers of shards, which the same build uses when it runs again.
 
     Raises:
         UserError: While running: no image, one class only, an unknown label or split, fewer
             images than shards, or an image without a split.
     """
 
-    def __init__(self, options: ShardOptions = ShardOptions()):  # noqa: B008  # frozen
+    def __init__(self, options: ShardOptions = ShardOptions(), *, saved: str = ""):  # noqa: B008
         super().__init__()
         self._given = options
+        self._saved = saved and storage.place("saved", saved)
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> PlannedShards:
         options, salt = self._given.plan, self._given.plan.salt
-        plan = survey_and_plan(batches, self._given)  # one ShardPlan
+        plan = survey_and_plan(batches, self._given, self._saved)  # one ShardPlan
         plan_side = pvalue.AsSingleton(plan)
         buckets = (
             batches

@@ -48,6 +48,7 @@ def adopt(
         described, indexes = _adopt(directory, output, options or AdoptOptions())
         # A manifest never stands beside the index of another one, whenever this process is killed.
         storage.delete([storage.join(output, manifest.MANIFEST_NAME)])
+        storage.delete_unfinished(output, manifest.MANIFEST_NAME, manifest.INDEX_NAME)
         for file, data in indexes.items():
             storage.write(storage.join(output, file), data)
         described = manifest.write_manifest(output, described)

@@ -92,6 +92,7 @@ def find(
     with _output_errors(folder):
         storage.write(probe, b"")  # before the work
         storage.delete([probe])
+        storage.delete_unfinished(folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME, ".probe")
     twins, undecodable = find_twins(directory, manifest, distance, workers)
     found = summary(manifest, distance, twins, undecodable)
     with ProgressLine(lambda: "drawing the page"):

@@ -46,7 +46,7 @@ def report(
         UserError: There is no data set, or the report cannot be written.
     """
     from imageshards import storage
-    from imageshards.manifest import load_manifest
+    from imageshards.manifest import REPORT_NAME, load_manifest
     from imageshards.progress import ProgressLine
     from imageshards.reporting.page import write_report
 
@@ -55,5 +55,6 @@ def report(
     manifest = load_manifest(
         directory, "DIR", complete=True, adopted=True, records_root=records_root
     )
+    storage.delete_unfinished(directory, REPORT_NAME)
     with ProgressLine(lambda: "drawing the report"):
         return write_report(directory, manifest)

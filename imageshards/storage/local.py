@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import fnmatch
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -16,6 +18,8 @@ from typing import BinaryIO
 from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
 
 _TEMPORARY = "imageshards-tmp-"
+# What the name of an unfinished file has behind its final name.
+_UNFINISHED = re.compile(r"\.tmp-[0-9a-f-]+")
 
 
 class LocalBackend(Backend):
@@ -180,6 +184,28 @@ def _lock(folder: str) -> int | None:
             os.close(descriptor)
         return None
     return descriptor
+
+
+def delete_unfinished(folder: str, *names: str) -> None:
+    """Deletes what killed processes had begun to write in a folder; a store has no such files.
+
+    Nobody else may write these files now.
+
+    Args:
+        folder: The folder of the files.
+        *names: Final names of files of the caller's own, as globs, and of folders, of which all
+            files are the caller's own.
+    """
+    if "://" in folder:
+        return
+    local = LocalBackend()
+    found: list[Stat] = []
+    with contextlib.suppress(OSError):
+        for entry in local.list_folder(folder):
+            final = entry.name if entry.is_folder else _UNFINISHED.sub("", entry.name)
+            if any(fnmatch.fnmatchcase(final, name) for name in names):
+                found += local.files_below(entry.path) if entry.is_folder else [entry]
+        local.delete(file.path for file in found if _UNFINISHED.search(file.name))
 
 
 def is_at(path: str, descriptor: int) -> bool:

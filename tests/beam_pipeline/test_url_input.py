@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from PIL import Image
 
 from imageshards.verification import command as verify
-from tests.support.builds import build, jpeg, manifest, rejects_of
+from tests.support.builds import build, jpeg, manifest, rejects_of, saved, shard_bytes
 from tests.support.built_records import assert_records_are_as_described
 from tests.support.web_server import WebServer
 
@@ -40,6 +43,31 @@ def test_a_list_of_addresses_becomes_a_data_set_and_failures_have_their_status(l
     assert rejects[root + "/gone.jpg"]["message"] == f"{root}/gone.jpg answered 404 Not Found"
     assert verify.main([str(output)]) == 0
     assert assert_records_are_as_described(output)
+
+
+def test_a_resumed_build_keeps_its_shards_when_a_sampled_picture_has_become_unreachable(
+    tmp_path, capsys
+):
+    """That picture is so large that without it another number of shards would be planned."""
+    noise = Image.frombytes("RGB", (128, 128), random.Random(1).randbytes(3 * 128 * 128))
+    pictures = {"/noise.jpg": saved(noise), **{f"/{i}.jpg": jpeg(i, 16, 16) for i in range(12)}}
+    path, output = tmp_path / "list.csv", tmp_path / "set"
+    with WebServer(pictures) as server:
+        rows = [f"{server.url}{picture},{'ab'[len(picture) % 2]}" for picture in pictures]
+        rows += [f"{server.url}/gone.jpg,a"]
+        path.write_text("\n".join(["url,label", *rows]) + "\n")
+        command = [
+            "--input", path, "--output", output, "--shard_mb", "0.008", "--splits", "train=1",
+            "--image_size", "128",
+            "--url_timeouts", "9,3,9", "--url_retries", "0", "--allow_private_hosts",
+        ]  # fmt: skip
+        assert build(*command, "--max_reject_fraction", "0") == 2  # after all shards were written
+        before = {found.name for found in (output / ".staging").glob("train-*.tfrecord")}
+        del pictures["/noise.jpg"]
+        capsys.readouterr()
+        assert build(*command, "--max_reject_fraction", "0.5") == 0
+    assert set(shard_bytes(output)) == before
+    assert "images were finished by an earlier run" in capsys.readouterr().out
 
 
 def test_private_hosts_need_a_flag(listed, tmp_path, capsys):

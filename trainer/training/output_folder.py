@@ -47,8 +47,6 @@ _RUN_FILES = (
     "broken.json",
     _RUN_MARK,
 )
-# In the name of a file of this machine that `storage` has not finished, behind its final name.
-_UNFINISHED = ".tmp-"
 
 
 @contextmanager
@@ -150,16 +148,12 @@ def _remove_unfinished(output: str) -> None:
 
     The caller holds the output, so nobody writes these files now.
     """
-    if not storage.is_local(output):
-        return
-    begins = (SAVING_PREFIX, *(f"{name}{_UNFINISHED}" for name in _RUN_FILES))
-    found = [one for one in storage.list_folder(output) if one.name.startswith(begins)]
-    for name in _RUN_FILES:
-        below = storage.files_below(storage.join(output, name))
-        found += [one for one in below if _UNFINISHED in one.name]
-    with contextlib.suppress(OSError):
-        for one in found:
-            (storage.delete_folder(one.path) if one.is_folder else storage.delete([one.path]))
+    storage.delete_unfinished(output, *_RUN_FILES)
+    if storage.is_local(output):
+        with contextlib.suppress(OSError):
+            for one in storage.list_folder(output):
+                if one.name.startswith(SAVING_PREFIX):
+                    storage.delete_folder(one.path)
 
 
 def write_digest(output: str, model: Any) -> None:

@@ -18,7 +18,9 @@ from beam_pipeline.commit.staging import (
     set_aside,
 )
 from beam_pipeline.shards.places import ShardPlaces
+from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
+from tests.support.commands import write_and_die
 from tests.support.commit_steps import everything, fingerprint_if_whole
 from tests.support.dataset_factory import Dataset
 from tests.support.strangers import changed
@@ -99,6 +101,23 @@ def test_a_data_set_that_was_set_aside_stays_until_there_is_another(tmp_path):
     made.save()
     prepare_staging(read_output_state(output, staging))
     assert not (made.directory / ".staging" / "replaced").exists()
+
+
+def test_the_next_build_removes_what_a_killed_one_had_not_finished(tmp_path):
+    made = Dataset(tmp_path / "set")
+    output, staging = str(made.directory), str(made.directory / ".staging")
+    mine = ("notes.txt", "x.tmp-1", "photos/a.json")
+    shards = (SHARD, "index/train.parquet", "transform/transform_fn/saved_model.pb")
+    ours = (*shards, "features.json", "report/index.html", ".staging/replaced/a", ".staging/a")
+    for name in (*mine, *(f"{name}.tmp-863179ee" for name in ours)):  # as `storage.link` writes
+        storage.write(storage.join(output, name), b"")
+    write_and_die(*(made.directory / name for name in (*mine, *ours)))
+    left = {path.relative_to(tmp_path) for path in made.directory.rglob("*.tmp-*")}
+    assert len(left) == 1 + len(mine) + 2 * len(ours)
+    prepare_staging(dataclasses.replace(read_output_state(output, staging), manifest=None))
+    left = {path.relative_to(made.directory) for path in made.directory.rglob("*.tmp-*")}
+    assert sorted(map(str, left))[0].startswith("notes.txt.tmp-") and len(left) == 1 + len(mine)
+    assert {made.directory / name for name in mine} <= {*made.directory.rglob("*")}
 
 
 def test_a_job_whose_output_was_taken_over_publishes_nothing(tmp_path):

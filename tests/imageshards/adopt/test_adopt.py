@@ -102,8 +102,11 @@ def test_every_record_has_a_row_that_leads_to_it_and_names_its_class(slim, capsy
 def test_records_are_pointed_at_and_the_fingerprint_sees_changes_but_not_places(slim, tmp_path):
     before = sorted(path.name for path in slim.iterdir())
     out, one = tmp_path / "out", AdoptOptions(label_offset=1)
+    for name in ("manifest.json", "index/train-00001.parquet", "notes"):
+        storage.write(f"{out}/{name}.tmp-863179ee", b"")  # as a killed command leaves them
     assert main([str(slim), "--output", str(out), "--label_offset", "1"]) == 0
     assert sorted(path.name for path in slim.iterdir()) == before
+    assert [path.name for path in out.rglob("*.tmp-*")] == ["notes.tmp-863179ee"]
     told = load_manifest(str(out), adopted=True, records_root=slim)
     shards = [shard for _, shard in shards_of(told)]
     assert {shard["folder"] for shard in shards} == {str(slim)}

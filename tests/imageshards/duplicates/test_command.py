@@ -13,6 +13,7 @@ from PIL import ImageOps
 
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.progress import final_table
+from imageshards import storage
 from imageshards.duplicates import search
 from imageshards.duplicates.command import key_lines, main
 from imageshards.reporting.page import write_report
@@ -87,8 +88,10 @@ def test_the_keys_file_leaves_out_what_goes(built, found, tmp_path):
     flags = ("--exclude", found / "exclude.txt", "--image_size", "64", "--num_shards", "1")
     assert build("--input", photos, "--output", tmp_path / "clean", *flags) == 0
     assert manifest(tmp_path / "clean")["listed"] == 49
-    assert main([str(tmp_path / "clean")]) == 0
     folder = tmp_path / "clean" / "duplicates"
+    storage.write(str(folder / "duplicates.json.tmp-863179ee"), b"")  # of a killed command
+    assert main([str(tmp_path / "clean")]) == 0
+    assert {path.name for path in folder.iterdir()} == {"duplicates.json", "index.html"}
     assert json.loads((folder / "duplicates.json").read_text())["pairs"] == []
     assert not (folder / "exclude.txt").exists()
     assert "No image is a duplicate of another one." in (folder / "index.html").read_text()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pathlib
-import signal
-import subprocess
-import sys
 
 import pytest
 
 from imageshards.errors import UserError
+from tests.support.commands import write_and_die
 from trainer.training.output_folder import begin_run, check_only_ours, hold_output, remove_run
 
 
@@ -55,24 +53,11 @@ def test_only_what_a_run_wrote_is_removed(tmp_path: pathlib.Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {".run", "notes.txt"}
 
 
-def _write_and_die(*files: pathlib.Path) -> None:
-    """Has a process killed while it writes these files."""
-    code = """if True:
-        import contextlib, os, signal, sys
-        from imageshards import storage
-        with contextlib.ExitStack() as stack:
-            for path in sys.argv[1:]:
-                stack.enter_context(storage.open_write(path))
-            os.kill(os.getpid(), signal.SIGKILL)
-    """
-    assert subprocess.run([sys.executable, "-c", code, *files]).returncode == -signal.SIGKILL
-
-
 def test_the_next_run_removes_what_a_killed_one_had_not_finished(tmp_path: pathlib.Path) -> None:
     mine = (".saved/model.keras", "x.tmp-1", "report.tmp", "checkpoints/step-00000004.npz")
     _make(tmp_path, (".run", *mine, ".saving-abc/raw-model.keras"))
     unfinished = ("metrics.jsonl", "checkpoints/step-00000008.npz", "report/index.html", "notes")
-    _write_and_die(*(tmp_path / name for name in unfinished))
+    write_and_die(*(tmp_path / name for name in unfinished))
     assert len([*tmp_path.rglob("*.tmp-*")]) == 5
     with begin_run(str(tmp_path), overwrite=False):
         pass

@@ -1,0 +1,45 @@
+"""The numbers of shards that a resumed build keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from beam_pipeline.options import ImageOptions, PlanOptions
+from beam_pipeline.planning.saved import make_plan_once
+
+COUNTS = {("train", "a"): 600, ("train", "b"): 400}
+OPTIONS = PlanOptions(splits={"train": 1.0}, shard_mb=0.1)
+
+
+def shards_of(
+    path: pathlib.Path,
+    mean_bytes: float,
+    counts: dict[tuple[str, str], int] = COUNTS,
+    options: PlanOptions = OPTIONS,
+    image: ImageOptions = ImageOptions(),  # noqa: B008
+) -> int:
+    kinds = {("train", "one"): sum(counts.values())}
+    plan = make_plan_once(str(path), counts, kinds, options, image, lambda: mean_bytes)
+    return plan.num_shards["train"]
+
+
+def test_the_numbers_of_shards_of_an_earlier_run_are_used_for_the_same_survey_only(tmp_path):
+    path = tmp_path / "plan.json"
+    assert shards_of(path, 5000.0) == 50
+    assert shards_of(path, 4000.0) == 50
+    assert shards_of(path, 4000.0, {**COUNTS, ("train", "a"): 850}) == 50  # 1,250 images now
+    assert shards_of(path, 4000.0) == 40
+    smaller = dataclasses.replace(OPTIONS, shard_mb=0.05)
+    assert shards_of(path, 4000.0, options=smaller) == 80
+    assert shards_of(path, 6000.0, options=smaller, image=ImageOptions(quality=50)) == 120
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"survey": "x", "num_shards": {"train": 0}}'])
+def test_a_damaged_file_is_replaced(tmp_path, text):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    assert shards_of(path, 5000.0) == 50
+    assert shards_of(path, 4000.0) == 50
