@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import hashlib
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -125,6 +126,10 @@ def _beam_for_a_build() -> Iterator[None]:
         gc.set_threshold(100_000)  # millions of references are no garbage
     from apache_beam.utils import interactive_utils
 
+    # It logs the traceback of a worker's error, which we raise and report ourselves.
+    logger = logging.getLogger("apache_beam.runners.common")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     is_in_ipython = interactive_utils.is_in_ipython
     # In IPython Beam would look for pipelines of that session, by a package that fails to be
     # imported beside pandas 3.
@@ -134,6 +139,7 @@ def _beam_for_a_build() -> Iterator[None]:
             signal.raise_signal(number)
         yield
     finally:
+        logger.setLevel(level)
         interactive_utils.is_in_ipython = is_in_ipython
         gc.set_threshold(*thresholds)
         gc.unfreeze()

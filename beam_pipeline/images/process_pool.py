@@ -344,7 +344,7 @@ class _Worker:
         self._hung_sec: float | None = None
         job = None if lock is None else (lock.path, lock.fileno())
         fds = [its_end.fileno(), memory_fd, turns_fd]
-        given = [sys.path, [*fds, job]]
+        given = [[*map(os.fsdecode, sys.path)], [*fds, job]]  # people append a pathlib.Path
         # Blocked for good in what is started: the process that starts it answers Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:

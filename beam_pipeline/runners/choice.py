@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -40,8 +39,6 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
         UserError: A flag is unknown, or asks for a mode that loses records.
     """
     check_flags(beam_args, own_flags)
-    # It logs the traceback of a worker's error, which we raise and report ourselves.
-    logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     options = PipelineOptions(list(beam_args), save_main_session=False)
     given = options.view_as(StandardOptions).runner
     name = runner_name(given)

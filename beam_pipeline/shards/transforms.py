@@ -122,9 +122,9 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         self._sink = BalancedSink(
             file_path_prefix, BytesCoder(), file_name_suffix, 0, shard_name_template, plain
         )
-        output, _, first_name = file_path_prefix.rpartition("/")
+        output, slash, first_name = file_path_prefix.rpartition("/")
         self.places = ShardPlaces(
-            output=output,
+            output=output or slash,  # "/set-" is in the root
             staging=staging and storage.place("staging", staging),
             finished=finished and storage.place("finished", finished),
             job=job,

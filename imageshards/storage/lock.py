@@ -35,6 +35,7 @@ from imageshards.storage.local import is_at
 _ATTEMPTS = 5
 # How long processes of a job that was killed may take to end: until its next write, usually.
 _ORPHANS_SEC = 60.0
+_TAKEN = "was taken by another job or deleted"
 
 
 class LeaseTimes(NamedTuple):
@@ -271,9 +272,25 @@ class Lease(OutputLock):
 
     def renew(self) -> None:
         if not self._threads:
+            self._renew_if_late()
             for run in (self._keep_renewing, self._watch):
                 self._threads.append(threading.Thread(target=run, name="lease", daemon=True))
                 self._threads[-1].start()
+
+    def _renew_if_late(self) -> None:
+        """Renews a lease that was taken before something slow, such as an import on a busy disk.
+
+        Nothing was written meanwhile, so that the job may go on although its time had run out,
+        unless another one has taken the lease: the store compares versions.
+        """
+        begun = _now()
+        if begun < self._until.value - self._times.give_up_sec + self._times.renew_sec:
+            return
+        version = self._renewed()
+        if version is None:
+            self._lost = _TAKEN
+            raise _lost_error(self.path, self._lost)
+        self._note_renewed(version, begun)
 
     def _keep_renewing(self) -> None:
         wait_sec = self._times.renew_sec
@@ -286,7 +303,7 @@ class Lease(OutputLock):
                 wait_sec = self._times.renew_sec / 5
                 continue
             if version is None:
-                self._lose("was taken by another job or deleted")
+                self._lose(_TAKEN)
                 return
             self._note_renewed(version, begun)
             wait_sec = self._times.renew_sec

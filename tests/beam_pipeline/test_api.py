@@ -98,12 +98,14 @@ def test_a_mistake_is_a_sentence_that_names_keywords(keywords, told, tmp_path):
 
 # A script without `if __name__ == "__main__":`.
 SCRIPT = """
-import gc, os, signal, threading
+import gc, logging, os, signal, threading
 import imageshards as ims
 
 print("begun")
 def state():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    names = ["", "apache_beam", "apache_beam.runners.common"]
+    handlers += [logging.getLogger(name).level for name in names]
     return handlers, gc.get_threshold(), gc.get_freeze_count(), gc.isenabled(), dict(os.environ)
 
 before = state()

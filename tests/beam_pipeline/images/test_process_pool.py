@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import sys
 
 import psutil
 import pytest
@@ -46,6 +47,12 @@ def test_results_come_in_order_and_images_are_counted(pool):
     assert [future.result() for future in futures] == [2 * i for i in range(10)]
     assert pool.total == 10
     assert pool.progress() == (10, 1000, 0, 0)
+
+
+def test_a_path_object_in_sys_path_reaches_the_processes(said, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    with LocalPool(1, said.append) as pool:
+        assert submit(pool, tasks.double, 4).result() == 8
 
 
 def test_only_the_task_of_a_killed_process_is_blamed_and_done_again(said, tmp_path):

@@ -85,6 +85,13 @@ def test_a_template_without_a_number_is_for_one_shard():
         write.places.shard_name(ShardUnit("train", 0, 2, {}, []))
 
 
+def test_a_prefix_in_the_root_names_files_in_the_root():
+    write = WriteBalancedTFRecord("/set-", file_name_suffix=".tfrecord")
+    unit = ShardUnit("train", 0, 1, {}, [])
+    path = write.places.final_path(write.places.shard_name(unit))
+    assert path == "/set-train-00000-of-00001.tfrecord"
+
+
 def test_two_runs_with_the_same_options_are_two_runs():
     options = ShardOptions()
     runs = {WriteBalancedTFRecord("out/set-", options).options.run_id for _ in range(2)}

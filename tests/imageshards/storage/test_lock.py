@@ -280,6 +280,24 @@ def test_a_renewal_that_fails_or_whose_answer_is_lost_loses_nothing(server, path
     assert not storage.exists(path)
 
 
+def test_a_lease_outlives_a_slow_import_before_its_first_renewal(path, monkeypatch):
+    later = lock._now() + 1000
+    with Lease(path) as lease:
+        monkeypatch.setattr(lock, "_now", lambda: later)
+        with pytest.raises(LeaseLostError, match="could not be renewed"):
+            storage.write(f"{path}.json", b"1")
+        lease.renew()
+        storage.write(f"{path}.json", b"2")
+
+
+def test_a_lease_that_another_job_took_during_a_slow_import_is_lost(path, monkeypatch):
+    later = lock._now() + 1000
+    with pytest.raises(LeaseLostError, match="was taken by another job"), Lease(path) as lease:
+        hold(path)
+        monkeypatch.setattr(lock, "_now", lambda: later)
+        lease.renew()
+
+
 def test_a_holder_gives_up_in_time_while_a_renewal_hangs(path, monkeypatch, interruptible):
     hangs = threading.Event()
     with pytest.raises(LeaseLostError, match="could not be renewed for 0 s"):
