@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from imageshards import storage, tfrecord
-from imageshards.errors import DamagedManifestError, UserError
+from imageshards.errors import DamagedManifestError, LeaseLostError, UserError
 from imageshards.form import (
     Form,
     FormError,
@@ -454,14 +454,25 @@ def read_rejects(directory: str) -> Iterator[dict[str, str]]:
                 raise ValueError(f"line {number}: {e}") from e
 
 
-def write_manifest(directory: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def publish_manifest(directory: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Writes `directory/manifest.json`, whole or not at all: from then on it is a data set.
+
+    No manifest is replaced. One of the same data set may be there: Beam may run a step again.
 
     Returns:
         The manifest with the digest of its content.
+
+    Raises:
+        LeaseLostError: The manifest of another data set is there.
     """
     written = {**manifest, "digest": digest_of(manifest)}
-    storage.write(storage.join(directory, MANIFEST_NAME), to_json(written))
+    if not storage.write_new(storage.join(directory, MANIFEST_NAME), to_json(written)):
+        if load_manifest(directory)["fingerprint"] != manifest["fingerprint"]:
+            raise LeaseLostError(
+                f"another process has put a data set into {directory!r} meanwhile, so this one "
+                "publishes nothing; choose another folder, or give the command again when no other "
+                "process writes there."
+            )
     storage.sync(directory)
     return written
 

@@ -43,10 +43,10 @@ from imageshards.manifest import (
     SHARD_NAME,
     TRAIN_NAMES,
     TRANSFORM_NAME,
+    publish_manifest,
     record_features,
     shards_of,
     without_index,
-    write_manifest,
 )
 from imageshards.progress import note_activity
 from imageshards.reporting.sections import class_counts
@@ -162,7 +162,7 @@ def finish_commit(
         spec.places.check_job()
         # Before the manifest, so that who finds that knows whose work it is.
         mark_committed(spec.places.staging, manifest["fingerprint"], summary.reused_images)
-        write_manifest(spec.places.output, manifest)
+        publish_manifest(spec.places.output, manifest)
     except OSError as e:
         raise output_error(spec.places.output, e) from e
     return str(manifest["fingerprint"])

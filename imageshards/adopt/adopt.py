@@ -51,7 +51,7 @@ def adopt(
         storage.delete_unfinished(output, manifest.MANIFEST_NAME, manifest.INDEX_NAME)
         for file, data in indexes.items():
             storage.write(storage.join(output, file), data)
-        described = manifest.write_manifest(output, described)
+        described = manifest.publish_manifest(output, described)
     except RecordError as e:
         raise UserError(
             f"DIR received {directory!r}, of which this is damaged: {str(e).rstrip('.')}; expected "

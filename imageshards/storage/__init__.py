@@ -53,6 +53,7 @@ from imageshards.storage.files import stat as stat
 from imageshards.storage.files import sync as sync
 from imageshards.storage.files import upload as upload
 from imageshards.storage.files import write as write
+from imageshards.storage.files import write_new as write_new
 from imageshards.storage.local import delete_unfinished as delete_unfinished
 from imageshards.storage.local import temporary_folder as temporary_folder
 from imageshards.storage.lock import OutputLock as OutputLock

@@ -162,6 +162,10 @@ class Backend(abc.ABC):
         """Writes an object that appears whole or not at all."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
+    def write_new(self, path: str, data: bytes) -> bool:
+        """Writes an object unless there is one already; returns whether it wrote."""
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
     def upload(self, local_path: str, path: str) -> Stat:
         """Writes an object from a file of this machine; it appears whole or not at all."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))

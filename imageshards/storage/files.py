@@ -172,6 +172,15 @@ def write(path: str, data: bytes | str) -> Stat:
     return backend(path).write(path, data.encode() if isinstance(data, str) else data)
 
 
+def write_new(path: str, data: bytes | str) -> bool:
+    """Writes a file as `write` does, unless there is one already; returns whether it wrote.
+
+    Of several processes that do so at once, one writes. A process whose first attempt had arrived
+    without an answer is told False, too: the file that is there may be its own.
+    """
+    return backend(path).write_new(path, data.encode() if isinstance(data, str) else data)
+
+
 @contextlib.contextmanager
 def open_write(path: str) -> Iterator[IO[bytes]]:
     """A file to write, which can seek; at the end of the block it is at its path, whole.

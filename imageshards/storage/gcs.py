@@ -206,12 +206,11 @@ class GcsBackend(ObjectStore):
             )
         return _written(path, blob)
 
-    def put_if(self, path: str, data: bytes, version: str | None) -> str:
+    def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
         blob = self._blob(path)
         generation = 0 if version is None else int(version)  # 0: there is no such object
-        blob.upload_from_string(
-            data, _CONTENT_TYPE, if_generation_match=generation, **self._hasty_options
-        )
+        options = self._hasty_options if hasty else self._options
+        blob.upload_from_string(data, _CONTENT_TYPE, if_generation_match=generation, **options)
         return _written(path, blob).version
 
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:

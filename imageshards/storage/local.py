@@ -40,6 +40,21 @@ class LocalBackend(Backend):
             file.write(data)
         return _stat(path, os.stat(path))
 
+    def write_new(self, path: str, data: bytes) -> bool:
+        between = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+        self.write(between, data)
+        try:
+            os.link(between, path)
+        except FileExistsError:
+            return False
+        except OSError:  # not every file system has links, or lets everybody make them
+            if os.path.exists(path):
+                return False
+            os.replace(between, path)
+        finally:
+            self.delete([between])
+        return True
+
     def open_read(self, path: str) -> BinaryIO:
         return open(path, "rb", buffering=1 << 20, opener=_open_file)
 

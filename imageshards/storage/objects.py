@@ -110,8 +110,11 @@ class ObjectStore(Backend):
         """Deletes some objects; missing ones are fine. Raises the library's errors."""
 
     @abc.abstractmethod
-    def put_if(self, path: str, data: bytes, version: str | None) -> str:
-        """Writes if there is this version, or nothing for None; raises the library's errors."""
+    def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
+        """Writes if there is this version, or nothing for None; raises the library's errors.
+
+        With `hasty`, it is not waited long for an answer, and there are few retries.
+        """
 
     @abc.abstractmethod
     def head(self, path: str) -> tuple[Stat, float]:
@@ -249,12 +252,22 @@ class ObjectStore(Backend):
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
         self._call.path = ""  # its condition guards it
         try:
-            return self.put_if(path, data, version)
+            return self.put_if(path, data, version, hasty=True)
         except self.errors as e:
             error = self.classify_error(e)
             if error.kind == "changed" or (error.kind == "missing" and version is not None):
                 return None
             raise self._translated(path, error) from e
+
+    def write_new(self, path: str, data: bytes) -> bool:
+        with self.translate_errors(path):
+            try:
+                self.put_if(path, data, None)
+            except self.errors as e:
+                if self.classify_error(e).kind != "changed":
+                    raise
+                return False
+        return True
 
     def stat(self, path: str) -> Stat | None:
         found = self._head(path)

@@ -239,9 +239,10 @@ class S3Backend(ObjectStore):
         count(bytes_written=size_bytes)
         return self.head(path)[0]
 
-    def put_if(self, path: str, data: bytes, version: str | None) -> str:
+    def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
         condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
-        return self._put(self._hasty_client, path, data, len(data), **condition).version
+        client = self._hasty_client if hasty else self._client
+        return self._put(client, path, data, len(data), **condition).version
 
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
         if len(names) == 1:

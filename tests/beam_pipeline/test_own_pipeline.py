@@ -83,7 +83,7 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
         (transforms.BalancedSink, "finalize_write", True),
         (transforms, "read_result", True),
         (finalize, "write_index", True),
-        (data_set, "write_manifest", True),
+        (data_set, "publish_manifest", True),
     ]
     calls = [itertools.count() for _ in steps]
     for (owner, name, after), counter in zip(steps, calls, strict=True):

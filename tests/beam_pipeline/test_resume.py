@@ -179,7 +179,7 @@ def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, 
     [
         ("beam_pipeline.commit.transforms", "begin_commit", 1),
         ("beam_pipeline.commit.transforms", "finalize_shard", 13),
-        ("beam_pipeline.commit.data_set", "write_manifest", 1),
+        ("beam_pipeline.commit.data_set", "publish_manifest", 1),
         ("beam_pipeline.run", "load_manifest", 1),
     ],
 )

@@ -20,9 +20,9 @@ from imageshards.manifest import (
     read_rejects,
     roles_of,
     to_json,
-    write_manifest,
 )
 from tests.support.dataset_factory import Dataset
+from tests.support.manifests import write_manifest
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ import imageshards as ims
 from imageshards.adopt.command import main as adopt_main
 from imageshards.duplicates import command as duplicates_command
 from imageshards.errors import DamagedManifestError, UserError
-from imageshards.manifest import load_manifest, shards_of, write_manifest
+from imageshards.manifest import load_manifest, shards_of
 from imageshards.records_root import check_folders, common_root
 from imageshards.reporting import command as report_command
 from imageshards.verification import command as verify_command
 from tests.support.dataset_factory import Dataset
+from tests.support.manifests import write_manifest
 from trainer import evaluate
 from trainer.commands.flags import make_parser, parse_config
 from trainer.dataset.open import open_dataset

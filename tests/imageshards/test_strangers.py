@@ -21,10 +21,11 @@ from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.options import BuildOptions, InputOptions
 from imageshards.errors import UserError
 from imageshards.example import encode_example
-from imageshards.manifest import digest_of, roles_of, shards_of, write_manifest
+from imageshards.manifest import digest_of, roles_of, shards_of
 from imageshards.reporting.page import write_report
 from imageshards.verification.command import json_of, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
+from tests.support.manifests import write_manifest
 from tests.support.strangers import SENTINEL, changed
 
 VALUES = [None, [], [b""], [b"\xff"], [1], [-1], [2**62], [1.5], [1, 2], [b"a", b"b"]]

@@ -32,7 +32,7 @@ from imageshards.storage.local import LocalBackend
 from tests.support.builds import jpeg
 
 CLASSES = ("ant", "bee", "cat")
-_WRITES = {"write", "upload", "copy", "link", "move", "commit"}
+_WRITES = {"write", "write_new", "upload", "copy", "link", "move", "commit"}
 
 Hook = Callable[[bool], None]
 
@@ -62,6 +62,9 @@ class MemoryStore(Backend):
     def write(self, path: str, data: bytes) -> Stat:
         self.objects[path] = (data, next(self._versions))
         return Stat(path, len(data), 0, str(self.objects[path][1]))
+
+    def write_new(self, path: str, data: bytes) -> bool:
+        return path not in self.objects and bool(self.write(path, data))
 
     def upload(self, local_path: str, path: str) -> Stat:
         return self.write(path, pathlib.Path(local_path).read_bytes())
@@ -175,10 +178,10 @@ class Job:
         staging = storage.join(self.output, ".staging")
         state = staging_folder.read_output_state(self.output, staging)
         staging_folder.check_output(state, self.overwrite)
-        staging_folder.prepare_staging(state)
+        job = staging_folder.prepare_staging(state)
         export_labels(CLASSES, storage.join(staging, TRANSFORM_NAME))
         places = self.places = ShardPlaces(
-            output=self.output, staging=staging, finished=state.finished_folder
+            output=self.output, staging=staging, finished=state.finished_folder, job=job
         )
         options = ShardOptions(
             image=ImageOptions(height_px=8, width_px=8), plan=PlanOptions(splits={"train": 1.0})

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, ImageDraw
 
-from imageshards import manifest as contract
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
 from imageshards.tfrecord import write_records
+from tests.support import manifests
 
 CLASSES = ("circle", "square", "triangle")
 RECORD_FEATURES: dict[str, Any] = {
@@ -128,7 +128,7 @@ def write_manifest(folder: pathlib.Path, **changes: Any) -> None:
         "rejects": {},
         "fingerprint": "0" * 64,
     }
-    contract.write_manifest(str(folder), manifest | changes)
+    manifests.write_manifest(str(folder), manifest | changes)
 
 
 def write_shard(
@@ -199,7 +199,7 @@ def edit_manifest(folder: pathlib.Path, **changes: Any) -> None:
     """Replaces keys of an existing manifest; None removes one."""
     old = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     new = {key: value for key, value in (old | changes).items() if value is not None}
-    contract.write_manifest(str(folder), new)
+    manifests.write_manifest(str(folder), new)
 
 
 def read_split(folder: pathlib.Path, split: str) -> tuple[Any, Any]:

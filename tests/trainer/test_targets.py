@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from imageshards.manifest import write_manifest
 from tests.support.commands import run_forked
 from tests.support.html_page import Page
+from tests.support.manifests import write_manifest
 from tests.support.target_sets import make_targets, read_columns
 from trainer import evaluate, export, predict
 

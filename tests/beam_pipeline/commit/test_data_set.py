@@ -43,20 +43,20 @@ def test_shards_and_folder_are_on_the_disk_before_the_manifest_is(flags, tmp_pat
     output = tmp_path / "set"
     synced: list[str] = []
     at_manifest: list[str] = []
-    fsync, replace = os.fsync, os.replace
+    fsync, link = os.fsync, os.link
 
     def noting_fsync(descriptor: int) -> None:
         synced.append(path_of(descriptor))
         fsync(descriptor)
 
-    def noting_replace(source: str, target: str) -> None:
+    def noting_link(source: str, target: str) -> None:
         if pathlib.Path(target) == output / "manifest.json":
             at_manifest.extend(synced)
             synced.clear()
-        replace(source, target)
+        link(source, target)
 
     monkeypatch.setattr(os, "fsync", noting_fsync)
-    monkeypatch.setattr(os, "replace", noting_replace)
+    monkeypatch.setattr(os, "link", noting_link)
     assert build(*flags, "--no_report") == 0
     for shard in manifest(output)["splits"]["train"]["shards"]:
         assert str(output / shard["file"]) in at_manifest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import random
 import shutil
@@ -14,9 +15,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from beam_pipeline.commit import data_set
 from beam_pipeline.commit.finalize import FinalizeTask
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import LeaseLostError, UserError
 from imageshards.example import Values, decode_example
 from imageshards.tfrecord import read_records
 from tests.support.commit_steps import (
@@ -115,6 +117,38 @@ def test_steps_that_are_done_again_make_the_same_data_set(disturbed, output, tmp
     check()
 
 
+@pytest.mark.parametrize("at_the_last_moment", [False, True])
+def test_a_job_that_lost_its_output_to_another_build_publishes_nothing(
+    disturbed, output, tmp_path, monkeypatch, at_the_last_moment
+):
+    """So is a job on a cluster whose client was killed."""
+    lost, other = (Job(output, make_units(tmp_path / name, n)) for n, name in enumerate("ab"))
+    lost.begin()
+    tasks = lost.begin_commit()
+    entries = [lost.finalize(task) for task in tasks]
+    steps: list[Callable[[], Any]] = [lambda: lost.finish(entries)]
+    if at_the_last_moment:  # after the last check of job.json
+        marked = data_set.mark_committed
+
+        def mark_after_the_other_build(*given: Any) -> None:
+            monkeypatch.setattr(data_set, "mark_committed", marked)
+            other.run()
+            marked(*given)
+
+        monkeypatch.setattr(data_set, "mark_committed", mark_after_the_other_build)
+    else:
+        other.run()
+        steps += [lost.begin_commit, *(functools.partial(lost.finalize, task) for task in tasks)]
+    for step in steps:
+        with pytest.raises(LeaseLostError, match="publishes nothing"):
+            step()
+    found = contents(output)
+    assert fingerprint_if_whole(output)
+    storage.delete_folder(output)
+    other.run()
+    assert found == contents(output)
+
+
 def originals(output: str) -> dict[str, Values]:
     """Key → bytes, of all that is in the quarantine."""
     found = {}
@@ -140,6 +174,7 @@ def test_a_full_disk_at_any_write_leaves_the_old_data_set_or_the_new_one(
     written, seen = everything(output), []
     for number in itertools.count():
         restore(output, written)
+        job.begin()  # the job of the last round is another one
         try:
             with disturbed.at(number, fail(errno.ENOSPC), writes_only=True):
                 job.commit()

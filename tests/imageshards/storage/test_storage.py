@@ -245,6 +245,22 @@ def test_compare_and_swap(folder, place):
     assert storage.read(path) == b"second"
 
 
+def test_of_several_that_write_a_new_file_one_does_and_whole(place):
+    path = storage.join(place, "deep", "new")
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda n: storage.write_new(path, b"%d" % n * 9999), range(4)))
+    assert made.count(True) == 1
+    assert storage.read(path) == b"%d" % made.index(True) * 9999
+    assert _names(storage.files_below(place)) == ["new"]
+
+
+def test_a_new_file_whose_answer_is_lost_is_there(server):
+    path = server.bucket() + "/new"
+    server.fail("drop_answer", times=1)
+    assert not storage.write_new(path, b"1")  # it was sent again
+    assert storage.read(path) == b"1"
+
+
 def test_sync_asks_the_kernel_for_what_is_on_this_machine(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))

@@ -14,6 +14,7 @@ from imageshards.adopt import AdoptOptions, adopt
 from imageshards.errors import UserError
 from imageshards.tfrecord import write_records
 from tests.support.external_sets import example, jpeg, whole_split
+from tests.support.manifests import write_manifest
 from trainer.dataset.manifest import load_manifest
 from trainer.reader.find_broken import find_broken
 
@@ -98,6 +99,6 @@ def test_a_manifest_whose_labels_do_not_fit_is_refused(tmp_path, changes, messag
     _columns(tmp_path)
     told = manifest.load_manifest(str(tmp_path), adopted=True)
     told["adopted"] |= changes
-    manifest.write_manifest(str(tmp_path), told)
+    write_manifest(str(tmp_path), told)
     with pytest.raises(UserError, match=message):
         load_manifest(str(tmp_path))
