@@ -43,7 +43,7 @@ def test_a_table_whose_paths_are_all_wrong_ends_before_the_work_with_one_of_them
     code, _, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
     assert code == 2
     assert "3 images and none of them was found, such as" in err
-    assert f"'{tmp_path}/sub' has no '0.jpg', but '{tmp_path}/0.jpg' exists" in err
+    assert f"'{tmp_path}/sub' has no '0.jpg')" in err
 
 
 def test_a_column_that_cannot_be_scaled_is_told(tmp_path, capfd):
