@@ -50,7 +50,7 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
 
     try:
         with _on_signal(stop), store_flags_of(beam_args):
-            return _run(options, beam_args)
+            return _run(options, beam_args, stopped)
     except LeaseLostError:
         raise  # it stopped the job, as Ctrl-C does
     except Exception as e:
@@ -72,7 +72,7 @@ def _on_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
             signal.signal(number, handler_before)
 
 
-def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
+def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Event) -> BuildSummary:
     begun = time.monotonic()
     storage.reset_counts()
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
@@ -100,6 +100,13 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
         except UserError:
             staging_folder.remove_empty(options.output, staging, fresh)
             raise
+        except (Exception, KeyboardInterrupt) as e:  # Beam wraps what is raised inside a stage
+            if not stopped.is_set() or not staging_folder.has_committed(state):
+                raise
+            raise KeyboardInterrupt(
+                f"stopped; the data set in {options.output} is complete, and the same command "
+                f"removes {STAGING_NAME}/ if it is still there"
+            ) from e
 
 
 @contextlib.contextmanager

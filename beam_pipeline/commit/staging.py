@@ -251,15 +251,28 @@ def committed(staging: str) -> dict[str, Any]:
     return _said_in(storage.join(staging, COMMITTED_NAME), _COMMITTED)
 
 
+def has_committed(before: OutputState) -> bool:
+    """Whether the job that found this state of its output has put a data set there since."""
+    manifest, _ = _manifest(before.output)
+    if manifest is None:
+        return False
+    known = before.manifest["fingerprint"] if before.manifest else None
+    found = manifest["fingerprint"]
+    return found != known or found == committed(before.staging).get("fingerprint")
+
+
 def remove(staging: str) -> None:
-    """Removes the staging folder of a committed data set; in a store the lease in it stays."""
-    if storage.is_local(staging):
-        shutil.rmtree(staging, ignore_errors=True)
-        return
-    lock = storage.join(staging, LOCK_NAME)
+    """Removes the staging folder of a committed data set; in a store the lease in it stays.
+
+    The files by which a later run knows that its work is done go last.
+    """
+    lock, *notes = (storage.join(staging, n) for n in (LOCK_NAME, COMMITTED_NAME, JOB_NAME))
     with contextlib.suppress(OSError):  # what is left may be deleted at any time
         found = storage.files_below(staging)
-        storage.delete(file.path for file in found if file.path != lock)
+        storage.delete(file.path for file in found if file.path not in (lock, *notes))
+        storage.delete(notes)
+    if storage.is_local(staging):
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def remove_empty(output: str, staging: str, fresh: bool) -> None:

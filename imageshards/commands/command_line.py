@@ -136,8 +136,8 @@ def run(
             code = body()
             out.flush()
             return code
-        except KeyboardInterrupt:
-            print(f"{program}: {stopped}.", file=sys.stderr)
+        except KeyboardInterrupt as e:
+            print(f"{program}: {str(e) or stopped}.", file=sys.stderr)
             return EXIT_STOPPED
         except Exception as e:
             if e is out.error and isinstance(e, BrokenPipeError):

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.commit import data_set
 from beam_pipeline.commit.finalize import FinalizeTask
+from beam_pipeline.commit.staging import mark_committed
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.example import Values, decode_example
@@ -128,14 +128,14 @@ def test_a_job_that_lost_its_output_to_another_build_publishes_nothing(
     entries = [lost.finalize(task) for task in tasks]
     steps: list[Callable[[], Any]] = [lambda: lost.finish(entries)]
     if at_the_last_moment:  # after the last check of job.json
-        marked = data_set.mark_committed
+        name = "beam_pipeline.commit.data_set.mark_committed"
 
         def mark_after_the_other_build(*given: Any) -> None:
-            monkeypatch.setattr(data_set, "mark_committed", marked)
+            monkeypatch.setattr(name, mark_committed)
             other.run()
-            marked(*given)
+            mark_committed(*given)
 
-        monkeypatch.setattr(data_set, "mark_committed", mark_after_the_other_build)
+        monkeypatch.setattr(name, mark_after_the_other_build)
     else:
         other.run()
         steps += [lost.begin_commit, *(functools.partial(lost.finalize, task) for task in tasks)]
