@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from imageshards.verification import command as verify
-from tests.support.builds import build, jpeg, manifest, rejects_of, saved, shard_bytes
+from tests.support.builds import build, jpeg, manifest, rejects_of, shard_bytes
 from tests.support.built_records import assert_records_are_as_described
+from tests.support.pictures import saved
 from tests.support.web_server import WebServer
 
 pytestmark = pytest.mark.process
