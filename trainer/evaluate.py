@@ -31,7 +31,7 @@ from trainer.dataset.target import with_target_of
 from trainer.evaluation.evaluation import finite, plain
 from trainer.imports import quiet_import
 from trainer.reader.batches import EvaluationData
-from trainer.reader.broken_records import BrokenRecordHandler
+from trainer.reader.broken_records import BrokenRecords
 from trainer.serving import model_file
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         from trainer.models.strategy import make_strategy
 
     devices = make_strategy(replicas, config.batch_size)
-    broken = BrokenRecordHandler(config.skip_broken, None, config.data)
+    broken = BrokenRecords(config.skip_broken, dataset)
     _measure(args, path, data, devices, broken)
     return 0
 
@@ -130,7 +130,7 @@ def _measure(
     path: str,
     data: EvaluationData,
     devices: Any,
-    broken: BrokenRecordHandler,
+    broken: BrokenRecords,
 ) -> None:
     """Runs the model over the data, and shows what is asked for."""
     from trainer.evaluation.evaluator import Evaluator
@@ -151,7 +151,7 @@ def _measure(
         "step": card.step,
         "data": subset.dataset.data,
         "split": subset.split.name,
-        "left_out": sum(1 for found in broken.found if found.record >= 0),
+        "left_out": len(broken.found),
         "batch_size": data.batch_size,
         "replicas": devices.num_replicas_in_sync,
         "eval_crop": data.model_inputs.eval_crop,

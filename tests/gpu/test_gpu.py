@@ -128,12 +128,12 @@ def test_several_steps_of_one_call_are_those_taken_one_by_one(
 def test_batches_are_on_the_device_before_the_step(shapes: pathlib.Path) -> None:
     import tensorflow as tf
 
-    from trainer.reader.broken_records import BrokenRecordHandler
+    from trainer.reader.broken_records import BrokenRecords
     from trainer.reader.stream import TrainingStream
 
     described = ims.open(str(shapes)).train(batch_size=8, augment="none")
-    handler = BrokenRecordHandler(0, None, str(shapes))
-    stream = TrainingStream(described, tf.distribute.get_strategy(), handler)
+    broken = BrokenRecords(0, described.subset.dataset)
+    stream = TrainingStream(described, tf.distribute.get_strategy(), broken)
     assert "GPU:0" in next(stream.iterator(0))["inputs"]["image"].device
 
 

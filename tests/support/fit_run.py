@@ -7,12 +7,16 @@ strategy per process.
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import pathlib
+import shutil
 import sys
+import tempfile
 from typing import Any
 
 import numpy as np
+
+from tests.support.external_sets import flip_byte, records_of
 
 BATCH_SIZE = 8
 # Of four replicas the third gets none of the others.
@@ -27,7 +31,7 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
     from trainer.evaluation.evaluator import Evaluator
     from trainer.models.step import build_variables
     from trainer.models.strategy import make_strategy
-    from trainer.reader.broken_records import BrokenRecordHandler
+    from trainer.reader.broken_records import BrokenRecords
 
     strategy = make_strategy(replicas, BATCH_SIZE)
     data = ims.open(folder)
@@ -63,20 +67,30 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
         same = keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)
         own.compile(loss=loss, metrics=["accuracy"], weighted_metrics=[same])
     build_variables(own, strategy, train.element_spec)
-    handler = BrokenRecordHandler(0, None, folder)
-    masked = dataclasses.replace(val.subset, broken=frozenset(BROKEN))
-    of_all, of_some = (
-        Evaluator(one, strategy, dataclasses.replace(val, subset=subset), handler, own_step=True)
-        for one, subset in ((model, val.subset), (own, masked))
-    )
+    broken = BrokenRecords(len(BROKEN), val.subset.dataset)
+    of_all = Evaluator(model, strategy, val, broken, own_step=True)
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(folder, copy, dirs_exist_ok=True)
+        some = ims.open(copy).evaluation(batch_size=BATCH_SIZE, image_size=16)
+        _damage(some)
+        of_some = Evaluator(own, strategy, some, broken, own_step=True).run()
     return {
         "history": history,
         "penalty": float(sum(np.asarray(one) for one in model.losses)),
         "weights": np.concatenate([np.ravel(w) for w in model.get_weights()]).tolist(),
-        "unbroken": {"validation": of_some.run(), **_scores(model, val, without=BROKEN)},
+        "unbroken": {"validation": of_some, **_scores(model, val, without=BROKEN)},
         "validation": of_all.run(),
         **_scores(model, val),
     }
+
+
+def _damage(val: Any) -> None:
+    """Changes one byte of each record of `BROKEN`."""
+    paths = [pathlib.Path(shard.path) for shard in val.subset.split.shards]
+    places = [(path, record.offset_bytes) for path in paths for record in records_of(path)]
+    for number in BROKEN:
+        path, offset = places[number]
+        flip_byte(path, offset + 30)
 
 
 def _scores(model: Any, val: Any, without: tuple[int, ...] = ()) -> dict[str, Any]:

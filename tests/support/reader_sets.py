@@ -51,9 +51,10 @@ def training_data(
     seed: int = 3,
     inputs: ModelInputs = MODEL,
     augmentation: Augmentation | None = None,
+    skip_broken: int = 0,
 ) -> TrainingData:
     """What is trained on, not augmented, or by the functions that are given."""
-    data = TrainingData(subset, read_options, inputs, batch_size, seed, "none", "host")
+    data = TrainingData(subset, read_options, inputs, batch_size, seed, "none", "host", skip_broken)
     if augmentation is not None:
         vars(data)["augmentation"] = augmentation
     return data

@@ -241,7 +241,6 @@ class Subset:
             read: NumPy int32 [records]; None where every record is read once.
         mix: Where several data sets are read by given shares, each of them with its own; empty
             where every record is read equally often.
-        broken: Numbers of its records that are known to be broken: read as empty ones.
     """
 
     dataset: DataSet
@@ -255,7 +254,6 @@ class Subset:
     class_weights: tuple[float, ...] | None = None
     record_classes: Any = dataclasses.field(default=None, repr=False, compare=False)
     mix: tuple[MixPart, ...] = ()
-    broken: frozenset[int] = frozenset()
 
     @functools.cached_property
     def pieces(self) -> Pieces:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras.callbacks import CallbackList
 
+from imageshards.errors import UserError
 from imageshards.progress import with_progress
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig
@@ -25,7 +25,8 @@ from trainer.models.optimizer import make_loss
 from trainer.models.step import logs_of_hosts, make_test_step
 from trainer.models.strategy import memory_errors
 from trainer.reader.batches import EvaluationData
-from trainer.reader.broken_records import BrokenRecordHandler
+from trainer.reader.broken_records import BrokenRecords
+from trainer.reader.find_broken import explain
 from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.stream import distributed, next_batch
 
@@ -42,6 +43,7 @@ class Evaluator:
 
     Args:
         strategy: Whose replicas, on all `hosts`, share each batch; the model was made in its scope.
+        broken: Counts damaged records, which are left out.
         classes: The model's, where the data may have fewer of them, or in another order, none of
             values; None for those of `data`.
         loss: The `--loss` of the training.
@@ -60,7 +62,7 @@ class Evaluator:
         model: keras.Model,
         strategy: tf.distribute.Strategy,
         data: EvaluationData,
-        broken_handler: BrokenRecordHandler,
+        broken: BrokenRecords,
         *,
         classes: Sequence[str] | None = None,
         loss: str | None = None,
@@ -73,9 +75,7 @@ class Evaluator:
         self._names = classes or value_names(dataset.label_feature, dataset.target_shape)
         self._kind = KINDS[dataset.target]
         self._model, self._strategy, self._hosts = model, strategy, hosts
-        subset = broken_handler.open(data.subset)
-        self._data = dataclasses.replace(data, subset=subset)
-        self._broken_handler = broken_handler
+        self._data, self._broken = data, broken
         self._batches: Any = None
         self._own_step = own_step
         if own_step:
@@ -88,7 +88,7 @@ class Evaluator:
 
     @property
     def subset(self) -> Subset:
-        """What is read, broken records masked."""
+        """What is read."""
         return self._data.subset
 
     def run(
@@ -96,38 +96,37 @@ class Evaluator:
     ) -> dict[str, float]:
         """One pass: loss, of a class accuracy, and further metrics, or what the own step says.
 
-        Hooks are called around each batch of such a step. Records may be broken as far as the
-        handler allows it.
+        Hooks are called around each batch of such a step.
+
+        Raises:
+            UserError: A record cannot be read, or more are damaged than may be.
         """
-        while True:
-            measured: list[dict[str, Any]] = []
-            broken = None
-            batches = self._read()
-            if show_progress:
-                batches = with_progress(batches, self._data.steps, "batches", "evaluating")
-            try:
-                with memory_errors(self._data.batch_size):
-                    if self._own_step:
-                        measured = self._take_own_steps(batches, callbacks or CallbackList())
-                    else:
-                        measured = self._measure_examples(batches)
-            except _Broken as e:
-                broken = e
-            if not any(self._hosts.gather("evaluation", broken is not None)):
-                break
-            self._replace_broken(broken)
+        batches = self._read()
+        if show_progress:
+            batches = with_progress(batches, self._data.steps, "batches", "evaluating")
+        with memory_errors(self._data.batch_size):
+            if self._own_step:
+                measured = self._take_own_steps(batches, callbacks or CallbackList())
+            else:
+                measured = self._measure_examples(batches)
+        self._broken.merge(self._hosts.gather("evaluation", self._broken.as_json()))
         if not self._own_step:
             return self._figures(measured)
         return logs_of_hosts(self._model, measured[0] if measured else {}, self._hosts)
 
     def _read(self) -> Iterator[Batch]:
-        self._batches = self._batches or distributed(self._strategy, self._data.batches)
+        data, broken = self._data, self._broken
+        self._batches = self._batches or distributed(
+            self._strategy, lambda slices: data.batches(slices, broken)
+        )
         iterator = iter(self._batches)
         for number in range(self._data.steps):
             try:
-                yield next_batch(iterator)
+                batch = next_batch(iterator)
             except tf.errors.OpError as e:
-                raise _Broken(e, number) from e
+                raise self._explain(e, number) from e
+            broken.count(data.subset.split.name, number + 1)
+            yield batch
 
     def _take_own_steps(
         self, batches: Iterable[Batch], callbacks: CallbackList
@@ -164,17 +163,12 @@ class Evaluator:
             for name, values in measured.items()
         }
 
-    def _replace_broken(self, broken: _Broken | None) -> None:
-        """Replaces the records for which this host's pass has failed, or that of others."""
-        data, error, suspects = self._data, None, np.zeros(0, np.int64)
-        if broken:
-            subset, error = without_copies(data.subset), broken.error
-            begin = broken.batch * data.batch_size
-            order = evaluation_order(subset, data.batch_size)
-            end = min(begin + data.batch_size, subset.num_records)
-            suspects = order.records_at(begin, end)
-        masked = self._broken_handler.handle(data.subset, suspects, error)
-        self._data, self._batches = dataclasses.replace(data, subset=masked), None
+    def _explain(self, error: tf.errors.OpError, batch: int) -> UserError:
+        """Returns what a person is told where reading a batch has failed."""
+        data, subset = self._data, without_copies(self._data.subset)
+        begin, order = batch * data.batch_size, evaluation_order(subset, data.batch_size)
+        suspects = order.records_at(begin, min(begin + data.batch_size, subset.num_records))
+        return explain(error, subset, suspects, data.model_inputs.features)
 
     def _figures(self, measured: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:
         with self._hosts.limited("The metrics of an evaluation"):
@@ -184,15 +178,6 @@ class Evaluator:
         self.evaluation = found = self._kind.of(self._names, whole)
         figures = found.figures()
         return {name: figures[name] for name in ("loss", "accuracy") if name in figures} | further
-
-
-class _Broken(Exception):
-    """Reading the batch of this number failed."""
-
-    def __init__(self, error: tf.errors.OpError, batch: int) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.batch = batch
 
 
 def _make_step(

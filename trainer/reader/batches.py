@@ -49,6 +49,8 @@ from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from trainer.reader.broken_records import BrokenRecords
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingData:
@@ -65,7 +67,7 @@ class TrainingData:
         seed: Of the order and the augmentation.
         augment: `none`, `light`, `strong`, or a function.
         augment_on: `host` or `device`; `auto` until it is known which devices there are.
-        skip_broken: How many broken records may be left out.
+        skip_broken: How many damaged records may be left out.
     """
 
     subset: Subset = dataclasses.field(repr=False)
@@ -130,7 +132,7 @@ class TrainingData:
         Raises:
             UserError: It has none.
         """
-        from trainer.reader.plan import ORDER_VERSION, Deal
+        from trainer.reader.plan import ORDER_VERSION
 
         subset, inputs, augment = self.subset, self.model_inputs, self.augment
         if not isinstance(augment, str):
@@ -157,7 +159,6 @@ class TrainingData:
             "batch_size": self.batch_size,
             "seed": self.seed,
             "order_version": ORDER_VERSION,
-            "streams": Deal.of_batch(self.batch_size).streams,
             "augment": augment,
             "augment_on": self.augment_on if augment != "none" else None,
             # Along its edges a window of a decoded picture has other pixels than one of a JPEG.
@@ -252,18 +253,24 @@ class TrainingData:
         """The batches of `dataset(start_step, …)` as NumPy arrays, for JAX or scikit-learn."""
         return iter(self.dataset(start_step, **process).as_numpy_iterator())
 
-    def batches(self, start_step: int = 0, slices: ReplicaSlices = WHOLE) -> tf.data.Dataset:
+    def batches(
+        self,
+        start_step: int = 0,
+        slices: ReplicaSlices = WHOLE,
+        broken: BrokenRecords | None = None,
+    ) -> tf.data.Dataset:
         """The same as `trainer.dataset.spec.Batch`es, which tell positions and records, too.
 
         With `augment_on="device"` they hold the pictures as they are sent to the device, for
-        `augmentation.device`. Of each come those `slices` that are asked for.
+        `augmentation.device`. Of each come those `slices` that are asked for. `broken` notes
+        damaged records for the caller, who counts them; None to allow `skip_broken` of them.
         """
         from trainer.reader import pipeline
 
         start_step = operator.index(start_step)
         if start_step < 0:
             raise UserError(f"start_step received {start_step}; expected at least 0.")
-        return pipeline.training_batches(self, start_step, slices)
+        return pipeline.training_batches(self, start_step, slices, broken)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,11 +338,16 @@ class EvaluationData:
         known = tf.data.experimental.assert_cardinality(self.steps)
         return batches.rebatch(sizes).apply(known)
 
-    def batches(self, slices: ReplicaSlices = WHOLE) -> tf.data.Dataset:
-        """The same as `trainer.dataset.spec.Batch`es; of each those `slices` that are asked for."""
+    def batches(
+        self, slices: ReplicaSlices = WHOLE, broken: BrokenRecords | None = None
+    ) -> tf.data.Dataset:
+        """The same as `trainer.dataset.spec.Batch`es; of each those `slices` that are asked for.
+
+        `broken` notes damaged records for the caller, who counts them; None to allow none.
+        """
         from trainer.reader import pipeline
 
-        return pipeline.evaluation_batches(self, slices)
+        return pipeline.evaluation_batches(self, slices, broken)
 
     def as_numpy(self) -> Iterator[tuple[Any, Any, Any]]:
         """The batches of `dataset()` as NumPy arrays."""

@@ -1,154 +1,142 @@
-"""`--skip_broken`: broken records are left out up to a number, named, and nothing else moves."""
+"""Damaged records: read as empty ones up to `--skip_broken`, counted and listed."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import math
+import threading
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from imageshards import storage
 from imageshards.errors import UserError
-from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.dataset.manifest import wrong_sizes
-from trainer.dataset.spec import FeatureSpec, Subset
+from imageshards.tfrecord import RecordError
+from trainer.dataset.spec import DataSet
 from trainer.output_errors import output_errors
-from trainer.reader.find_broken import BrokenRecord, find_broken
-from trainer.reader.plan import Array
 
 LIST_FILE = "broken.json"
 
 
-class BrokenRecordHandler:
-    """Finds what is broken and masks it, for every split of one run.
+@dataclasses.dataclass(frozen=True)
+class BrokenRecord:
+    """One record that cannot be read.
 
-    A broken record keeps its place in the order, with weight 0, so nothing behind it moves
-    and a restarted run goes on exactly. The list is kept in `broken.json`: a restarted run
-    knows it from the beginning.
-
-    Args:
-        limit: How many records may be left out, in all splits together.
-        output: The run's folder, where the list is kept. None to keep it in memory only.
-        data: As `--data` named it.
-        features: The model's inputs besides the picture, which have to be there, too.
-        hosts: Those that read the same data; what one finds broken all leave out.
+    Attributes:
+        path: Shard of the record.
+        number: Number of the record within the shard, from 0.
+        record: Number of the record within the split.
+        offset_bytes: Where the record begins in the shard, or should begin.
+        reason: What was found, without a full stop.
     """
 
-    def __init__(
-        self,
-        limit: int,
-        output: str | None,
-        data: str,
-        features: Mapping[str, FeatureSpec] | None = None,
-        hosts: Hosts = ONE_HOST,
-    ) -> None:
-        self._hosts = hosts
-        self._limit = limit
-        self._features = features
-        self._output = output
-        self._data = data
-        self._found: dict[str, list[BrokenRecord]] = {}
+    path: str
+    number: int
+    record: int
+    offset_bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.reason}"
+
+
+class BrokenRecords:
+    """The damaged records of a run, in all splits that the run reads.
+
+    A damaged record keeps its place in the order, with weight 0, so nothing behind it moves. The
+    reader notes a damaged record early; the record counts when its batch was used. The list is
+    kept in `broken.json`, so that a resumed run counts from the same number.
+
+    Args:
+        limit: How many records may be damaged, in all splits together.
+        dataset: Data set of the splits.
+        output: Folder of the run, for the list. None to keep the list in memory only.
+    """
+
+    def __init__(self, limit: int, dataset: DataSet, output: str | None = None) -> None:
+        self._limit, self._dataset, self._output = limit, dataset, output
+        self._lock = threading.Lock()
+        self._found: dict[str, dict[int, BrokenRecord]] = {}
+        # What the reader has noted, with the first batch that has the record.
+        self._noted: dict[str, dict[int, tuple[int, BrokenRecord]]] = {}
         if limit and output:
-            known = _plain(_read_list(storage.join(output, LIST_FILE)))
-            self._found = _parsed(hosts.gather("broken.json", known)[0])
+            self._add(_read_list(storage.join(output, LIST_FILE)))
+        self._listed = len(self.found)
 
     @property
     def found(self) -> list[BrokenRecord]:
-        """Everything that is left out, in the order of splits and records."""
-        return [record for records in self._found.values() for record in records]
+        """All damaged records that count, in the order of splits and records."""
+        with self._lock:
+            splits = list(self._found.values())
+            return [records[number] for records in splits for number in sorted(records)]
 
-    def open(self, subset: Subset) -> Subset:
-        """Masks what is known to be broken, and looks at shards that have a wrong size.
+    def note(self, split: str, record: int, step: int, error: RecordError) -> None:
+        """Notes a damaged record of the batch `step` of a split."""
+        found = BrokenRecord(error.path, error.number, record, error.offset_bytes, error.reason)
+        with self._lock:
+            self._noted.setdefault(split, {}).setdefault(record, (step, found))
 
-        Raises:
-            UserError: That is more than may be left out.
-        """
-        if not self._limit:
-            return subset
-        wrong = {shard.path for shard, _ in wrong_sizes(subset.split.shards)}
-        places = zip(subset.split.shards, subset.split.starts, strict=True)
-        ranges = (range(s, s + one.num_records) for one, s in places if one.path in wrong)
-        suspects = [number for numbers in ranges for number in numbers]
-        found = find_broken(subset, suspects, self._features) if suspects else []
-        return self._masked(subset, found)
-
-    def handle(self, subset: Subset, records: Array, error: Exception | None) -> Subset:
-        """Finds what made reading fail, and masks it.
-
-        Args:
-            subset: What was read.
-            records: Those that may have done it.
-            error: What TensorFlow said; None where reading failed on other hosts only.
-
-        Returns:
-            `subset` with everything masked that is known to be broken.
+    def count(self, split: str, steps: float = math.inf) -> None:
+        """Counts the damaged records in the first `steps` batches of a split.
 
         Raises:
-            UserError: Nothing may be left out, or not as much, or no record is broken.
+            UserError: More records are damaged than may be.
         """
-        fresh = []
-        if error is not None:
-            found = find_broken(subset, records, self._features)
-            fresh = [one for one in found if one.record not in subset.broken]
-            if not (fresh and self._limit):
-                raise explain(error, subset, fresh)
-        return self._masked(subset, fresh)
+        with self._lock:
+            noted = list(self._noted.get(split, {}).values())
+        self._add({split: [record for step, record in noted if step < steps]})
+        self._check()
 
-    def _note(self, subset: Subset, mine: Sequence[BrokenRecord]) -> None:
-        """Adds what this host has found to what is known, and what all others have."""
-        of_hosts = self._hosts.gather("broken records", [dataclasses.asdict(one) for one in mine])
-        found = [BrokenRecord(**one) for part in of_hosts for one in part]
-        records = self._found.setdefault(subset.split.name, [])
-        known = {record.record: record for record in reversed([*records, *found])}
-        if len(known) == len(records):
-            return
-        records[:] = sorted(known.values(), key=lambda record: record.record)
-        if self._output:
-            text = json.dumps(_plain(self._found), indent=1)
+    def as_json(self) -> dict[str, Any]:
+        """Returns the list as JSON values, for `merge` on other hosts."""
+        with self._lock:
+            return {
+                split: [dataclasses.asdict(records[number]) for number in sorted(records)]
+                for split, records in sorted(self._found.items())
+                if records
+            }
+
+    def merge(self, of_hosts: Iterable[Mapping[str, Any]]) -> None:
+        """Adds what all hosts have found, and writes the list where it has grown.
+
+        Raises:
+            UserError: More records are damaged than may be.
+        """
+        for found in of_hosts:
+            self._add(_parsed(found))
+        if self._output and len(self.found) != self._listed:
             with output_errors(self._output, LIST_FILE):
-                storage.write(storage.join(self._output, LIST_FILE), text)
-        if len(self.found) > self._limit:
+                path = storage.join(self._output, LIST_FILE)
+                storage.write(path, json.dumps(self.as_json(), indent=1))
+            self._listed = len(self.found)
+        self._check()
+
+    def _check(self) -> None:
+        found, data = self.found, self._dataset.data
+        if len(found) <= self._limit:
+            return
+        if not self._limit:
             raise UserError(
-                f"⟦--skip_broken⟧ received {self._limit}, but {len(self.found)} records of "
-                f"⟦--data⟧ {self._data!r} are broken (the last one found: {found[0]}); expected at "
-                "most that many: allow more, or build the data set again."
+                f"⟦--data⟧ received {data!r}, which is broken at {found[0]}; list all such records "
+                f"with imageshards verify {data}, fix or copy the file, or leave such records out "
+                "by ⟦--skip_broken 1|skip_broken=1⟧."
             )
-
-    def _masked(self, subset: Subset, found: Sequence[BrokenRecord]) -> Subset:
-        self._note(subset, found)
-        broken = frozenset(one.record for one in self._found[subset.split.name])
-        return dataclasses.replace(subset, broken=broken)
-
-
-def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord]) -> UserError:
-    """What a person is told when reading has failed."""
-    dataset = subset.dataset
-    for part, own in dataset.by_part(subset.split):
-        if any(shard.path == one.path for shard in own.shards for one in found[:1]):
-            dataset = part
-    # Of several data sets verify looks at one.
-    can_verify = not dataset.adopted and not dataset.parts
-    look = f"look with imageshards verify {dataset.data}, " * can_verify
-    if not found:
-        return UserError(
-            f"⟦--data⟧ received {dataset.data!r}, whose split {subset.split.name} cannot be read "
-            f"({_first_line(error)}), though no record is broken; {look}look at memory, disk, "
-            "network or store, then run the same command again."
+        raise UserError(
+            f"⟦--skip_broken⟧ received {self._limit}, but {len(found)} records of ⟦--data⟧ "
+            f"{data!r} are broken (one is {found[-1]}); expected at most that many: allow more, or "
+            "build the data set again."
         )
-    others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return UserError(
-        f"⟦--data⟧ received {dataset.data!r}, which is broken at {found[0]}{others}; "
-        f"{look}fix or copy the file, or leave such records out by "
-        f"⟦--skip_broken {len(found)}|skip_broken={len(found)}⟧."
-    )
 
-
-def _plain(found: Mapping[str, Sequence[BrokenRecord]]) -> dict[str, Any]:
-    return {split: [dataclasses.asdict(one) for one in broken] for split, broken in found.items()}
+    def _add(self, found: Mapping[str, Iterable[BrokenRecord]]) -> None:
+        with self._lock:
+            for split, records in found.items():
+                known = self._found.setdefault(split, {})
+                for record in records:
+                    known.setdefault(record.record, record)
 
 
 def _parsed(raw: Mapping[str, Any]) -> dict[str, list[BrokenRecord]]:
-    return {split: [BrokenRecord(**one) for one in broken] for split, broken in raw.items()}
+    return {split: [BrokenRecord(**one) for one in records] for split, records in raw.items()}
 
 
 def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
@@ -158,13 +146,6 @@ def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as e:
         raise UserError(
-            f"⟦--output⟧ holds {path}, which cannot be read ({e}); delete it: what is broken is "
-            "found again."
+            f"⟦--output⟧ holds {path}, which cannot be read ({e}); delete it: the damaged records "
+            "are found again."
         ) from e
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(getattr(error, "message", error))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = (line for line in lines if not line.startswith("Detected at"))
-    return next(told, "no reason given")[:300]

@@ -1,19 +1,21 @@
-"""Where records are broken: file, number, byte offset and reason of each.
+"""Finds the record for which reading has failed: its file, number, byte offset, key, and why.
 
-A record is whole if it can be parsed and decoded by the reader's own functions.
+A record is whole if the reader's own functions can parse and decode it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from imageshards.errors import UserError
 from imageshards.example import decode_example
+from imageshards.index import read_shard_index
 from imageshards.tfrecord import Record
 from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, Subset, describe
+from trainer.reader.broken_records import BrokenRecord
 from trainer.reader.pieces import PieceReader
 from trainer.reader.plan import Array
 
@@ -24,40 +26,18 @@ _ANY_SIZE = (64, 64)
 _Check = Callable[[Sequence[bytes]], list[str]]
 
 
-@dataclasses.dataclass(frozen=True)
-class BrokenRecord:
-    """One record that cannot be read.
-
-    Attributes:
-        path: The shard.
-        number: Of the record within the shard, from 0.
-        record: Of the record within the split.
-        offset_bytes: Where it begins in the shard, or where it should.
-        reason: What was found, without a full stop.
-    """
-
-    path: str
-    number: int
-    record: int
-    offset_bytes: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.reason}"
-
-
 def find_broken(
     subset: Subset,
     records: Sequence[int] | Array | None = None,
     inputs: Mapping[str, FeatureSpec] | None = None,
 ) -> list[BrokenRecord]:
-    """Looks for broken records among `records`, numbers within the split; None for all.
+    """Finds damaged and unreadable records among `records`, numbers within the split; None for all.
 
     Their pieces alone are read, in which each wrong checksum and each missing record is found.
     They are parsed and decoded as the reader does, with `inputs` besides picture and label.
 
     Returns:
-        In the order of the split.
+        The broken records in the order of the split.
 
     Raises:
         OSError, StorageError: A shard is there but cannot be read.
@@ -83,6 +63,58 @@ def find_broken(
             if reason:
                 found.append(BrokenRecord(path, one.number, first + i, one.offset_bytes, reason))
     return found
+
+
+def explain(
+    error: BaseException,
+    subset: Subset,
+    records: Array,
+    inputs: Mapping[str, FeatureSpec] | None = None,
+) -> UserError:
+    """Returns one sentence about an error of reading, which names a record that is to blame.
+
+    Args:
+        error: What TensorFlow said.
+        subset: What was read.
+        records: Numbers of the records that may be to blame, within the split.
+        inputs: The model's inputs besides the picture.
+    """
+    dataset, found = subset.dataset, find_broken(subset, records, inputs)
+    received = f"⟦--data⟧ received {dataset.data!r}"
+    if not found:
+        return UserError(
+            f"{received}, whose split {subset.split.name} cannot be read ({_first_line(error)}), "
+            f"though no record is broken; look with imageshards verify {dataset.data}, look at "
+            "memory, disk, network or store, then run the same command again."
+        )
+    first = found[0]
+    if dataset.adopted:
+        remedy = "write its shard again without the record, then run imageshards adopt again"
+    else:
+        key = _key(subset, first)
+        remedy = (
+            f"leave it out by imageshards build --input {dataset.data} --exclude KEYS --output NEW,"
+            f" where KEYS is a text file with the line {key}"
+        )
+    return UserError(f"{received}, which has an unreadable record in {first}; {remedy}.")
+
+
+def _key(subset: Subset, broken: BrokenRecord) -> str:
+    """The key of a record, as the index stores keys."""
+    import pyarrow as pa
+
+    dataset = subset.dataset
+    number = [shard.path for shard in subset.split.shards].index(broken.path)
+    shard = dataset.manifest["splits"][subset.split.name]["shards"][number]
+    schema = pa.schema([("key", pa.string())])
+    return str(read_shard_index(dataset.data, shard, schema)["key"][broken.number])
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(getattr(error, "message", error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = (line for line in lines if not line.startswith("Detected at"))
+    return next(told, "no reason given")[:300]
 
 
 def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:
@@ -113,7 +145,7 @@ def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:
                 return [_reason(dataset, payloads[0], str(getattr(e, "message", e)))]
             half = len(payloads) // 2
             return [*check(payloads[:half]), *check(payloads[half:])]
-        return ["" if payload else "it is empty" for payload in payloads]
+        return [""] * len(payloads)
 
     return check
 

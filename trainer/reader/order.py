@@ -3,98 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 
 from trainer.dataset.spec import Subset
-from trainer.reader.plan import Array, Deal, Passes, Row, shared_streams
-
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """A data set of a mix, or the only one: its passes, and where its numbers begin."""
-
-    passes: Passes
-    first_piece: int
-    first_record: int
-
-
-class Order:
-    """The order of the records of `subset`: by a deal, and the parts that have its streams.
-
-    Args:
-        subset: What is read; of a mix each data set has passes of its own length.
-        deal: Positions to streams.
-        seed: Of the order, at least 0, below 2**31; None for one pass in the order of the files.
-    """
-
-    def __init__(self, subset: Subset, deal: Deal, seed: int | None) -> None:
-        self.deal, self._epochs = deal, 1 if seed is None else None
-        subsets, owned = [subset], [list(range(deal.streams))]
-        if subset.mix and seed is not None:
-            subsets = [part.subset for part in subset.mix]
-            owned = shared_streams([part.share for part in subset.mix], deal.streams)
-        self._of_stream: dict[int, tuple[_Part, int]] = {}
-        first_piece = first_record = 0
-        for one, streams in zip(subsets, owned, strict=True):
-            own = Deal(len(streams), deal.run)
-            passes = Passes(one.pieces, one.record_classes, _times(one), seed, own)
-            part = _Part(passes, first_piece, first_record)
-            self._of_stream |= {stream: (part, j) for j, stream in enumerate(streams)}
-            first_piece += len(one.pieces)
-            first_record += one.split.num_records
-
-    def rows(self, stream: int, taken: int) -> Iterator[Row]:
-        """What a stream reads after `taken` of its records, by numbers of the whole split."""
-        part, own = self._of_stream[stream]
-        for row in part.passes.rows(own, taken, self._epochs):
-            yield Row(row.piece + part.first_piece, row.records + part.first_record)
-
-    def records_at(self, begin: int, end: int) -> Array:
-        """The numbers within the split of the records at positions `begin` to before `end`."""
-        streams: dict[int, Iterator[int]] = {}
-        found: list[Any] = []
-        for stream, count in self.deal.runs(begin, end):
-            if stream not in streams:
-                rows = self.rows(stream, self.deal.taken(stream, begin))
-                streams[stream] = (number for row in rows for number in row.records.tolist())
-            found += [next(streams[stream]) for _ in range(count)]
-        return np.array(found, np.int64)
+from trainer.reader.plan import STREAMS, Deal, Order
 
 
 def training_order(subset: Subset, batch_size: int, seed: int) -> Order:
-    """That of the endless stream: a function of these, and of no number of hosts or replicas."""
-    return Order(subset, Deal.of_batch(batch_size), seed)
+    """Returns the order of the endless stream, which no number of hosts or replicas changes."""
+    deal = Deal.of_batch(batch_size)
+    return Order(subset.pieces, subset.record_classes, _times(subset), seed, deal)
 
 
 def evaluation_order(subset: Subset, batch_size: int) -> Order:
-    """That of one pass: the order of the files, so that batches are the same on any hosts."""
-    return Order(subset, Deal(1, batch_size), None)
+    """Returns the order of one pass: that of the files, so that any hosts make the same batches."""
+    deal = Deal(1, batch_size)
+    return Order(subset.pieces, subset.record_classes, _times(subset), None, deal, epochs=1)
 
 
 def without_copies(subset: Subset) -> Subset:
-    """The same records, each of them once."""
+    """Returns the same records, each of them once."""
     if not subset.sampling or subset.class_counts is None:
         return subset
     return dataclasses.replace(subset, sampling=False, num_records=sum(subset.class_counts))
 
 
 def bytes_share(batch_size: int, hosts: int) -> float:
-    """The share of the streams that a host opens, at most; 1 / hosts where they can be shared."""
+    """Returns the share of the streams that a host opens, at most; 1 / hosts where that divides."""
     deal, share = Deal.of_batch(batch_size), batch_size // hosts
-    parts = (deal.streams_of(k * share, (k + 1) * share, batch_size) for k in range(hosts))
-    return max(map(len, parts)) / deal.streams
-
-
-def stream_shares(subset: Subset, batch_size: int) -> list[float]:
-    """Of each data set of a mix, the share of the streams that it gets; none without a mix."""
-    if not subset.mix:
-        return []
-    streams = Deal.of_batch(batch_size).streams
-    owned = shared_streams([part.share for part in subset.mix], streams)
-    return [len(one) / streams for one in owned]
+    parts = (deal.turns_within(k * share, (k + 1) * share, batch_size) for k in range(hosts))
+    return max(map(len, parts)) / STREAMS
 
 
 def _times(subset: Subset) -> list[tuple[int, int]] | None:

@@ -26,8 +26,6 @@ class PieceReader:
     def __init__(self, subset: Subset) -> None:
         self._subset = subset
         self._shards = subset.split.shards
-        # Whether reads wait for something else than this machine.
-        self.is_remote = not all(storage.is_local(shard.path) for shard in self._shards)
 
     def read(self, piece: int) -> Sequence[bytes | RecordError]:
         """The records of a piece, or in their place what is wrong with them.
@@ -40,7 +38,7 @@ class PieceReader:
         path = self._shards[int(pieces.shard[piece])].path
         data = self._bytes(path, begin, begin + size)
         records = split_records(data)
-        if records is not None and len(records) == pieces.count[piece]:
+        if records is not None and len(records) == pieces.count[piece] and all(records):
             return records
         return [one.payload if isinstance(one, Record) else one for one in self.places(piece, data)]
 
@@ -91,6 +89,8 @@ def _record(path: str, number: int, offset: int, framed: bytes, size: int) -> Re
     elif (found := next(scan_records(io.BytesIO(framed), path), None)) is not None:
         if isinstance(found, RecordError):
             reason = found.reason
+        elif not found.payload:
+            reason = "it is empty"
         elif found.next_offset_bytes == size:
             return found._replace(number=number, offset_bytes=offset)
     reason = reason or f"it has another length than the {size} bytes that the index says"

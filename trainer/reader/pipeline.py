@@ -3,6 +3,7 @@
 Why the stages stand in this order:
 
 - what is read is decided before anything is read (`trainer.reader.plan`), so a resumed run seeks;
+- `interleave` follows the plan, one turn of a stream after the other (`trainer.reader.records`);
 - records come a batch at a time: one `parse_example` per batch costs a third of one per record;
 - a batch is numbered before anything random happens: augmentation is a function of (seed,
   position), so it depends neither on threads, nor on replicas, nor on restarts;
@@ -22,8 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
-from imageshards import storage
 from imageshards.images.encode import tune_allocator
+from imageshards.tfrecord import RecordError
 from trainer.augment.decode import DECODED_AT_ONCE, Pictures, batch_pictures
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.pieces import PIECE_BYTES
@@ -36,11 +37,12 @@ from trainer.dataset.spec import (
     ReplicaSlices,
 )
 from trainer.dataset.subset import model_labels
-from trainer.reader.order import Order, evaluation_order, training_order, without_copies
+from trainer.reader.broken_records import BrokenRecords
+from trainer.reader.order import evaluation_order, training_order, without_copies
 from trainer.reader.pieces import PieceReader
-from trainer.reader.pixel_cache import PixelCache, decode_once
-from trainer.reader.plan import Deal
-from trainer.reader.records import READ_AHEAD_BYTES, RecordBatches, Source
+from trainer.reader.pixel_cache import decode_once
+from trainer.reader.plan import STREAMS, Order
+from trainer.reader.records import READ_AHEAD_BYTES, Source, record_batches
 
 if TYPE_CHECKING:
     from trainer.reader.batches import EvaluationData, TrainingData
@@ -59,7 +61,10 @@ IN_FLIGHT_BYTES = 1024**3
 # them took three quarters of the time in which the graph is built, seconds at every start.
 @tf.autograph.experimental.do_not_convert
 def training_batches(
-    data: TrainingData, start_step: int = 0, slices: ReplicaSlices = WHOLE
+    data: TrainingData,
+    start_step: int = 0,
+    slices: ReplicaSlices = WHOLE,
+    broken: BrokenRecords | None = None,
 ) -> tf.data.Dataset:
     """Endless batches, of static shape, as the reader makes them: before `augmentation.device`.
 
@@ -70,36 +75,38 @@ def training_batches(
         data: What is read.
         start_step: How many batches of the stream were read before.
         slices: Which parts of each batch are made, one after the other.
+        broken: Notes damaged records for the caller, who counts them; None to raise the
+            `RecordError` of one that is too many by `data.skip_broken`.
 
     Returns:
-        `trainer.dataset.spec.Batch`es. A broken record has the weight 0, a black picture and
+        `trainer.dataset.spec.Batch`es. A damaged record has the weight 0, a black picture and
         label 0; class weights multiply `weight`, which is 1 or what a column of the records says.
     """
     subset, augmentation = data.subset, data.augmentation
-    records = _records(training_order(subset, data.batch_size, data.seed), data, slices)
-    endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    batches = records.dataset(start_step).apply(endless).enumerate(start_step * slices.replicas)
     changes = [_weigh_classes(subset.class_weights)] if subset.class_weights is not None else []
     changes += [augmentation.finish] if augmentation.finish is not None else []
-    inputs = _shipped(data)
-    return _decoded(batches, records.source, data, inputs, augmentation.pictures, slices, changes)
+    order = training_order(subset, data.batch_size, data.seed)
+    return _batches(
+        order, data, _shipped(data), augmentation.pictures, slices, broken, changes, start_step
+    )
 
 
 @tf.autograph.experimental.do_not_convert
-def evaluation_batches(data: EvaluationData, slices: ReplicaSlices = WHOLE) -> tf.data.Dataset:
+def evaluation_batches(
+    data: EvaluationData, slices: ReplicaSlices = WHOLE, broken: BrokenRecords | None = None
+) -> tf.data.Dataset:
     """One pass, each record once, none augmented; the last batch may be a short one.
 
-    Copies of rare classes are left out, and the cardinality is known.
+    Copies of rare classes are left out, and the cardinality is known. `broken` notes damaged
+    records for the caller, who counts them; None to raise the `RecordError` of one.
 
     Where batches are made in slices the last one is filled up with black pictures of weight 0,
     label 0 and record -1: none of several replicas may have an empty share.
     """
     data = dataclasses.replace(data, subset=without_copies(data.subset))
     order, inputs = evaluation_order(data.subset, data.batch_size), data.model_inputs
-    records = _records(order, data, slices, data.num_records)
     pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
-    batches = records.dataset().enumerate()
-    return _decoded(batches, records.source, data, inputs, pictures, slices)
+    return _batches(order, data, inputs, pictures, slices, broken)
 
 
 def memory_bytes(data: TrainingData) -> Mapping[str, int]:
@@ -108,11 +115,10 @@ def memory_bytes(data: TrainingData) -> Mapping[str, int]:
     mean_bytes = split.num_bytes // max(1, split.num_records)
     decoded = data.batch_size * _record_bytes(inputs, inputs.size)
     calls, _ = _parallel_calls(options, data.batch_size, inputs)
-    pieces = min(Deal.of_batch(data.batch_size).streams, len(data.subset.pieces))
-    is_remote = any(not storage.is_local(shard.path) for shard in split.shards)
+    ahead = min(READ_AHEAD_BYTES, split.num_bytes) if options.cache == "none" else 0
     return {
-        "pieces": pieces * PIECE_BYTES,
-        "read ahead": READ_AHEAD_BYTES if is_remote and options.cache == "none" else 0,
+        "pieces": min(STREAMS, len(data.subset.pieces)) * PIECE_BYTES,
+        "read ahead": ahead,
         "batches being decoded": calls * (data.batch_size * mean_bytes + decoded),
         "batches ahead": PREFETCH_BATCHES * decoded,
     }
@@ -123,34 +129,38 @@ def _shipped(data: TrainingData) -> ModelInputs:
     return dataclasses.replace(data.model_inputs, size=data.augmentation.reader_size)
 
 
-def _records(
-    order: Order, data: Described, slices: ReplicaSlices, total: int | None = None
-) -> RecordBatches:
-    subset, options = data.subset, data.read_options
-    reader = PieceReader(subset)
-    source: Source = reader
-    if options.cache == "pixels":
-        source = decode_once(subset, options, reader, slices.hosts)
-    first = subset.pieces.first
-    return RecordBatches(order, source, first, data.batch_size, slices, total, subset.broken)
-
-
-def _decoded(
-    batches: tf.data.Dataset,
-    source: Source,
+def _batches(
+    order: Order,
     data: Described,
     model_inputs: ModelInputs,
     pictures: Pictures,
     slices: ReplicaSlices,
+    broken: BrokenRecords | None,
     changes: Sequence[Finish] = (),
+    start_step: int = 0,
 ) -> tf.data.Dataset:
-    """(number of the part among those made here, its elements) → the parts, after all `changes`."""
+    """The parts of batches that `slices` asks for, after all `changes`."""
+    subset, options = data.subset, data.read_options
+    source: Source = PieceReader(subset)
+    cache = None
+    if options.cache == "pixels":
+        source = cache = decode_once(subset, options, source, slices.hosts)
+
+    def on_damage(record: int, position: int, error: RecordError) -> None:
+        if broken is not None:
+            broken.note(subset.split.name, record, position // data.batch_size, error)
+            return
+        damaged.add(record)
+        if len(damaged) > getattr(data, "skip_broken", 0):
+            raise error
+
+    damaged: set[int] = set()
+    records = record_batches(order, source, data.batch_size, slices, start_step, on_damage)
     share = data.batch_size // (slices.hosts * slices.replicas)
     tune_allocator()  # crops of all sizes come and go: 6 % of their CPU time
-    calls, at_once = _parallel_calls(data.read_options, share, model_inputs)
+    calls, at_once = _parallel_calls(options, share, model_inputs)
     elsewhere = (slices.hosts - 1) * slices.replicas
-    cache = source if isinstance(source, PixelCache) else None
-    parse = batch_parser(data.subset.dataset, model_inputs, with_picture=cache is None)
+    parse = batch_parser(subset.dataset, model_inputs, with_picture=cache is None)
 
     def assemble(number: Any, elements: Any) -> Batch:
         parsed = parse(elements[0])
@@ -160,7 +170,7 @@ def _decoded(
         position = number * share + tf.range(count, dtype=tf.int64)
         stored = cache.rows(elements[-1], parsed.present) if cache else parsed.encoded
         image = pictures(stored, position, at_once)
-        label = model_labels(data.subset, parsed.label)
+        label = model_labels(subset, parsed.label)
         batch = {
             "inputs": {IMAGE_INPUT: image, **parsed.inputs},
             "label": tf.ensure_shape(label, [*elements[-1].shape, *label.shape[1:]]),
@@ -173,10 +183,9 @@ def _decoded(
             batch = change(batch)
         return batch
 
-    batches = batches.map(assemble, num_parallel_calls=calls, deterministic=True)
-    return batches.with_options(_options(data.read_options)).prefetch(
-        PREFETCH_BATCHES * slices.replicas
-    )
+    numbered = records.enumerate(start_step * slices.replicas)
+    batches = numbered.map(assemble, num_parallel_calls=calls, deterministic=True)
+    return batches.with_options(_options(options)).prefetch(PREFETCH_BATCHES * slices.replicas)
 
 
 def _weigh_classes(class_weights: tuple[float, ...]) -> Finish:
@@ -187,8 +196,6 @@ def _weigh_classes(class_weights: tuple[float, ...]) -> Finish:
 def _options(read_options: ReadOptions) -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
-    # What Python gives is a function of the batch's number: an iterator can be saved.
-    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     # Fixed parallelism: on few cores the autotuner is unsteady, and slower.
     options.autotune.enabled = False
     # Rewriting the graph copies what its functions capture: all pictures of the cache.

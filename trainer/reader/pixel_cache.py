@@ -3,9 +3,9 @@
 A folder of it holds three files:
 
 - `pixels`: a row, uint8 [height, width, channels], for each record of a split, then a black one;
-- `records`: the records without their pictures, one after the other; in place of one that is broken
-  where it is and why, as JSON;
-- `ends`: int64 for each record, where it ends in `records`; below 0 where it is broken.
+- `records`: the records without their pictures, one after the other; in place of a damaged record
+  its place and the reason, as JSON;
+- `ends`: int64 for each record, where it ends in `records`; below 0 for a damaged record.
 
 Until all are whole its name ends in `.part`. Records are decoded in their order, and what `ends`
 tells is done, whatever happens to the process or the machine.
@@ -37,18 +37,14 @@ from imageshards.tfrecord import RecordError
 from trainer.augment.decode import Rows, batch_pictures
 from trainer.cluster.connection import note_work
 from trainer.dataset.spec import ReadOptions, Subset
-from trainer.reader.find_broken import make_check
-from trainer.reader.pieces import PieceReader
+from trainer.reader.find_broken import explain
+from trainer.reader.records import READ_AHEAD_THREADS, Piece, Source
 
 # Pictures of a piece: it may hold many small ones, and their pixels much more than it.
 _DECODED_AT_ONCE = 64
 # After so many pieces what is done is safe.
 _SAFE_PIECES = 64
-# Where reads wait for a store.
-_REMOTE_READS = 32
 _WAIT_SEC = 0.5
-
-_Piece = Sequence[bytes | RecordError]
 
 
 class PixelCache:
@@ -58,8 +54,6 @@ class PixelCache:
         folder: Of the cache.
         subset: Whose split it is.
     """
-
-    is_remote = False
 
     def __init__(self, folder: str, subset: Subset) -> None:
         self._folder, self._pieces = folder, subset.pieces
@@ -73,7 +67,7 @@ class PixelCache:
             # Without a copy: the page cache decides what of the file is in memory.
             self._pixels = tf.experimental.dlpack.from_dlpack(np.asarray(mapped).__dlpack__())
 
-    def read(self, piece: int) -> _Piece:
+    def read(self, piece: int) -> Piece:
         """The records of a piece without their pictures, or in their place what is wrong."""
         first, count = int(self._pieces.first[piece]), int(self._pieces.count[piece])
         ends = np.abs(self._ends[max(0, first - 1) : first + count]).tolist()
@@ -95,12 +89,12 @@ class PixelCache:
 
 
 def decode_once(
-    subset: Subset, read_options: ReadOptions, reader: PieceReader, hosts: int = 1
+    subset: Subset, read_options: ReadOptions, reader: Source, hosts: int = 1
 ) -> PixelCache:
     """The whole split decoded, in a folder below `read_options.cache_folder`.
 
     What is there is used again, by all processes that share the folder: one of them decodes, the
-    others wait for it. A record that is broken is one in the cache, too.
+    others wait for it. A damaged record is one in the cache, too.
 
     Args:
         subset: Of the split; its pictures have one size.
@@ -109,7 +103,8 @@ def decode_once(
         hosts: That train together.
 
     Raises:
-        UserError: The folder is not named, not writable, or too full.
+        UserError: The folder is not named, not writable, or too full; or a picture cannot be
+            decoded.
     """
     if read_options.cache_folder is None:
         raise UserError("⟦--cache⟧ received 'pixels', but no folder to keep the pictures in.")
@@ -151,7 +146,7 @@ def _held(folder: str) -> Iterator[None]:
         yield
 
 
-def _fill(folder: str, subset: Subset, threads: int, reader: PieceReader, hosts: int) -> None:
+def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int) -> None:
     """Decodes what is missing in `folder`, several pieces at a time.
 
     Raises:
@@ -192,15 +187,15 @@ def _fill(folder: str, subset: Subset, threads: int, reader: PieceReader, hosts:
 
         begun, before = time.monotonic(), done
         todo = range(int(np.searchsorted(first, done)), len(first))
-        decode = _piece_decoder(subset, reader, os.path.join(folder, "pixels"))
-        at_once = _REMOTE_READS if reader.is_remote else threads
+        decode = _piece_decoder(subset, os.path.join(folder, "pixels"))
+        pieces = zip(todo, map_concurrently(reader.read, todo, READ_AHEAD_THREADS), strict=True)
 
         def line() -> str:
             rate = rate_line(done, count, "pictures", time.monotonic() - begun, before)
             return f"decoded {rate}"
 
         with ProgressLine(line):
-            for piece, rests in zip(todo, map_concurrently(decode, todo, at_once), strict=True):
+            for piece, rests in zip(todo, map_concurrently(decode, pieces, threads), strict=True):
                 for rest in rests:
                     if isinstance(rest, RecordError):
                         end += records.write(json.dumps(rest.args[:4]).encode())
@@ -214,11 +209,11 @@ def _fill(folder: str, subset: Subset, threads: int, reader: PieceReader, hosts:
             save()
 
 
-def _piece_decoder(subset: Subset, reader: PieceReader, path: str) -> Callable[[int], _Piece]:
+def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], Piece]:
     """A function that writes the pictures of a piece into `path`, and returns all else of it."""
     dataset, pieces = subset.dataset, subset.pieces
     shape = _row_shape(subset)
-    pictures, check = batch_pictures(dataset.image, shape[:2]), make_check(dataset, {})
+    pictures = batch_pictures(dataset.image, shape[:2])
     black = bytes(tf.io.encode_jpeg(tf.zeros(shape, tf.uint8)).numpy())
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
@@ -231,36 +226,21 @@ def _piece_decoder(subset: Subset, reader: PieceReader, path: str) -> Callable[[
             pixels = decoded(tf.constant([encoded for encoded, _ in parts], tf.string))
         return pixels.numpy(), [rest for _, rest in parts]
 
-    def is_whole(payload: bytes) -> bool:
-        try:
-            split([payload])
-        except (ValueError, tf.errors.InvalidArgumentError):
-            return False
-        return True
-
-    def decode(piece: int) -> _Piece:
+    def decode(numbered: tuple[int, Piece]) -> Piece:
         note_work()
-        records, shard = reader.read(piece), subset.split.shards[int(pieces.shard[piece])]
+        piece, records = numbered
+        first = int(pieces.first[piece])
         found: list[bytes | RecordError] = []
         with open(path, "r+b", buffering=0) as file:
-            file.seek(int(pieces.first[piece]) * math.prod(shape))
+            file.seek(first * math.prod(shape))
             for at in range(0, len(records), _DECODED_AT_ONCE):
-                chunk = list(records[at : at + _DECODED_AT_ONCE])
-                payloads = [one if isinstance(one, bytes) else b"" for one in chunk]
+                chunk = records[at : at + _DECODED_AT_ONCE]
                 try:
-                    pixels, rests = split(payloads)
+                    pixels, rests = split([b"" if isinstance(r, RecordError) else r for r in chunk])
                 # TensorFlow quotes a record, and stumbles over its bytes.
-                except (ValueError, tf.errors.InvalidArgumentError):
-                    places = reader.places(piece)[at:]
-                    for i, reason in enumerate(check(payloads)):
-                        # What only a target lacks is nothing to those of other columns.
-                        if reason and not is_whole(payloads[i]):
-                            place = places[i]
-                            chunk[i] = RecordError(
-                                shard.path, place.number, place.offset_bytes, reason
-                            )
-                            payloads[i] = b""
-                    pixels, rests = split(payloads)
+                except (ValueError, tf.errors.InvalidArgumentError) as e:
+                    suspects = first + at + np.arange(len(chunk))
+                    raise explain(e, subset, suspects) from e
                 file.write(pixels)
                 found += [
                     one if isinstance(one, RecordError) else rest

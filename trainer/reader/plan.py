@@ -1,22 +1,23 @@
 """The order of the records, as arithmetic: pieces of shards, dealt into canonical streams.
 
-A piece is a run of records that one read gives. A pass (an epoch) over N records is a permutation
-of all pieces, each permuted inside, one behind the other; it is dealt into V streams. Positions of
-the endless stream belong to the streams in turn: p to stream `(p mod B') // (B' / V)`. Each stream
-gets as many records of a pass as there are positions of that pass that belong to it, so each
-record comes once in the positions eN … (e+1)N-1, for any N, batch and sizes of shards. (The idea of
-a fixed number of streams, whatever the hosts, is that of MosaicML's `num_canonical_nodes`.)
+A piece is a run of records that one read gives. An epoch of N records is a permutation of all
+pieces, each permuted inside, one behind the other. The positions of the endless stream of records
+belong to 64 streams in turn: in every period of B' positions, stream v owns the positions
+⌊v·B'/64⌋ to ⌊(v+1)·B'/64⌋ - 1. Each stream gets as many records of an epoch as it owns positions of
+that epoch, so each record comes once in the positions eN … (e+1)N-1, for any N, batch and sizes of
+shards. (A fixed number of streams, whatever the hosts, is the idea of MosaicML's
+`num_canonical_nodes`.)
 
-Nothing here reads a file or knows of hosts: a host follows the streams its positions belong to.
+Nothing here reads a file: a host follows the streams that its positions belong to.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
-import math
-from collections.abc import Iterator, Sequence
-from fractions import Fraction
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,80 +28,93 @@ Array = np.ndarray[Any, Any]
 
 # Goes up whenever a stream of the same seed comes in another order. Runs are not resumed across
 # versions: they would read some records twice and others never.
-ORDER_VERSION = 3
+ORDER_VERSION = 4
 # So many streams mix two shards as well as a thousand; each keeps one piece in memory.
-MOST_STREAMS = 64
+STREAMS = 64
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclasses.dataclass(frozen=True)
 class Deal:
-    """How positions are dealt to streams: `run` consecutive ones to each in turn.
+    """How positions are dealt to streams: in each period, a turn to every stream.
+
+    Methods take integers or arrays. The turns of two streams differ by one position at most.
 
     Attributes:
-        streams: How many there are.
-        run: Positions that a stream has before the next one's turn.
+        streams: Number of streams.
+        period: Positions after which the first stream has its next turn.
     """
 
     streams: int
-    run: int
+    period: int
 
     @staticmethod
     def of_batch(batch_size: int) -> Deal:
-        """The streams of a global batch: as many as possible that share it, or some batches."""
-        period = batch_size * -(-MOST_STREAMS // batch_size)
-        streams = max(n for n in range(1, MOST_STREAMS + 1) if period % n == 0)
-        return Deal(streams, period // streams)
+        """Returns the deal of a global batch: the period is one batch of 64 records, or several."""
+        return Deal(STREAMS, batch_size * -(-STREAMS // batch_size))
 
-    @property
-    def period(self) -> int:
-        """Positions after which the first stream has its next turn."""
-        return self.streams * self.run
+    def first(self, stream: Any) -> Any:
+        """Returns the first place of a stream's turn within the period."""
+        return stream * self.period // self.streams
+
+    def turn(self, stream: Any) -> Any:
+        """Returns the number of positions in each turn of a stream."""
+        return self.first(stream + 1) - self.first(stream)
+
+    def owner(self, position: Any) -> Any:
+        """Returns the stream that a position belongs to."""
+        # The largest v with v * period // streams <= place.
+        return ((position % self.period + 1) * self.streams - 1) // self.period
 
     def taken(self, stream: Any, position: Any) -> Any:
-        """How many positions before `position` belong to `stream`; integers or arrays."""
-        rounds, rest = position // self.period, position % self.period
-        return rounds * self.run + np.clip(rest - stream * self.run, 0, self.run)
+        """Returns how many positions before `position` belong to `stream`."""
+        turn, place = self.turn(stream), position % self.period
+        return position // self.period * turn + np.clip(place - self.first(stream), 0, turn)
 
-    def runs(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """(stream, how many of its records) of the positions from `begin` on, before `end`."""
-        while begin < end:
-            stop = min(end, (begin // self.run + 1) * self.run)
-            yield begin // self.run % self.streams, stop - begin
-            begin = stop
+    def position(self, stream: Any, taken: Any) -> Any:
+        """Returns where a stream's record is that comes after `taken` others of the stream."""
+        turn = self.turn(stream)
+        return taken // turn * self.period + self.first(stream) + taken % turn
 
-    def streams_of(self, begin: int, end: int, batch_size: int) -> list[int]:
-        """The streams that positions `begin` to `end` of a batch belong to, in any batch."""
-        batches = range(math.lcm(self.period, batch_size) // batch_size)
-        parts = (self.runs(k * batch_size + begin, k * batch_size + end) for k in batches)
-        return sorted({stream for part in parts for stream, _ in part})
+    def turns_within(self, begin: int, end: int, batch_size: int) -> dict[int, Array]:
+        """Returns the streams that own places `begin` to before `end` of a batch, in their order.
+
+        The value of a stream holds the places of its turn, from 0, that lie there: int64 [places].
+        """
+        places = np.arange(self.period)
+        places = places[(places % batch_size >= begin) & (places % batch_size < end)]
+        owners = self.owner(places)
+        return {int(v): places[owners == v] - self.first(int(v)) for v in np.unique(owners)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What a stream takes of one piece.
+    """Records that a stream reads from one piece.
 
     Attributes:
-        piece: Its number.
-        records: int64, numbers of records within the split, in their order.
+        piece: Number of the piece.
+        records: int64, numbers of records within the split, in the order of the stream.
+        positions: int64, where the records are in the endless stream.
     """
 
     piece: int
     records: Array
+    positions: Array
 
 
-class Passes:
-    """Endless passes over the same records, dealt into streams.
+class Order:
+    """Which record is at which position: endless epochs over the same records, dealt into streams.
 
     Args:
-        pieces: All pieces of what is read.
-        classes: For each record its class, below 0 where it is not read, int32 [records]; None
-            where every record is read once.
-        times: How often a record of each class is read in a pass, as (copies of each, further
-            copies that turn about among all); None for once.
-        seed: Of the order, below 2**63; None for the order of the files.
-        deal: To which streams.
+        pieces: All pieces of the split.
+        classes: For each record its class, below 0 where the record is left out, int32 [records];
+            None where every record is read once.
+        times: How often an epoch has a record of each class, as (copies of each record, further
+            copies that records get in turn); None for once.
+        seed: Seed of the permutations, below 2**63; None for the order of the files.
+        deal: Positions to streams.
+        epochs: Number of epochs; None for no end.
     """
 
     def __init__(
@@ -110,40 +124,30 @@ class Passes:
         times: Sequence[tuple[int, int]] | None,
         seed: int | None,
         deal: Deal,
+        epochs: int | None = None,
     ) -> None:
-        self._pieces, self._seed, self._deal = pieces, seed, deal
+        self.deal, self.epochs = deal, epochs
+        self.pieces, self._seed = pieces, seed
         self._classes, self._times = classes, times
-        self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
+        # Streams are in two epochs at a time, and their read-ahead may be in a third.
+        self._epoch = functools.lru_cache(maxsize=4)(self._make_epoch)
         self._turns = None if classes is None or times is None else _turns(classes, len(times))
         self.num_records = int(self._epoch(0).ends[-1])
 
-    def rows(self, stream: int, taken: int = 0, epochs: int | None = None) -> Iterator[Row]:
-        """What a stream reads, without end.
+    def records_at(self, begin: int, end: int) -> Array:
+        """Returns the numbers of the records at positions `begin` to before `end`, int64."""
+        owners = self.deal.owner(np.arange(begin, end))
+        found = np.empty(len(owners), np.int64)
+        for stream in np.unique(owners).tolist():
+            mine = np.flatnonzero(owners == stream)
+            rows = StreamRows(self, stream, int(self.deal.taken(stream, begin)))
+            numbers = itertools.chain.from_iterable(row.records.tolist() for row in rows)
+            found[mine] = list(itertools.islice(numbers, len(mine)))
+        return found
 
-        Args:
-            stream: Its number.
-            taken: How many of its records were read before.
-            epochs: How many passes there are; None for no end.
-        """
-        total, epoch = self.num_records, self._find_epoch(stream, taken)
-        while epochs is None or epoch < epochs:
-            of_epoch = self._epoch(epoch)
-            before = self._deal.taken(stream, epoch * total)
-            mine = self._deal.taken(stream, (epoch + 1) * total) - before
-            # Streams share the pass in their order.
-            others = np.arange(stream)
-            begin = int(
-                np.sum(
-                    self._deal.taken(others, (epoch + 1) * total)
-                    - self._deal.taken(others, epoch * total)
-                )
-            )
-            yield from self._cut(epoch, of_epoch, begin + max(0, taken - before), begin + mine)
-            epoch += 1
-
-    def _find_epoch(self, stream: int, taken: int) -> int:
-        """The pass that a stream is in after so many of its records."""
-        total, deal = self.num_records, self._deal
+    def epoch_of(self, stream: int, taken: int) -> int:
+        """Returns the epoch that a stream is in after `taken` of its records."""
+        total, deal = self.num_records, self.deal
         epoch = taken * deal.streams // total
         while epoch and deal.taken(stream, epoch * total) > taken:
             epoch -= 1
@@ -151,19 +155,37 @@ class Passes:
             epoch += 1
         return epoch
 
-    def _cut(self, epoch: int, of_epoch: _Epoch, begin: int, end: int) -> Iterator[Row]:
-        """The rows of a pass from its `begin`th record to before its `end`th."""
-        place = int(np.searchsorted(of_epoch.ends, begin, side="right"))
-        while begin < end:
-            piece, last = int(of_epoch.order[place]), int(of_epoch.ends[place])
-            records = self._records(epoch, of_epoch, piece)
-            first = last - len(records)
-            yield Row(piece, records[begin - first : end - first])
-            begin, place = last, place + 1
+    def num_rows(self, stream: int, epoch: int, taken: int = 0) -> int:
+        """Returns how many rows a stream reads in an epoch after `taken` of its records in all."""
+        begin, end, ends = *self._span(stream, epoch, taken), self._epoch(epoch).ends
+        if begin == end:
+            return 0
+        first, last = np.searchsorted(ends, [begin, end - 1], side="right")
+        return int(last - first) + 1
+
+    def row(self, stream: int, epoch: int, number: int, taken: int = 0) -> Row:
+        """Returns one of these rows, by its number from 0."""
+        of_epoch, (begin, end) = self._epoch(epoch), self._span(stream, epoch, taken)
+        place = int(np.searchsorted(of_epoch.ends, begin, side="right")) + number
+        piece, last = int(of_epoch.order[place]), int(of_epoch.ends[place])
+        records = self._records(epoch, of_epoch, piece)
+        first = last - len(records)
+        low, high = max(begin, first), min(end, last)
+        before = int(self.deal.taken(stream, epoch * self.num_records))
+        before += low - int(of_epoch.bounds[stream])
+        positions = self.deal.position(stream, before + np.arange(high - low))
+        return Row(piece, records[low - first : high - first], positions)
+
+    def _span(self, stream: int, epoch: int, taken: int) -> tuple[int, int]:
+        """Where the records of an epoch begin and end that a stream reads after `taken`."""
+        bounds = self._epoch(epoch).bounds
+        before = int(self.deal.taken(stream, epoch * self.num_records))
+        begin, end = int(bounds[stream]), int(bounds[stream + 1])
+        return min(end, begin + max(0, taken - before)), end
 
     def _records(self, epoch: int, of_epoch: _Epoch, piece: int) -> Array:
-        """The records of a piece as a pass reads them."""
-        first, count = int(self._pieces.first[piece]), int(self._pieces.count[piece])
+        """The records of a piece as an epoch reads them."""
+        first, count = int(self.pieces.first[piece]), int(self.pieces.count[piece])
         records = np.arange(first, first + count)
         if of_epoch.times is not None:
             records = np.repeat(records, of_epoch.times[first : first + count])
@@ -174,24 +196,29 @@ class Passes:
 
     def _make_epoch(self, epoch: int) -> _Epoch:
         times = self._times_in(epoch)
-        counts = self._pieces.count
+        counts = self.pieces.count
         if times is not None:
             before = np.concatenate([[0], np.cumsum(times)])
-            counts = before[self._pieces.first + counts] - before[self._pieces.first]
+            counts = before[self.pieces.first + counts] - before[self.pieces.first]
         order = np.flatnonzero(counts)
         if self._seed is not None:
             order = order[np.argsort(hashed(order, self._seed, epoch), kind="stable")]
-        return _Epoch(order, np.cumsum(counts[order]), times)
+        ends = np.cumsum(counts[order])
+        streams, total = np.arange(self.deal.streams), ends[-1]
+        # Each stream has as many records of an epoch as it owns of the epoch's positions.
+        taken = self.deal.taken(streams, (epoch + 1) * total)
+        shares = taken - self.deal.taken(streams, epoch * total)
+        return _Epoch(order, ends, np.concatenate([[0], np.cumsum(shares)]), times)
 
     def _times_in(self, epoch: int) -> Array | None:
-        """How often each record is read in a pass; None for once each."""
+        """How often each record is read in an epoch; None for once each."""
         if self._classes is None:
             return None
         if self._turns is None:
             return (self._classes >= 0).astype(np.int64)
         times = np.zeros(len(self._classes), np.int64)
         for of_class, (copies, further) in zip(self._turns, self._times or (), strict=True):
-            # Who gets a further copy turns about from pass to pass.
+            # The records that get a further copy change from epoch to epoch.
             turn = np.arange(len(of_class)) + epoch * further
             times[of_class] = copies + (turn % max(1, len(of_class)) < further)
         return times
@@ -199,12 +226,57 @@ class Passes:
 
 @dataclasses.dataclass(frozen=True)
 class _Epoch:
-    """A pass: its pieces in their order, how many records there are after each, and how often
-    each record is read (None: once)."""
+    """An epoch: its pieces in their order, the number of records up to each piece's end, the first
+    record of each stream (and the number of all), and how often each record is read (None: once).
+    """
 
     order: Array
     ends: Array
+    bounds: Array
     times: Array | None
+
+
+class StreamRows(Sequence[Row]):
+    """The rows that a stream reads from a record on; without end unless the order has one.
+
+    Args:
+        order: Which record is at which position.
+        stream: Number of the stream.
+        taken: How many of its records were read before.
+        places: The places of each turn of the stream whose records are wanted; None for all.
+    """
+
+    def __init__(self, order: Order, stream: int, taken: int, places: Array | None = None) -> None:
+        self._order, self._stream, self._taken = order, stream, taken
+        is_whole = places is None or len(places) == order.deal.turn(stream)
+        self._places = None if is_whole else places
+        self._first = order.epoch_of(stream, taken)
+        # How many rows there are before each epoch from the first one on, as far as was asked.
+        self._before = [0]
+
+    def __len__(self) -> int:
+        order, first = self._order, self._first
+        if order.epochs is None:
+            raise TypeError("an endless stream has no length")
+        return sum(
+            order.num_rows(self._stream, epoch, self._taken) for epoch in range(first, order.epochs)
+        )
+
+    def __getitem__(self, number: Any) -> Any:
+        order, before = self._order, self._before
+        while number >= before[-1]:
+            epoch = self._first + len(before) - 1
+            if order.epochs is not None and epoch >= order.epochs:
+                raise IndexError(number)
+            before.append(before[-1] + order.num_rows(self._stream, epoch, self._taken))
+        place = bisect.bisect_right(before, number) - 1
+        epoch, number = self._first + place, number - before[place]
+        row = order.row(self._stream, epoch, number, self._taken)
+        if self._places is None:
+            return row
+        places = row.positions % order.deal.period - order.deal.first(self._stream)
+        mine = np.isin(places, self._places)
+        return Row(row.piece, row.records[mine], row.positions[mine])
 
 
 def hashed(values: Array, *seeds: int) -> Array:
@@ -227,21 +299,3 @@ def _turns(classes: Array, num_classes: int) -> list[Array]:
     order = np.argsort(classes, kind="stable")
     bounds = np.searchsorted(classes[order], np.arange(num_classes + 1))
     return [order[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
-
-
-def shared_streams(shares: Sequence[Fraction], streams: int) -> list[list[int]]:
-    """The streams of each part of a mix: by its share, rounded, at least one, and spread evenly.
-
-    Raises:
-        ValueError: There are more parts than streams.
-    """
-    if len(shares) > streams:
-        raise ValueError(f"{len(shares)} parts cannot share {streams} streams")
-    counts = [max(1, math.floor(share * streams)) for share in shares]
-    while sum(counts) < streams:  # whoever has the least of what is its own
-        counts[max(range(len(counts)), key=lambda i: shares[i] * streams - counts[i])] += 1
-    while sum(counts) > streams:
-        larger = (i for i in range(len(counts)) if counts[i] > 1)
-        counts[max(larger, key=lambda i: counts[i] - shares[i] * streams)] -= 1
-    places = sorted((Fraction(2 * j + 1, 2 * n), i) for i, n in enumerate(counts) for j in range(n))
-    return [[v for v, (_, one) in enumerate(places) if one == i] for i in range(len(counts))]

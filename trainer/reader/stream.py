@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from imageshards.errors import UserError
 from trainer.cluster.connection import note_work
-from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.dataset.spec import Batch, ReplicaSlices, Subset
+from trainer.dataset.spec import Batch, ReplicaSlices
 from trainer.models.strategy import to_device
 from trainer.reader.batches import TrainingData
-from trainer.reader.broken_records import BrokenRecordHandler
+from trainer.reader.broken_records import BrokenRecords
+from trainer.reader.find_broken import explain
 from trainer.reader.order import training_order
 
 
@@ -22,72 +22,46 @@ class TrainingStream:
 
     Args:
         data: What is trained on.
-        strategy: Whose replicas share each batch.
-        broken_handler: Replaces broken records.
-        hosts: Those that share each batch.
+        strategy: Strategy whose replicas share each batch.
+        broken: Notes damaged records, which the loop counts.
     """
 
     def __init__(
-        self,
-        data: TrainingData,
-        strategy: tf.distribute.Strategy,
-        broken_handler: BrokenRecordHandler,
-        hosts: Hosts = ONE_HOST,
+        self, data: TrainingData, strategy: tf.distribute.Strategy, broken: BrokenRecords
     ) -> None:
-        self._hosts = hosts
-        self._data = dataclasses.replace(data, subset=broken_handler.open(data.subset))
-        self._strategy = strategy
-        self._broken_handler = broken_handler
-
-    @property
-    def subset(self) -> Subset:
-        """What is read, broken records masked."""
-        return self._data.subset
+        self._data, self._strategy, self._broken = data, strategy, broken
 
     def iterator(self, step: int) -> Iterator[Batch]:
         """Batches from `step` on, without end, each divided over the replicas."""
         # The user's own function sees whole batches, whatever the number of replicas.
-        data, strategy = self._data, self._strategy
+        data, strategy, broken = self._data, self._strategy, self._broken
         if callable(data.augment):
-            batches = strategy.experimental_distribute_dataset(data.batches(step))
+            whole = data.batches(step, broken=broken)
+            batches = strategy.experimental_distribute_dataset(whole)
         else:
-            batches = distributed(strategy, lambda slices: data.batches(step, slices))
+            batches = distributed(strategy, lambda slices: data.batches(step, slices, broken))
         return iter(to_device(batches, strategy))
 
     def first(self, step: int) -> Batch:
         """The batch of `step`, undivided, augmented as the model gets it.
 
         Raises:
-            UserError: A record is broken, and must not be left out.
+            UserError: A record cannot be read.
         """
-        while True:
-            batch: Any = None
-            error = None
-            try:
-                batch = next_batch(iter(self._data.batches(step)))
-            except tf.errors.OpError as e:
-                error = e
-            if not any(self._hosts.gather("first batch", error is not None)):
-                break
-            self.handle_broken(error, step)
+        try:
+            batch = next_batch(iter(self._data.batches(step, broken=self._broken)))
+        except tf.errors.OpError as e:
+            raise self.explain(e, step) from e
+        self._broken.count(self._data.subset.split.name, step + 1)
         device = self._data.augmentation.device
         return device(batch) if device is not None else batch
 
-    def handle_broken(self, error: tf.errors.OpError | None, step: int) -> None:
-        """Replaces the broken records that made the batch of `step` fail.
-
-        Args:
-            error: What TensorFlow said; None where it failed on other hosts only.
-            step: Of the batch.
-
-        Raises:
-            UserError: They must not be left out, or the error has another cause.
-        """
+    def explain(self, error: tf.errors.OpError, step: int) -> UserError:
+        """Returns what a person is told where reading the batch of `step` has failed."""
         data, begin = self._data, step * self._data.batch_size
         order = training_order(data.subset, data.batch_size, data.seed)
         suspects = order.records_at(begin, begin + data.batch_size)
-        masked = self._broken_handler.handle(data.subset, suspects, error)
-        self._data = dataclasses.replace(data, subset=masked)
+        return explain(error, data.subset, suspects, data.model_inputs.features)
 
 
 def distributed(

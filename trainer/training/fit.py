@@ -133,7 +133,7 @@ def fit(
         make_ready(run, model)
         validate = None
         if validation_data is not None:
-            broken = run.broken_handler
+            broken = run.broken
             validate = Evaluator(model, strategy, validation_data, broken, own_step=True).run
         loop = Loop(run, model, callbacks, validate, verbose, True, validation_freq, weights)
         try:

@@ -55,7 +55,8 @@ class Loop:
         frozen: Frozen | None = None,
     ) -> None:
         self._model, self._stream, self._epochs = model, run.stream, run.epochs
-        self._saved, self._hosts = run.saved, run.hosts
+        self._saved, self._hosts, self._broken = run.saved, run.hosts, run.broken
+        self._split = run.train.subset.split.name
         self._validate, self._finalize = validate, finalize
         # Keras knows numbers and lists.
         freq = validation_freq
@@ -128,29 +129,20 @@ class Loop:
         return self._saved.state.step
 
     def _next(self, until: int | None) -> Any:
-        """The batch after the last one, or the logs of the steps up to `until` in one call.
-
-        Broken records are replaced, or refused.
-        """
+        """The batch after the last one, or the logs of the steps up to `until` in one call."""
         step, execution = self.step, self._execution
-        while True:
-            found: Any = None
-            error = None
-            try:
-                self._iterator = batches = self._iterator or self._stream.iterator(step)
-                found = next_batch(execution.run(batches, until - step) if until else batches)
-            except tf.errors.OpError as e:
-                step, error = step + execution.taken_before(e), e
-            if not self._any_failed(error is not None):
-                return found
-            self._iterator = None
-            self._stream.handle_broken(error, step)
-
-    def _any_failed(self, failed: bool) -> bool:
-        """Whether the batch failed on any host; notes whether any has been told to stop."""
-        told = self._hosts.gather(f"step {self.step + 1}", [failed, self._stop.requested])
-        self._agreed_stop = max((signum for _, signum in told if signum), default=None)
-        return any(one for one, _ in told)
+        try:
+            self._iterator = batches = self._iterator or self._stream.iterator(step)
+            found = next_batch(execution.run(batches, until - step) if until else batches)
+        except tf.errors.OpError as e:
+            raise self._stream.explain(e, step + execution.taken_before(e)) from e
+        self._broken.count(self._split, until or step + 1)
+        # All hosts stop after the same step, and know how many records are damaged.
+        mine = [self._stop.requested, self._broken.as_json()]
+        told = self._hosts.gather(f"step {step + 1}", mine)
+        self._agreed_stop = max((signum for signum, _ in told if signum), default=None)
+        self._broken.merge(broken for _, broken in told)
+        return found
 
     def _stopped_by(self) -> int | None:
         """The signal to stop by, after a step; several hosts have agreed on it before the step."""

@@ -13,7 +13,7 @@ from imageshards.text import counted
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import RunConfig
 from trainer.reader.batches import EvaluationData, TrainingData
-from trainer.reader.broken_records import BrokenRecordHandler
+from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.stream import TrainingStream
 from trainer.training.output_folder import check_no_model
 from trainer.training.saved_run import SavedRun
@@ -54,7 +54,7 @@ class Run:
     epochs: Epochs
     devices: tf.distribute.Strategy
     stream: TrainingStream
-    broken_handler: BrokenRecordHandler
+    broken: BrokenRecords
     saved: SavedRun
     hosts: Hosts = ONE_HOST
 
@@ -85,9 +85,9 @@ def open_run(
     prints = [data and data.subset.dataset.fingerprint for data in (train, validation)]
     hosts.compare({"The fingerprint of --data": prints})
     output = config.output or None
-    features = train.model_inputs.features
-    data = train.subset.dataset.data
-    broken = BrokenRecordHandler(config.read.skip_broken, output, data, features, hosts)
+    # The chief alone has the list of an earlier run.
+    broken = BrokenRecords(config.read.skip_broken, train.subset.dataset, output)
+    broken.merge(hosts.gather("broken records", broken.as_json()))
     saved = SavedRun(
         None if config.dry_run else output,
         config.checkpoint_steps,
@@ -98,7 +98,7 @@ def open_run(
     epochs = epochs_of(config, train, steps_per_epoch)
     if hosts.is_chief and saved.checkpoints is not None:  # for all hosts
         _check_resumed(config, saved, settings, epochs.total_steps)
-    stream = TrainingStream(train, devices, broken, hosts)
+    stream = TrainingStream(train, devices, broken)
     return Run(train, validation, epochs, devices, stream, broken, saved, hosts)
 
 

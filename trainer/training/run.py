@@ -148,7 +148,7 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
             built,
             run.devices,
             run.validation,
-            run.broken_handler,
+            run.broken,
             loss=config.optimizer.loss,
             own_step=not is_ours,
             hosts=run.hosts,
@@ -287,5 +287,5 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> 
     print(f"metrics  {storage.join(output, METRICS_FILE)}")
     print(f"report   {page}")
     best = run.saved.state.best_step
-    for line in result_lines(history, best, run.broken_handler.found, speed):
+    for line in result_lines(history, best, run.broken.found, speed):
         print(for_output(line))

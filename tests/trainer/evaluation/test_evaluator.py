@@ -29,7 +29,7 @@ from trainer.evaluation.evaluator import Evaluator  # noqa: E402
 from trainer.evaluation.labels import LabelsEvaluation  # noqa: E402
 from trainer.reader import pipeline  # noqa: E402
 from trainer.reader.batches import EvaluationData  # noqa: E402
-from trainer.reader.broken_records import BrokenRecordHandler  # noqa: E402
+from trainer.reader.broken_records import BrokenRecords  # noqa: E402
 
 READ_OPTIONS = ReadOptions(threads=2)
 IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
@@ -56,8 +56,8 @@ def logits_model(num_classes: int) -> keras.Model:
 
 
 def evaluator_of(model: keras.Model, data: EvaluationData, **more: Any) -> Evaluator:
-    more = {"broken_handler": BrokenRecordHandler(0, None, "somewhere")} | more
-    return Evaluator(model, tf.distribute.get_strategy(), data, **more)
+    broken = BrokenRecords(0, data.subset.dataset)
+    return Evaluator(model, tf.distribute.get_strategy(), data, broken, **more)
 
 
 def evaluated(model: keras.Model, data: EvaluationData, **more: Any) -> ClassEvaluation:

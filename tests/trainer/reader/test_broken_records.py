@@ -2,14 +2,15 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from imageshards.index import read_index
 from tests.support.external_sets import example, flip_byte, jpeg, records_of, whole_split
 from tests.support.trainer_data import make_data_set, rewrite_shard
 from trainer.dataset.manifest import load_manifest, wrong_sizes
 from trainer.dataset.spec import FeatureSpec, ReadOptions
-from trainer.reader.broken_records import explain
-from trainer.reader.find_broken import find_broken
+from trainer.reader.find_broken import explain, find_broken
 
 NUM_RECORDS = 20
 LABEL, IMAGE = "image/class/label", "image/encoded"
@@ -73,7 +74,8 @@ def test_an_unreadable_record_is_found_with_number_and_offset(folder, payload, r
     assert found.path == str(shard(folder, 1))
     assert found.reason.startswith(reason)
     assert find(load(folder), [3, 9, 15]) == [found]
-    assert find(load(folder), [3, 8, 15]) == []
+    # A damaged record is found with its piece.
+    assert find(load(folder), [3, 8, 15]) == [found] * (not payload)
 
 
 def test_a_missing_input_of_the_model_is_found(folder):
@@ -113,24 +115,20 @@ def test_a_wrong_length_harms_no_other_record(folder):
 
 def test_the_error_names_file_record_offset_and_remedy(folder):
     offset = spoil(folder, 1, 2, b"no example")
-    selection = load(folder)
-    found = find(selection)
-    told = str(explain(ValueError("x"), selection, found))
+    subset = load(folder)
+    told = str(explain(ValueError("x"), subset, np.arange(NUM_RECORDS)))
     assert told.count("\n") == 0
     assert f"{shard(folder, 1)}, record 2 at byte {offset}: it is no tf.train.Example" in told
-    assert f"imageshards verify {folder}" in told
-    assert "--skip_broken 1" in told
-    two = str(explain(ValueError("x"), selection, found * 2))
-    assert "(and 1 more)" in two
-    assert "--skip_broken 2" in two
+    key = read_index(str(folder), subset.dataset.manifest, "train", ["key"])["key"][9]
+    assert told.endswith(f"--output NEW, where KEYS is a text file with the line {key}.")
+    adopted = whole_split(dataclasses.replace(subset.dataset, adopted=True))
+    told = str(explain(ValueError("x"), adopted, np.arange(NUM_RECORDS)))
+    assert told.endswith("then run imageshards adopt again.")
 
 
 def test_without_a_broken_record_the_error_quotes_tensorflow(folder):
-    told = str(explain(ValueError("a first\nb second"), load(folder), []))
-    assert "(a first)" in told
-    external = dataclasses.replace(load(folder).dataset, adopted=True)
-    told = str(explain(ValueError("a"), whole_split(external), []))
-    assert "imageshards verify" not in told
+    told = str(explain(ValueError("a first\nb second"), load(folder), np.arange(3)))
+    assert "(a first)" in told and f"imageshards verify {folder}" in told
 
 
 def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jpegs, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainer.dataset.pieces import PIECE_BYTES, Pieces
 from trainer.reader import plan
-from trainer.reader.plan import Array, Deal, Passes, shared_streams
+from trainer.reader.plan import STREAMS, Array, Deal, Order, StreamRows
 
 BATCHES = st.integers(1, 300)
 # Records of up to 3/4 of a piece, in shards that may be empty.
@@ -27,21 +26,13 @@ def pieces_of(shards: list[list[int]]) -> Pieces:
     return Pieces.cut([np.array(s, np.int64) * (PIECE_BYTES // 4) for s in shards])
 
 
-def passes_of(pieces: Pieces, batch: int, seed: int | None = 1, **chosen: Any) -> Passes:
+def order_of(pieces: Pieces, batch: int, seed: int | None = 1, **chosen: Any) -> Order:
     chosen = {"classes": None, "times": None, **chosen}
-    return Passes(pieces, seed=seed, deal=Deal.of_batch(batch), **chosen)
+    return Order(pieces, seed=seed, deal=Deal.of_batch(batch), **chosen)
 
 
-def read(passes: Passes, deal: Deal, begin: int, end: int) -> list[int]:
-    """The records at positions `begin` to `end`, by following the streams from `begin` on."""
-    streams: dict[int, Any] = {}
-    found: list[int] = []
-    for stream, count in deal.runs(begin, end):
-        if stream not in streams:
-            rows = passes.rows(stream, int(deal.taken(stream, begin)))
-            streams[stream] = itertools.chain.from_iterable(r.records.tolist() for r in rows)
-        found += itertools.islice(streams[stream], count)
-    return found
+def read(order: Order, begin: int, end: int) -> list[int]:
+    return order.records_at(begin, end).tolist()
 
 
 @given(st.lists(st.lists(st.integers(17, 3 * PIECE_BYTES), max_size=8), max_size=5))
@@ -60,15 +51,27 @@ def test_pieces_are_the_records_that_begin_in_a_stretch_of_a_shard(sizes: Any) -
 
 
 @given(BATCHES)
-def test_streams_share_each_batch_or_some_batches_equally(batch: int) -> None:
+def test_all_streams_share_each_batch_or_some_batches(batch: int) -> None:
     deal = Deal.of_batch(batch)
-    assert deal.period % batch == 0 and 64 <= deal.period < batch + 64 or deal.period == batch
-    assert deal.streams <= 64 and deal.streams * deal.run == deal.period
-    owners = [p % deal.period // deal.run for p in range(2 * deal.period + 3)]
-    assert owners == [v for v, n in deal.runs(0, len(owners)) for _ in range(n)]
-    for stream in (0, deal.streams // 2, deal.streams - 1):
+    assert deal.streams == 64 and deal.period % batch == 0
+    assert 64 <= deal.period < batch + 64 or deal.period == batch
+    turns = deal.turn(np.arange(64))
+    assert turns.sum() == deal.period and turns.min() >= 1 and turns.max() - turns.min() <= 1
+    owners = deal.owner(np.arange(2 * deal.period + 3)).tolist()
+    assert owners == [
+        next(v for v in range(64) if p % deal.period < (v + 1) * deal.period // 64)
+        for p in range(len(owners))
+    ]
+    for stream in (0, 31, 63):
         taken = [int(deal.taken(stream, p)) for p in range(len(owners) + 1)]
         assert np.diff(taken).tolist() == [int(owner == stream) for owner in owners]
+
+
+@pytest.mark.parametrize("batch", [64, 67, 127, 128, 254, 256])
+def test_a_batch_has_records_of_all_streams(batch: int) -> None:
+    owners = Deal.of_batch(batch).owner(np.arange(batch, 2 * batch))
+    often = collections.Counter(owners.tolist())
+    assert len(often) == min(64, batch) and max(often.values()) - min(often.values()) <= 1
 
 
 @settings(max_examples=60)
@@ -76,13 +79,13 @@ def test_streams_share_each_batch_or_some_batches_equally(batch: int) -> None:
 def test_every_pass_has_each_record_once_and_any_position_is_found_at_once(
     shards: list[list[int]], batch: int, seed: int, start: int
 ) -> None:
-    passes, deal = passes_of(pieces_of(shards), batch, seed), Deal.of_batch(batch)
+    order = order_of(pieces_of(shards), batch, seed)
     count = sum(map(len, shards))
-    stream = read(passes, deal, 0, 4 * count)
+    stream = read(order, 0, 4 * count)
     for k in range(4):
         assert sorted(stream[k * count : (k + 1) * count]) == list(range(count))
     start %= 3 * count
-    assert read(passes, deal, start, start + count) == stream[start : start + count]
+    assert read(order, start, start + count) == stream[start : start + count]
 
 
 @settings(max_examples=60)
@@ -96,10 +99,10 @@ def test_what_is_chosen_and_repeated_comes_as_often_as_asked(
     times = [divmod(max(counts), n) if n else (0, 0) for n in counts]
     if not max(counts):
         return
-    sampled = passes_of(pieces_of(shards), batch, classes=classes, times=times)
+    sampled = order_of(pieces_of(shards), batch, classes=classes, times=times)
     total = sum(max(counts) for n in counts if n)
     assert sampled.num_records == total
-    stream = read(sampled, Deal.of_batch(batch), 0, 3 * total)
+    stream = read(sampled, 0, 3 * total)
     often = collections.Counter(stream)
     for k in range(3):
         of_pass = collections.Counter(classes[stream[k * total : (k + 1) * total]].tolist())
@@ -108,23 +111,44 @@ def test_what_is_chosen_and_repeated_comes_as_often_as_asked(
     for c in range(3):
         copies = [often[i] for i in np.flatnonzero(classes == c).tolist()]
         assert not copies or max(copies) - min(copies) <= 1
-    filtered = passes_of(pieces_of(shards), batch, classes=classes)
-    once = read(filtered, Deal.of_batch(batch), 0, filtered.num_records)
+    filtered = order_of(pieces_of(shards), batch, classes=classes)
+    once = read(filtered, 0, filtered.num_records)
     assert sorted(once) == np.flatnonzero(classes >= 0).tolist()
 
 
-@given(BATCHES, st.sampled_from([1, 2, 4, 8, 64, 1024]))
-def test_hosts_have_parts_of_their_own(batch: int, hosts: int) -> None:
+@given(BATCHES, st.sampled_from([1, 2, 3, 4, 8, 64, 1024]))
+def test_hosts_follow_the_streams_of_their_places_and_no_others(batch: int, hosts: int) -> None:
     batch *= hosts
     deal, share = Deal.of_batch(batch), batch // hosts
-    owned = [deal.streams_of(h * share, (h + 1) * share, batch) for h in range(min(hosts, 9))]
-    if deal.streams % hosts == 0 and share % deal.run == 0:
-        assert {len(one) for one in owned} == {deal.streams // hosts}
-        assert len({*itertools.chain(*owned)}) == sum(map(len, owned))
-    for host, streams in enumerate(owned):
-        for k in range(3):
-            part = deal.runs(k * batch + host * share, k * batch + (host + 1) * share)
-            assert {stream for stream, _ in part} <= {*streams}
+    parts = [deal.turns_within(h * share, (h + 1) * share, batch) for h in range(min(hosts, 9))]
+    if STREAMS % hosts == 0 and batch >= STREAMS:
+        assert {len(one) for one in parts} == {STREAMS // hosts}
+        assert all(len(places) == deal.turn(v) for one in parts for v, places in one.items())
+    for host, turns in enumerate(parts):
+        positions = np.arange(deal.period)
+        mine = positions[positions % batch // share == host]
+        found = [int(deal.first(v)) + place for v, places in turns.items() for place in places]
+        assert found == mine.tolist()
+
+
+@settings(max_examples=40)
+@given(SHARDS, st.integers(1, 70), st.integers(2, 3), st.integers(0, 5))
+def test_rows_of_a_host_hold_the_records_of_its_places(
+    shards: list[list[int]], share: int, hosts: int, periods: int
+) -> None:
+    order, batch = order_of(pieces_of(shards), share * hosts), share * hosts
+    deal = order.deal
+    for host in range(hosts):
+        for stream, places in deal.turns_within(host * share, (host + 1) * share, batch).items():
+            taken = periods * int(deal.turn(stream))
+            rows = StreamRows(order, stream, taken, places)
+            wanted = 2 * len(places)
+            found = itertools.chain.from_iterable(row.records.tolist() for row in rows)
+            positions = (periods + np.arange(2))[:, None] * deal.period
+            expected = (positions + deal.first(stream) + places).ravel()
+            assert [*itertools.islice(found, wanted)] == [
+                read(order, p, p + 1)[0] for p in expected.tolist()
+            ]
 
 
 def test_the_plan_of_a_hundred_million_records_and_a_thousand_hosts_is_made_in_no_time() -> None:
@@ -132,30 +156,30 @@ def test_the_plan_of_a_hundred_million_records_and_a_thousand_hosts_is_made_in_n
     size = PIECE_BYTES // 50
     pieces = Pieces.cut([np.full(of_shard, size)] * shards)
     batch, total = 65_536, shards * of_shard
-    deal = Deal.of_batch(batch)
-    passes = passes_of(pieces, batch, 7)
-    assert passes.num_records == total and deal == Deal(64, 1024)
-    quotas = [int(deal.taken(v, total)) for v in range(deal.streams)]
-    assert sum(quotas) == total and max(quotas) - min(quotas) <= deal.run
+    order = order_of(pieces, batch, 7)
+    assert order.num_records == total and order.deal == Deal(64, batch)
+    quotas = [int(order.deal.taken(v, total)) for v in range(64)]
+    assert sum(quotas) == total and max(quotas) - min(quotas) <= 1024
     begin = 90_000_000 // batch * batch
     for host in (0, 511, 1023):
         first = begin + host * 64
-        records = read(passes, deal, first, first + 64)
+        records = read(order, first, first + 64)
         assert len({*records}) == 64 and 0 <= min(records) and max(records) < total
-        assert records == read(passes, deal, first - batch, first + 64)[-64:]
+        assert records == read(order, first - batch, first + 64)[-64:]
 
 
 def test_the_order_stays_until_its_version_goes_up() -> None:
     """What a run was begun with is what it goes on with after an upgrade of this project."""
-    assert (plan.ORDER_VERSION, plan.MOST_STREAMS, PIECE_BYTES) == (3, 64, 1 << 20)
+    assert (plan.ORDER_VERSION, STREAMS, PIECE_BYTES) == (4, 64, 1 << 20)
     shards = [[1] * 7, [2] * 3, [3] * 5]
-    passes, deal = passes_of(pieces_of(shards), 4, 7), Deal.of_batch(4)
-    stream = read(passes, deal, 0, 30)
+    stream = read(order_of(pieces_of(shards), 4, 7), 0, 30)
     assert stream[:15] == GOLDEN[0] and stream[15:] == GOLDEN[1]
-    chosen = passes_of(
+    chosen = order_of(
         pieces_of(shards), 4, 7, classes=np.arange(15) % 3 - 1, times=[(1, 2), (2, 0)]
     )
-    assert read(chosen, deal, 0, 17) == GOLDEN[2]
+    assert read(chosen, 0, 17) == GOLDEN[2]
+    unequal = order_of(pieces_of(shards), 67, 7)
+    assert read(unequal, 0, 3) + read(unequal, 64, 76) == GOLDEN[3]
     assert plan.hashed(np.arange(2), 7, 1).tolist() == HASHED
 
 
@@ -163,6 +187,7 @@ GOLDEN = [
     [3, 2, 0, 1, 7, 8, 9, 12, 6, 5, 4, 14, 11, 10, 13],
     [4, 6, 5, 12, 10, 11, 9, 7, 8, 13, 2, 3, 0, 1, 14],
     [2, 2, 1, 1, 8, 7, 8, 5, 5, 4, 4, 14, 14, 11, 11, 10, 13],
+    [3, 2, 0, 6, 5, 9, 11, 10, 13, 12, 3, 1, 0, 2, 5],
 ]
 HASHED = [7084762027518950502, 4767613519079100543]
 
@@ -171,8 +196,7 @@ HASHED = [7084762027518950502, 4767613519079100543]
 def test_few_large_shards_mix_as_well_as_many(shards: int) -> None:
     count = 23_040
     pieces = Pieces.cut([np.full(count // shards, PIECE_BYTES // 20)] * shards)
-    passes, deal = passes_of(pieces, 64, 3), Deal.of_batch(64)
-    first, second = np.array(read(passes, deal, 0, 2 * count)).reshape(2, count)
+    first, second = np.array(read(order_of(pieces, 64, 3), 0, 2 * count)).reshape(2, count)
     place, place_after = np.argsort(first), np.argsort(second)
     assert abs(_correlation(place, np.arange(count))) < 0.05
     assert abs(_correlation(place, place_after)) < 0.05
@@ -185,21 +209,9 @@ def _correlation(one: Array, other: Array) -> float:
     return float(np.corrcoef(one, other)[0, 1])
 
 
-def test_shards_of_one_class_each_are_mixed() -> None:
+@pytest.mark.parametrize("batch", [64, 67, 127, 128, 254])
+def test_shards_of_one_class_each_are_mixed(batch: int) -> None:
     pieces = Pieces.cut([np.full(500, PIECE_BYTES // 25)] * 10)
-    stream = np.array(read(passes_of(pieces, 64), Deal.of_batch(64), 0, 4992))
-    assert np.mean([len({*batch}) for batch in (stream // 500).reshape(-1, 64)]) > 8
-
-
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(12, 64))
-def test_a_mix_deals_streams_by_shares_and_spreads_them(weights: list[int], streams: int) -> None:
-    shares = [Fraction(w, sum(weights)) for w in weights]
-    owned = shared_streams(shares, streams)
-    assert sorted(itertools.chain(*owned)) == list(range(streams))
-    for one, share in zip(owned, shares, strict=True):
-        assert len(one) >= 1
-        if min(shares) * streams >= 1:
-            assert abs(len(one) - share * streams) < len(shares)
-    if len(weights) == 2:
-        assert abs(len(owned[0]) - shares[0] * streams) <= 1
-    assert shared_streams([Fraction(3, 4), Fraction(1, 4)], 8) == [[0, 1, 3, 4, 5, 7], [2, 6]]
+    steps = 5000 // batch
+    stream = np.array(read(order_of(pieces, batch), 0, steps * batch))
+    assert np.mean([len({*one}) for one in (stream // 500).reshape(steps, batch)]) > 8

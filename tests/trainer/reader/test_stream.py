@@ -1,4 +1,4 @@
-"""The training stream goes on past broken records."""
+"""The training stream goes on past damaged records, and ends at unreadable ones."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from imageshards.errors import UserError
 from tests.support.trainer_data import make_data_set, rewrite_shard
 from trainer.config import ReadConfig
-from trainer.reader.broken_records import LIST_FILE, BrokenRecordHandler
+from trainer.reader.broken_records import LIST_FILE, BrokenRecords
 
 tf = pytest.importorskip("tensorflow")
 
 from trainer.reader.batches import TrainingData, open_data  # noqa: E402
+from trainer.reader.order import training_order  # noqa: E402
 from trainer.reader.stream import TrainingStream, next_batch  # noqa: E402
 
 FILE = "train-00000-of-00001.tfrecord"
@@ -24,13 +26,12 @@ FILE = "train-00000-of-00001.tfrecord"
 
 def _stream(
     folder: pathlib.Path, output: pathlib.Path, **changes: Any
-) -> tuple[TrainingStream, TrainingData, BrokenRecordHandler]:
+) -> tuple[TrainingStream, TrainingData, BrokenRecords]:
     given: dict[str, Any] = {"batch_size": 4, "seed": 5, "augment_on": "host", **changes}
     config = ReadConfig(str(folder), **given)
     reading, _ = open_data(config, output=str(output))
-    broken_handler = BrokenRecordHandler(config.skip_broken, str(output), config.data)
-    stream = TrainingStream(reading, tf.distribute.get_strategy(), broken_handler)
-    return stream, reading, broken_handler
+    broken = BrokenRecords(config.skip_broken, reading.subset.dataset, str(output))
+    return TrainingStream(reading, tf.distribute.get_strategy(), broken), reading, broken
 
 
 def _not_a_jpeg(folder: pathlib.Path) -> None:
@@ -63,22 +64,19 @@ def _write(folder: pathlib.Path, records: list[bytes]) -> None:
     rewrite_shard(folder, FILE, records)
 
 
-def _read_all(stream: TrainingStream, steps: int) -> list[Any]:
-    """As the loop reads: handles broken records and reads on."""
+def _read_all(stream: TrainingStream, broken: BrokenRecords, steps: int) -> list[Any]:
+    """Reads and counts as the loop does."""
     found: list[Any] = []
+    iterator = stream.iterator(0)
     while len(found) < steps:
         try:
-            iterator = stream.iterator(len(found))
-            while len(found) < steps:
-                batch = next_batch(iterator)
-                found.append((batch["record"].numpy(), batch["weight"].numpy()))
+            batch = next_batch(iterator)
         except tf.errors.OpError as e:
-            stream.handle_broken(e, len(found))
+            raise stream.explain(e, len(found)) from e
+        found.append((batch["record"].numpy(), batch["weight"].numpy()))
+        broken.count("train", len(found))
+        broken.merge([broken.as_json()])
     return found
-
-
-# All that can be wrong is in test_broken_records: here as tf.data, Python and the decoder tell it.
-SPOIL = [_not_a_jpeg, _not_an_example, _flipped_bit]
 
 
 @pytest.fixture(scope="module")
@@ -86,49 +84,80 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, list[
     """A data set of 6 records, and those of its first 3 batches."""
     folder = tmp_path_factory.mktemp("whole") / "d"
     make_data_set(folder, {"train": 6}, num_shards=1, size_px=((8, 8),))
-    return folder, [r for r, _ in _read_all(_stream(folder, folder, augment="none")[0], 3)]
+    stream, _, broken = _stream(folder, folder, augment="none")
+    return folder, [r for r, _ in _read_all(stream, broken, 3)]
 
 
-@pytest.mark.parametrize("spoil", SPOIL)
-def test_a_broken_record_is_named_or_becomes_a_placeholder(
+@pytest.mark.parametrize("spoil", [_not_a_jpeg, _not_an_example])
+@pytest.mark.parametrize("skip_broken", [0, 2])
+def test_an_unreadable_record_ends_the_run_with_its_place_and_the_remedy(
     tmp_path: pathlib.Path,
     whole: tuple[pathlib.Path, list[Any]],
     spoil: Callable[[pathlib.Path], None],
+    skip_broken: int,
 ) -> None:
     folder = pathlib.Path(shutil.copytree(whole[0], tmp_path / "d"))
     spoil(folder)
-    stream, _, _ = _stream(folder, tmp_path, augment="none")
-    with pytest.raises(UserError, match=rf"{FILE}.* record 2 .*byte \d+.*--skip_broken") as caught:
-        _read_all(stream, 3)
-    assert "\n" not in str(caught.value)
+    stream, _, broken = _stream(folder, tmp_path, augment="none", skip_broken=skip_broken)
+    said = rf"{FILE}, record 2 at byte \d+: .*imageshards build --input {folder} --exclude KEYS"
+    with pytest.raises(UserError, match=said) as caught:
+        _read_all(stream, broken, 3)
+    assert "\n" not in str(caught.value) and not broken.found
 
-    stream, _, broken_handler = _stream(folder, tmp_path / "o", augment="none", skip_broken=1)
-    (tmp_path / "o").mkdir()
-    found = _read_all(stream, 3)
+
+def test_a_damaged_record_is_named_or_becomes_a_placeholder(
+    tmp_path: pathlib.Path, whole: tuple[pathlib.Path, list[Any]]
+) -> None:
+    folder = pathlib.Path(shutil.copytree(whole[0], tmp_path / "d"))
+    _flipped_bit(folder)
+    stream, reading, broken = _stream(folder, tmp_path, augment="none")
+    said = rf"{FILE}, record 2 at byte \d+: .*verify {folder}.*--skip_broken 1"
+    with pytest.raises(UserError, match=said) as caught:
+        _read_all(stream, broken, 3)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(tf.errors.OpError, match="record 2 at byte"):
+        list(reading.dataset().take(3))
+
+    output = tmp_path / "o"
+    output.mkdir()
+    stream, reading, broken = _stream(folder, output, augment="none", skip_broken=1)
+    found = _read_all(stream, broken, 3)
     for (records, weights), expected in zip(found, whole[1], strict=True):
         assert list(records) == list(expected)
         assert list(weights) == [float(record != 2) for record in records]
-    (left_out,) = broken_handler.found
+    (left_out,) = broken.found
     assert (left_out.number, left_out.record) == (2, 2) and left_out.path.endswith(FILE)
+    weights = np.concatenate([weight for *_, weight in reading.dataset().take(3)])
+    assert weights.tolist() == np.concatenate([w for _, w in found]).tolist()
 
-    # Another process leaves it out from the start.
-    again, _, knowing = _stream(folder, tmp_path / "o", augment="none", skip_broken=1)
-    assert (tmp_path / "o" / LIST_FILE).is_file() and knowing.found == [left_out]
-    assert again.subset == stream.subset and again.subset.broken == {2}
+    # A resumed run counts from the list.
+    _, _, knowing = _stream(folder, output, augment="none", skip_broken=1)
+    assert (output / LIST_FILE).is_file() and knowing.found == [left_out]
 
 
-def test_more_broken_records_than_allowed_are_refused(tmp_path: pathlib.Path) -> None:
+def test_a_damaged_record_counts_with_its_batch(tmp_path: pathlib.Path) -> None:
+    folder = make_data_set(tmp_path / "d", {"train": 40}, num_shards=1, size_px=((8, 8),))
+    _flipped_bit(folder)
+    stream, reading, broken = _stream(folder, tmp_path, augment="none")
+    order = training_order(reading.subset, 4, 5).records_at(0, 40).tolist()
+    step = order.index(2) // 4
+    assert step  # pieces are read long before their last record is used
+    assert len(_read_all(stream, broken, step)) == step
+    with pytest.raises(UserError, match="record 2 at byte"):
+        _read_all(stream, broken, step + 1)
+
+
+def test_more_damaged_records_than_allowed_are_refused(tmp_path: pathlib.Path) -> None:
     folder = make_data_set(tmp_path / "d", {"train": 6}, num_shards=1, size_px=((8, 8),))
     records = _records(folder)
-    _write(folder, [b"\xff", *records[1:3], b"\xff", *records[4:]])
-    stream, _, _ = _stream(folder, tmp_path, augment="none", skip_broken=1)
+    _write(folder, [b"", *records[1:3], b"", *records[4:]])
+    stream, _, broken = _stream(folder, tmp_path, augment="none", skip_broken=1)
     with pytest.raises(UserError, match="--skip_broken received 1, but 2 records of --data"):
-        _read_all(stream, 3)
+        _read_all(stream, broken, 3)
 
 
 def test_an_error_without_a_broken_record_is_shown_as_it_is(tmp_path: pathlib.Path) -> None:
     folder = make_data_set(tmp_path / "d", {"train": 6}, num_shards=1, size_px=((8, 8),))
     stream, _, _ = _stream(folder, tmp_path, augment="none", skip_broken=1)
     error = tf.errors.InvalidArgumentError(None, None, "Incompatible shapes: [2] vs. [3]")
-    with pytest.raises(UserError, match="Incompatible shapes"):
-        stream.handle_broken(error, 0)
+    assert "Incompatible shapes" in str(stream.explain(error, 0))

@@ -153,7 +153,7 @@ def test_overwriting_reads_nothing_of_the_old_run(
     config = dataclasses.replace(config, output=str(tmp_path))
     with begin_run(str(tmp_path), overwrite=True):
         run = opening.open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
-    assert run.broken_handler.found == [] and not broken.exists()
+    assert run.broken.found == [] and not broken.exists()
 
 
 def test_hosts_with_other_data_are_refused(

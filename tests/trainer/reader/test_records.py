@@ -1,0 +1,181 @@
+"""What a dataset of the reader leaves behind, at its own end and at that of the program."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.support.reader_sets import make_set
+
+# What each script begins with: a data set, its order, and the records of a stream from there.
+_HEAD = """
+import gc, os, pathlib, sys, threading, time
+import numpy as np
+import tensorflow as tf
+from imageshards import storage
+from tests.support.reader_sets import choose, training_data
+from trainer.dataset.manifest import load_manifest
+from trainer.dataset.spec import ReadOptions
+from trainer.reader.order import training_order
+from trainer.reader.pieces import PieceReader
+from trainer.reader.records import record_batches
+
+subset = choose(load_manifest(sys.argv[1]))
+order = training_order(subset, 8, 3)
+
+def batches():
+    return record_batches(order, PieceReader(subset), 8)
+"""
+
+
+def run(script: str, *arguments: object) -> str:
+    """What a script prints that begins with `_HEAD`."""
+    command = [sys.executable, "-c", _HEAD + textwrap.dedent(script), *map(str, arguments)]
+    env = os.environ | {"PYTHONPATH": ".", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("records") / "set"
+    make_set(folder, [[0, 1, 2] * 20] * 4)
+    return folder
+
+
+def test_nothing_of_a_dataset_outlives_it(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Each reader carries 4 MiB here, so that 200 of them would be seen."""
+    script = """
+    def count():
+        gc.collect()
+        pages = int(open("/proc/self/statm").read().split()[1])
+        return threading.active_count(), len(os.listdir("/proc/self/fd")), pages * 4096 / 1e6
+
+    def use(number):
+        for i in range(number):
+            made = batches()
+            made.reader.ballast = np.ones(1 << 19)
+            assert len(list(made.take(2))) == 2
+        options = ReadOptions(2, "pixels", sys.argv[2])
+        for i in range(number // 25):
+            list(training_data(subset, 8, read_options=options).batches().take(2))
+        return count()
+
+    threads, files, megabytes = use(50)
+    more_threads, more_files, more_megabytes = use(150)
+    assert more_threads <= max(threads, 40) and more_files <= files, (more_threads, more_files)
+    assert more_megabytes - megabytes < 200, (megabytes, more_megabytes)
+    """
+    run(script, folder, tmp_path / "cache")
+
+
+def test_an_iterator_keeps_a_dataset_that_nobody_holds(folder: pathlib.Path) -> None:
+    script = """
+    one = iter(batches().map(lambda records, numbers: numbers).prefetch(1))
+    gc.collect()
+    found = np.concatenate([next(one) for _ in range(60)])
+    assert found.tolist() == order.records_at(0, 480).tolist()
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    shared = iter(strategy.distribute_datasets_from_function(lambda context: batches()))
+    gc.collect()
+    found = np.concatenate([next(shared)[1] for _ in range(60)])
+    assert found.tolist() == order.records_at(0, 480).tolist()
+    """
+    run(script, folder)
+
+
+def test_deterministic_operations_read_the_same_order(folder: pathlib.Path) -> None:
+    script = """
+    tf.config.experimental.enable_op_determinism()
+    tf.keras.utils.set_random_seed(1)
+    found = list(training_data(subset, 8).batches().take(30))
+    numbers = np.concatenate([one["record"] for one in found])
+    assert numbers.tolist() == training_order(subset, 8, 3).records_at(0, 240).tolist()
+    """
+    run(script, folder)
+
+
+def test_a_worker_of_the_data_service_refuses_what_only_this_process_can_read(
+    folder: pathlib.Path,
+) -> None:
+    script = """
+    import subprocess
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    worker = '''
+    import sys, tensorflow as tf
+    service = tf.data.experimental.service
+    worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=sys.argv[1]))
+    print("ready", flush=True)
+    sys.stdin.read()
+    '''
+    address = dispatcher.target.split("://")[1]
+    command = [sys.executable, "-c", "\\n".join(map(str.strip, worker.splitlines())), address]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout.readline() == b"ready\\n"
+        shared = batches().apply(service.distribute("parallel_epochs", dispatcher.target))
+        try:
+            list(shared.take(1))
+        except tf.errors.OpError as e:
+            assert "Could not find callback" in str(e), e
+        else:
+            raise SystemExit("batches came from elsewhere")
+        finally:
+            process.kill()
+    """
+    run(script, folder)
+
+
+def test_a_program_ends_while_iterators_read_ahead(folder: pathlib.Path) -> None:
+    """Without the hook about every third of these programs never ends."""
+    script = """
+    kept = [iter(training_data(subset, 8).batches()) for _ in range(3)]
+    for one in kept:
+        next(one)
+    """
+    for _ in range(2):
+        run(script, folder)
+
+
+def test_reads_that_were_asked_for_are_dropped_at_the_end_of_the_program(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Reads wait until the program ends; those behind them would be made after its end."""
+    script = """
+    import trainer.dataset.pieces as pieces
+    pieces.PIECE_BYTES = 1000
+    subset = choose(load_manifest(sys.argv[1]))
+    assert len(subset.pieces) > 128
+    ending, original = threading.Event(), storage.read_range
+    done = open(sys.argv[2], "a", buffering=1)
+
+    def read_range(*asked):
+        ending.wait()
+        done.write("read\\n")
+        time.sleep(0.2)
+        return original(*asked)
+
+    storage.read_range = read_range
+    threading._register_atexit(ending.set)
+    begun = threading.Event()
+
+    def first():
+        begun.set()
+        next(iter(record_batches(training_order(subset, 8, 3), PieceReader(subset), 8)))
+
+    threading.Thread(target=first, daemon=True).start()
+    begun.wait()
+    from trainer.reader import records
+    while records._threads._work_queue.qsize() < 64:
+        time.sleep(0.01)
+    """
+    run(script, folder, tmp_path / "reads")
+    # Each of the 32 threads has finished one, and may have begun another.
+    assert len((tmp_path / "reads").read_text().splitlines()) <= 64
