@@ -123,12 +123,7 @@ class BrokenRecordHandler:
 def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord]) -> UserError:
     """What a person is told when reading has failed."""
     dataset = subset.dataset
-    for part, own in dataset.by_part(subset.split):
-        if any(shard.path == one.path for shard in own.shards for one in found[:1]):
-            dataset = part
-    # Of several data sets verify looks at one.
-    can_verify = not dataset.adopted and not dataset.parts
-    look = f"look with imageshards verify {dataset.data}, " * can_verify
+    look = f"look with imageshards verify {dataset.data}, " * (not dataset.adopted)
     if not found:
         return UserError(
             f"⟦--data⟧ received {dataset.data!r}, whose split {subset.split.name} cannot be read "

@@ -9,48 +9,25 @@ from typing import Any
 import numpy as np
 
 from trainer.dataset.spec import Subset
-from trainer.reader.plan import Array, Deal, Passes, Row, shared_streams
-
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """A data set of a mix, or the only one: its passes, and where its numbers begin."""
-
-    passes: Passes
-    first_piece: int
-    first_record: int
+from trainer.reader.plan import Array, Deal, Passes, Row
 
 
 class Order:
-    """The order of the records of `subset`: by a deal, and the parts that have its streams.
+    """The order of the records of `subset`: its passes, and a deal.
 
     Args:
-        subset: What is read; of a mix each data set has passes of its own length.
+        subset: What is read.
         deal: Positions to streams.
         seed: Of the order, at least 0, below 2**31; None for one pass in the order of the files.
     """
 
     def __init__(self, subset: Subset, deal: Deal, seed: int | None) -> None:
         self.deal, self._epochs = deal, 1 if seed is None else None
-        subsets, owned = [subset], [list(range(deal.streams))]
-        if subset.mix and seed is not None:
-            subsets = [part.subset for part in subset.mix]
-            owned = shared_streams([part.share for part in subset.mix], deal.streams)
-        self._of_stream: dict[int, tuple[_Part, int]] = {}
-        first_piece = first_record = 0
-        for one, streams in zip(subsets, owned, strict=True):
-            own = Deal(len(streams), deal.run)
-            passes = Passes(one.pieces, one.record_classes, _times(one), seed, own)
-            part = _Part(passes, first_piece, first_record)
-            self._of_stream |= {stream: (part, j) for j, stream in enumerate(streams)}
-            first_piece += len(one.pieces)
-            first_record += one.split.num_records
+        self._passes = Passes(subset.pieces, subset.record_classes, _times(subset), seed, deal)
 
     def rows(self, stream: int, taken: int) -> Iterator[Row]:
         """What a stream reads after `taken` of its records, by numbers of the whole split."""
-        part, own = self._of_stream[stream]
-        for row in part.passes.rows(own, taken, self._epochs):
-            yield Row(row.piece + part.first_piece, row.records + part.first_record)
+        return self._passes.rows(stream, taken, self._epochs)
 
     def records_at(self, begin: int, end: int) -> Array:
         """The numbers within the split of the records at positions `begin` to before `end`."""
@@ -86,15 +63,6 @@ def bytes_share(batch_size: int, hosts: int) -> float:
     deal, share = Deal.of_batch(batch_size), batch_size // hosts
     parts = (deal.streams_of(k * share, (k + 1) * share, batch_size) for k in range(hosts))
     return max(map(len, parts)) / deal.streams
-
-
-def stream_shares(subset: Subset, batch_size: int) -> list[float]:
-    """Of each data set of a mix, the share of the streams that it gets; none without a mix."""
-    if not subset.mix:
-        return []
-    streams = Deal.of_batch(batch_size).streams
-    owned = shared_streams([part.share for part in subset.mix], streams)
-    return [len(one) / streams for one in owned]
 
 
 def _times(subset: Subset) -> list[tuple[int, int]] | None:

@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -227,21 +226,3 @@ def _turns(classes: Array, num_classes: int) -> list[Array]:
     order = np.argsort(classes, kind="stable")
     bounds = np.searchsorted(classes[order], np.arange(num_classes + 1))
     return [order[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
-
-
-def shared_streams(shares: Sequence[Fraction], streams: int) -> list[list[int]]:
-    """The streams of each part of a mix: by its share, rounded, at least one, and spread evenly.
-
-    Raises:
-        ValueError: There are more parts than streams.
-    """
-    if len(shares) > streams:
-        raise ValueError(f"{len(shares)} parts cannot share {streams} streams")
-    counts = [max(1, math.floor(share * streams)) for share in shares]
-    while sum(counts) < streams:  # whoever has the least of what is its own
-        counts[max(range(len(counts)), key=lambda i: shares[i] * streams - counts[i])] += 1
-    while sum(counts) > streams:
-        larger = (i for i in range(len(counts)) if counts[i] > 1)
-        counts[max(larger, key=lambda i: counts[i] - shares[i] * streams)] -= 1
-    places = sorted((Fraction(2 * j + 1, 2 * n), i) for i, n in enumerate(counts) for j in range(n))
-    return [[v for v, (_, one) in enumerate(places) if one == i] for i in range(len(counts))]

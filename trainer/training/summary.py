@@ -21,8 +21,7 @@ from trainer.models.optimizer import trained_variables
 from trainer.models.user_model import is_user_model
 from trainer.output_errors import output_errors
 from trainer.reader.find_broken import BrokenRecord
-from trainer.reader.order import bytes_share, stream_shares
-from trainer.reader.plan import Deal
+from trainer.reader.order import bytes_share
 from trainer.training.open_run import Run
 
 # Up to this share of the time, waiting for data does not limit the speed.
@@ -69,13 +68,6 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
     is_rgb = training.dataset.image.channels == 3
     if is_small and is_rgb and not (config.weights or is_user_model(config.model) or run.step):
         lines.append(_ADVICE.format(" a class" * bool(run.train.classes)))
-    shares = [
-        f"{share:.1%} from {part.subset.dataset.data} (its "
-        f"{counted(part.subset.num_records, 'record')})"
-        for part, share in zip(training.mix, stream_shares(training, batch_size), strict=True)
-    ]
-    streams = Deal.of_batch(batch_size).streams
-    lines += [f"mixed: {', '.join(shares)}, of {counted(streams, 'stream')}"] * bool(shares)
     if (hosts := run.hosts.count) > 1:
         lines.append(
             f"each of {counted(hosts, 'host')} reads up to "

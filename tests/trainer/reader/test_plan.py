@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainer.dataset.pieces import PIECE_BYTES, Pieces
 from trainer.reader import plan
-from trainer.reader.plan import Array, Deal, Passes, shared_streams
+from trainer.reader.plan import Array, Deal, Passes
 
 BATCHES = st.integers(1, 300)
 # Records of up to 3/4 of a piece, in shards that may be empty.
@@ -189,17 +188,3 @@ def test_shards_of_one_class_each_are_mixed() -> None:
     pieces = Pieces.cut([np.full(500, PIECE_BYTES // 25)] * 10)
     stream = np.array(read(passes_of(pieces, 64), Deal.of_batch(64), 0, 4992))
     assert np.mean([len({*batch}) for batch in (stream // 500).reshape(-1, 64)]) > 8
-
-
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(12, 64))
-def test_a_mix_deals_streams_by_shares_and_spreads_them(weights: list[int], streams: int) -> None:
-    shares = [Fraction(w, sum(weights)) for w in weights]
-    owned = shared_streams(shares, streams)
-    assert sorted(itertools.chain(*owned)) == list(range(streams))
-    for one, share in zip(owned, shares, strict=True):
-        assert len(one) >= 1
-        if min(shares) * streams >= 1:
-            assert abs(len(one) - share * streams) < len(shares)
-    if len(weights) == 2:
-        assert abs(len(owned[0]) - shares[0] * streams) <= 1
-    assert shared_streams([Fraction(3, 4), Fraction(1, 4)], 8) == [[0, 1, 3, 4, 5, 7], [2, 6]]
