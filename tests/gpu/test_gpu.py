@@ -132,7 +132,7 @@ def test_batches_are_on_the_device_before_the_step(shapes: pathlib.Path) -> None
     from trainer.reader.stream import TrainingStream
 
     described = ims.open(str(shapes)).train(batch_size=8, augment="none")
-    handler = BrokenRecordHandler(0, None, str(shapes))
+    handler = BrokenRecordHandler(0, None)
     stream = TrainingStream(described, tf.distribute.get_strategy(), handler)
     assert "GPU:0" in next(stream.iterator(0))["inputs"]["image"].device
 

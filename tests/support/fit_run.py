@@ -63,7 +63,7 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
         same = keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)
         own.compile(loss=loss, metrics=["accuracy"], weighted_metrics=[same])
     build_variables(own, strategy, train.element_spec)
-    handler = BrokenRecordHandler(0, None, folder)
+    handler = BrokenRecordHandler(0, None)
     masked = dataclasses.replace(val.subset, broken=frozenset(BROKEN))
     of_all, of_some = (
         Evaluator(one, strategy, dataclasses.replace(val, subset=subset), handler, own_step=True)

@@ -29,7 +29,6 @@ class BrokenRecordHandler:
     Args:
         limit: How many records may be left out, in all splits together.
         output: The run's folder, where the list is kept. None to keep it in memory only.
-        data: As `--data` named it.
         features: The model's inputs besides the picture, which have to be there, too.
         hosts: Those that read the same data; what one finds broken all leave out.
     """
@@ -38,7 +37,6 @@ class BrokenRecordHandler:
         self,
         limit: int,
         output: str | None,
-        data: str,
         features: Mapping[str, FeatureSpec] | None = None,
         hosts: Hosts = ONE_HOST,
     ) -> None:
@@ -46,7 +44,6 @@ class BrokenRecordHandler:
         self._limit = limit
         self._features = features
         self._output = output
-        self._data = data
         self._found: dict[str, list[BrokenRecord]] = {}
         if limit and output:
             known = _plain(_read_list(storage.join(output, LIST_FILE)))
@@ -110,8 +107,8 @@ class BrokenRecordHandler:
         if len(self.found) > self._limit:
             raise UserError(
                 f"⟦--skip_broken⟧ received {self._limit}, but {len(self.found)} records of "
-                f"⟦--data⟧ {self._data!r} are broken (the last one found: {found[0]}); expected at "
-                "most that many: allow more, or build the data set again."
+                f"⟦--data⟧ {subset.dataset.data!r} are broken (the last one found: {found[0]}); "
+                "expected at most that many: allow more, or build the data set again."
             )
 
     def _masked(self, subset: Subset, found: Sequence[BrokenRecord]) -> Subset:

@@ -86,8 +86,7 @@ def open_run(
     hosts.compare({"The fingerprint of --data": prints})
     output = config.output or None
     features = train.model_inputs.features
-    data = train.subset.dataset.data
-    broken = BrokenRecordHandler(config.read.skip_broken, output, data, features, hosts)
+    broken = BrokenRecordHandler(config.read.skip_broken, output, features, hosts)
     saved = SavedRun(
         None if config.dry_run else output,
         config.checkpoint_steps,

@@ -56,7 +56,7 @@ def logits_model(num_classes: int) -> keras.Model:
 
 
 def evaluator_of(model: keras.Model, data: EvaluationData, **more: Any) -> Evaluator:
-    more = {"broken_handler": BrokenRecordHandler(0, None, "somewhere")} | more
+    more = {"broken_handler": BrokenRecordHandler(0, None)} | more
     return Evaluator(model, tf.distribute.get_strategy(), data, **more)
 
 

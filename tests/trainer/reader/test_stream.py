@@ -28,7 +28,7 @@ def _stream(
     given: dict[str, Any] = {"batch_size": 4, "seed": 5, "augment_on": "host", **changes}
     config = ReadConfig(str(folder), **given)
     reading, _ = open_data(config, output=str(output))
-    broken_handler = BrokenRecordHandler(config.skip_broken, str(output), config.data)
+    broken_handler = BrokenRecordHandler(config.skip_broken, str(output))
     stream = TrainingStream(reading, tf.distribute.get_strategy(), broken_handler)
     return stream, reading, broken_handler
 
