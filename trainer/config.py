@@ -187,7 +187,8 @@ class OptimizerConfig:
     precision: Annotated[str, Option(
         "of the model's arithmetic; weights stay float32", choices=PRECISIONS)] = "float32"
     jit_compile: Annotated[bool, Option(
-        "compiles the model with XLA; on one replica only")] = False
+        "compiles the model with XLA; on one replica, or on several GPUs, where nobody has "
+        "tested it")] = False
     # fmt: on
 
     def __post_init__(self) -> None:
