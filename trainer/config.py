@@ -260,7 +260,7 @@ class RunConfig:
         "of the first process on each host, with --cluster slurm", least=1, most=2**16 - 1)] = 2222
     cluster_timeout: Annotated[int, _hosts(
         "how long hosts may take to come, and be silent while others wait for their work",
-        least=1, metavar="SEC")] = 600
+        least=1, most=7 * 24 * 3600, metavar="SEC")] = 600
     checkpoint_steps: Annotated[int, _output(
         "steps between two checkpoints; one is also written at the end of every epoch",
         least=1)] = 1000

@@ -77,9 +77,11 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
         ("--data d --seed -1", "--seed received -1; expected 0 to 2147483647."),
         ("--data d --seed 2147483648", "--seed received 2147483648; expected 0 to"),
         ("--data d --cluster_port 0", "--cluster_port received 0; expected 1 to 65535."),
+        *((f"--data d --cluster_timeout {sec}", f"--cluster_timeout received {sec}; expected 1 to "
+           "604800.") for sec in (0, 604801)),
         *((f"--data d --{name} 0", f"--{name} received 0; expected at least 1.") for name in (
             "epochs", "steps", "batch_size", "replicas", "checkpoint_steps", "keep_checkpoints",
-            "cluster_timeout", "unfreeze_after", "accumulate_steps", "threads",
+            "unfreeze_after", "accumulate_steps", "threads",
             "sequence_length")),
         *((f"--data d --{name} odd", f"--{name}: invalid choice: 'odd'") for name in (
             "cluster", "augment", "augment_on", "schedule", "precision", "cache", "balance")),
