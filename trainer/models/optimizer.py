@@ -14,7 +14,7 @@ from keras.optimizers.schedules import LearningRateSchedule
 
 from imageshards.errors import UserError
 from trainer.config import LOSSES, OptimizerConfig
-from trainer.models.keras_internals import clips
+from trainer.models.keras_internals import clips, layers_of, trained_variables, without_loss_scale
 from trainer.models.strategy import gpu_count
 
 # The global batch that --learning_rate is meant for under --scale_learning_rate.
@@ -208,7 +208,7 @@ def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model)
     """
     norms = {
         id(variable)
-        for layer in model._flatten_layers(include_self=False)
+        for layer in layers_of(model)
         if isinstance(layer, _NORMS)
         for variable in layer.trainable_variables
     }
@@ -236,13 +236,3 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
     finally:
         for variable, value in zip(variables, kept, strict=True):
             variable.assign(value)
-
-
-def trained_variables(model: keras.Model) -> list[Any]:
-    """What the optimizer of a compiled model changes, or will when it is no longer frozen."""
-    return getattr(without_loss_scale(model.optimizer), "_trainable_variables", [])
-
-
-def without_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """`optimizer` itself or, under loss scaling, the one inside."""
-    return getattr(optimizer, "inner_optimizer", optimizer)

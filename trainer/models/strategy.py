@@ -17,6 +17,7 @@ from tensorflow.python.eager import context
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import uneven_batch
+from trainer.models.keras_internals import layers_of, seed_generators
 
 # A large odd number keeps the replicas' seeds of one layer apart from those of its neighbours.
 _REPLICA_STRIDE = 0x9E3779B97F4A7C15 >> 2
@@ -143,10 +144,9 @@ class ReplicaSeeds(keras.random.SeedGenerator):
 
 def separate_replicas(model: keras.Model) -> None:
     """Makes every random layer inside `model` draw differently on each replica."""
-    for layer in model._flatten_layers(include_self=True):
-        for generator in layer._seed_generators:
-            # The layer holds on to this very object and its state, so it is not replaced.
-            generator.__class__ = ReplicaSeeds
+    for generator in seed_generators(model):
+        # The layer holds on to this very object and its state, so it is not replaced.
+        generator.__class__ = ReplicaSeeds
 
 
 def average_statistics(model: keras.Model, hosts: Hosts = ONE_HOST) -> None:
@@ -156,8 +156,7 @@ def average_statistics(model: keras.Model, hosts: Hosts = ONE_HOST) -> None:
     """
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
-    layers = model._flatten_layers(include_self=False)
-    norms = [x for x in layers if isinstance(x, keras.layers.BatchNormalization)]
+    norms = [x for x in layers_of(model) if isinstance(x, keras.layers.BatchNormalization)]
     found = [variable for norm in norms for variable in norm.non_trainable_variables]
     # In float64 the mean of equal values is that value: to do it again changes nothing.
     mine = {
