@@ -539,10 +539,10 @@ def path_of(directory: str, name: str) -> str:
     return name if is_outside(name) else storage.join(directory, name)
 
 
-def find_split(name: str, splits: Collection[str], argument: str, where: str = "") -> str:
+def find_split(name: str, splits: Collection[str], argument: str) -> str:
     """The split of that name, else one whose name usually means the same: `val` for `validation`.
 
-    What received the name, and whose splits they are if that is not plain, is for messages.
+    Messages name the argument that received the name.
 
     Raises:
         UserError: There is no such split.
@@ -551,7 +551,7 @@ def find_split(name: str, splits: Collection[str], argument: str, where: str = "
     found = next((one for one in (name, *names) if one in splits), None)
     if found is None:
         known = ", ".join(splits) or "none"
-        raise UserError(f"{argument} received {name!r}; expected one of {known}{where}.")
+        raise UserError(f"{argument} received {name!r}; expected one of {known}.")
     return found
 
 

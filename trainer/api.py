@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError, names_arguments
@@ -25,7 +25,7 @@ from imageshards.index import read_index
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
-from trainer.config import ReadConfig, join_paths, parse_image_size
+from trainer.config import ReadConfig, parse_image_size
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import open_dataset, read_options, select, wanted_inputs
 from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec
@@ -43,29 +43,27 @@ ImageSize = int | str | Sequence[int]
 @names_arguments(data="path")
 def open(
     path: str | os.PathLike[str],
-    *more: str | os.PathLike[str],
+    *,
     skip_broken: int = 0,
     records_root: str | os.PathLike[str] | None = None,
 ) -> Data:
-    """Opens a data set, or those of a mix; `ims.open`.
+    """Opens a data set; `ims.open`.
 
     Neither TensorFlow nor a record is loaded.
 
     Args:
         path: Folder of a data set as `imageshards build` writes it, or `imageshards adopt` for
             TFRecords that others wrote; local, `gs://` or `s3://`.
-        *more: Further ones of the same form, for `train(mix=…)`.
         skip_broken: How many broken records may be left out by a loop that resumes; a plain
             `dataset()` stops at the first.
         records_root: Where the shards of an adopted data set may lie besides its own folder: a
             folder, or a place in a store, and all below it.
 
     Raises:
-        UserError: There is no data set, or the arguments do not fit it; or several data sets
-            differ in their form.
+        UserError: There is no data set, or the arguments do not fit it.
     """
     config = ReadConfig(
-        data=join_paths([place("path", one) for one in (path, *more)]),
+        data=place("path", path),
         skip_broken=_whole_number("skip_broken", skip_broken),
         records_root=None if records_root is None else place("records_root", records_root),
     )
@@ -115,11 +113,6 @@ class Data:
         Raises:
             UserError: The data set has no index, or a damaged one, or no such split or column.
         """
-        if self.dataset.parts:
-            raise UserError(
-                f"path received {self.config.data!r}, several data sets; expected one: each has an "
-                "index of its own, ims.open(PATH).index()."
-            )
         return read_index(self.dataset.data, self.dataset.manifest, split, columns, "path")
 
     @names_arguments(data="path")
@@ -164,7 +157,6 @@ class Data:
         classes: Sequence[str] | None = None,
         where: Sequence[str] = (),
         balance: str = "none",
-        mix: Mapping[str, float] | None = None,
         inputs: Sequence[str] = (IMAGE_INPUT,),
         sequence_length: int | None = None,
         cache: str = "none",
@@ -192,8 +184,6 @@ class Data:
             where: Conditions such as `image/width>=128`; a record has to pass all.
             balance: `weights`: every class weighs the same, by `sample_weight`; `sampling`:
                 every class is read equally often; `none`.
-            mix: The share of each of several data sets, by its path or last folder, for example
-                `{"a": 0.7, "b": 0.3}`; None where there is one.
             inputs: What the model is fed with: `image`, and names among `Data.features`.
             sequence_length: To which features of variable length are padded or cut; None for a
                 batch's longest.
@@ -232,7 +222,6 @@ class Data:
             classes=classes,
             where=where,
             balance=balance,
-            mix=_mix_numbers(mix),
             inputs=inputs,
             sequence_length=sequence_length,
             cache=cache,
@@ -323,14 +312,6 @@ def _whole_number(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise UserError(f"{name} received {value!r}; expected a whole number.")
     return int(value)
-
-
-def _mix_numbers(mix: Mapping[str, Any] | None) -> dict[str, float]:
-    shares = dict(mix or {})
-    for path, share in shares.items():
-        if isinstance(share, bool) or not isinstance(share, numbers.Real):
-            raise UserError(f"mix received {share!r} for {path!r}; expected a number.")
-    return {path: float(share) for path, share in shares.items()}
 
 
 def _names(name: str, value: Any) -> tuple[str, ...]:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
-import re
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Annotated
 
 from imageshards.commands.command_line import names_or_file, split_names
@@ -20,8 +16,6 @@ from imageshards.text import counted
 
 MAX_SEED = 2**31 - 1
 MAX_SIDE_PX = 16384
-# Of one data set among several.
-MIN_SHARE = Fraction(1, 1000)
 
 AUGMENT_LEVELS = ("none", "light", "strong")
 AUGMENT_ON = ("auto", "device", "host")
@@ -47,30 +41,9 @@ KERAS_HUB = "keras_hub:"  # before a preset's name, as --model
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
-def default_output(paths: Sequence[str]) -> str:
+def default_output(data: str) -> str:
     """The folder a run writes to when `--output` is not given: `DATA-model`, else `trained`."""
-    if len(paths) > 1 or not is_local(paths[0]) or any(c in paths[0] for c in "*?["):
-        return "trained"
-    return os.path.normpath(os.path.abspath(paths[0])) + "-model"
-
-
-def join_paths(paths: Sequence[str]) -> str:
-    """Paths as one text for `ReadConfig.data`, between commas; those inside a path are escaped."""
-    return ",".join(path.replace(",", "\\,") for path in paths)
-
-
-def split_paths(text: str) -> tuple[str, ...]:
-    """What `join_paths` joined. A local path that exists as it is written is never cut."""
-    if os.path.exists(text):
-        return (text,)
-    parts = (part.strip().replace("\\,", ",") for part in re.split(r"(?<!\\),", text))
-    return tuple(part for part in parts if part) or (text,)
-
-
-def _parse_data(text: str) -> str:
-    """`~/a,~/b` → the places of both, joined again."""
-    whole = place("--data", text)  # which may be one folder whose name has a comma
-    return join_paths([place("--data", path) for path in split_paths(whole)])
+    return os.path.normpath(os.path.abspath(data)) + "-model" if is_local(data) else "trained"
 
 
 def parse_image_size(text: str) -> tuple[int, int]:
@@ -91,36 +64,17 @@ def parse_image_size(text: str) -> tuple[int, int]:
     return height_px, width_px
 
 
-def _parse_mix(text: str) -> dict[str, float]:
-    pairs = [pair.rpartition("=") for pair in split_paths(text)]
-    try:
-        return {name: float(share) for name, _, share in pairs}
-    except ValueError:
-        raise UserError(
-            f"--mix received {text!r}; expected NAME=SHARE for each data set, for example "
-            "a=0.7,b=0.3."
-        ) from None
-
-
 @dataclasses.dataclass(frozen=True)
 class ReadConfig:
-    """Which records are read, and how batches are made of them.
-
-    `data` may be several paths, as `join_paths` joins them.
-    """
+    """Which records are read, and how batches are made of them."""
 
     # fmt: off
     data: Annotated[str, Option(
         "data set: a folder with manifest.json as imageshards build writes it, or imageshards "
-        "adopt for TFRecords that others wrote; local, gs:// or s3://. Several of one form, "
-        "between commas or by --data again, for --mix (a comma in a path: \\,)",
-        parse=_parse_data, metavar="DIR[,DIR…]", action="append")]
+        "adopt for TFRecords that others wrote; local, gs:// or s3://",
+        place=place, metavar="DIR", action="append")]
     records_root: Annotated[str | None, Option(
         RECORDS_ROOT_HELP, place=place, metavar="PLACE")] = None
-    mix: Annotated[Mapping[str, float], Option(
-        "the share of each data set in what is trained on, by its path or last folder, for "
-        "example a=0.7,b=0.3",
-        parse=_parse_mix, metavar="A=X,B=Y")] = dataclasses.field(default_factory=dict)
     train_split: Annotated[str | None, Option(
         "split to train on (default: train or training)", metavar="NAME")] = None
     target: Annotated[str | None, Option(
@@ -195,72 +149,6 @@ class ReadConfig:
                     f"{flag} received {','.join(names or ())!r}; expected at least one name, "
                     "each of them once."
                 )
-        if self.mix and self.balance == "sampling":
-            raise UserError(
-                "⟦--balance⟧ received 'sampling' together with ⟦--mix⟧; expected one of them, "
-                "since each says how often records are read: ⟦--balance weights|balance='weights'⟧ "
-                "goes with ⟦--mix⟧."
-            )
-        if len(set(self.paths)) < len(self.paths):
-            raise UserError(
-                f"⟦--data⟧ received {self.data!r}; expected each data set once: one that is to be "
-                "read more often has a larger share in ⟦--mix⟧."
-            )
-        _ = self.mix_shares  # checks them
-
-    @functools.cached_property
-    def paths(self) -> tuple[str, ...]:
-        """The data sets that `data` names."""
-        return split_paths(self.data)
-
-    @functools.cached_property
-    def mix_shares(self) -> tuple[Fraction, ...]:
-        """The share of each of `paths`, 1 in all; empty without `mix`.
-
-        Raises:
-            UserError: `mix` does not name exactly the data sets, or has no usable numbers.
-        """
-        if not self.mix:
-            return ()
-        given = {self._find_path(name): share for name, share in self.mix.items()}
-        if len(given) < len(self.mix):
-            raise UserError(
-                f"⟦--mix⟧ received {', '.join(self.mix)}; expected each data set of ⟦--data⟧ once."
-            )
-        if missing := [path for path in self.paths if path not in given]:
-            raise UserError(
-                f"⟦--mix⟧ received no share for {missing[0]!r}; expected one for each data set: "
-                "give it one, or leave it out of ⟦--data⟧."
-            )
-        for path, share in given.items():
-            if not (math.isfinite(share) and share > 0):
-                raise UserError(
-                    f"⟦--mix⟧ received {share} for {path!r}; expected a number above 0: a data set "
-                    "that is not to be read is left out of ⟦--data⟧."
-                )
-        # As they are written: 0.7 is seven tenths, not the nearest binary fraction.
-        exact = [Fraction(str(given[path])) for path in self.paths]
-        shares = tuple(share / sum(exact) for share in exact)
-        if min(shares) < MIN_SHARE:
-            path = self.paths[shares.index(min(shares))]
-            raise UserError(
-                f"⟦--mix⟧ received {given[path]} for {path!r}, {float(min(shares)):.2g} of all; "
-                f"expected at least {float(MIN_SHARE):g}."
-            )
-        return shares
-
-    def _find_path(self, name: str) -> str:
-        bare = name and place("⟦--mix⟧", name).rstrip("/")
-        found = [path for path in self.paths if path.rstrip("/") == bare]
-        found = found or [p for p in self.paths if os.path.basename(p.rstrip("/")) == bare]
-        if len(found) != 1 or len(self.paths) < 2:
-            raise UserError(
-                f"⟦--mix⟧ received a share for {name!r}, which names {len(found)} of the data sets "
-                f"in ⟦--data⟧ {self.data!r}; expected several there, each with a share by its path "
-                "or its last folder, for example ⟦--data a,b --mix a=0.7,b=0.3|ims.open('a', 'b') "
-                "and mix={'a': 0.7, 'b': 0.3}⟧."
-            )
-        return found[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +187,8 @@ class OptimizerConfig:
     precision: Annotated[str, Option(
         "of the model's arithmetic; weights stay float32", choices=PRECISIONS)] = "float32"
     jit_compile: Annotated[bool, Option(
-        "compiles the model with XLA; on one replica only")] = False
+        "compiles the model with XLA; on one replica, or on several GPUs, where nobody has "
+        "tested it")] = False
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -324,7 +213,7 @@ class RunConfig:
     output: Annotated[str, _output(
         "folder for checkpoints/, model.keras, weights.sha256, metrics.jsonl and report/, local, "
         "gs:// or s3://; the same command resumes an unfinished run there (default: DATA-model; "
-        "trained for remote data, or several data sets)", place=place, metavar="DIR")] = ""
+        "trained for remote data)", place=place, metavar="DIR")] = ""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     model: Annotated[str, Option(
         "cnn (four convolutions), any architecture of keras.applications, for example MobileNetV2, "
@@ -371,7 +260,7 @@ class RunConfig:
         "of the first process on each host, with --cluster slurm", least=1, most=2**16 - 1)] = 2222
     cluster_timeout: Annotated[int, _hosts(
         "how long hosts may take to come, and be silent while others wait for their work",
-        least=1, metavar="SEC")] = 600
+        least=1, most=7 * 24 * 3600, metavar="SEC")] = 600
     checkpoint_steps: Annotated[int, _output(
         "steps between two checkpoints; one is also written at the end of every epoch",
         least=1)] = 1000

@@ -80,8 +80,8 @@ class AdoptOptions:
         "labels, else their numbers)",
         parse=functools.partial(names_or_file, "--class_names"), metavar="A,B|FILE")] = None
     splits: Annotated[Sequence[tuple[str, str]], Option(
-        "folder, file or glob of a split's files; once for each (default: as the names of folders "
-        "or files in DIR say: train, validation, test)",
+        "folder, file or glob of a split's files; may be given several times, also for one split "
+        "(default: as the names of folders or files in DIR say: train, validation, test)",
         parse=_split, metavar="NAME=PLACE", flag="split", action="append")] = ()
     label: Annotated[str, Option(
         "labels of each record. auto: one class id or name; of features of 0s and 1s one class "

@@ -26,13 +26,9 @@ def test_image_size_is_a_side_or_height_x_width(text: str, size: tuple[int, int]
 
 
 def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
-    assert (
-        default_output(["/data/shards/"])
-        == default_output(["/data/shards"])
-        == "/data/shards-model"
-    )
-    assert default_output(["."]) == os.getcwd() + "-model"
-    assert default_output(["gs://bucket/shards"]) == default_output(["a", "b"]) == "trained"
+    assert default_output("/data/shards/") == default_output("/data/shards") == "/data/shards-model"
+    assert default_output(".") == os.getcwd() + "-model"
+    assert default_output("gs://bucket/shards") == "trained"
 
 
 def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any) -> None:
@@ -59,16 +55,6 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
     assert (config.steps, config.read.augment, config.output) == (7, "strong", "o")
 
 
-@pytest.mark.parametrize("data", ["--data a,x/b", "--data a --data x/b", "--data x/b --data a"])
-def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: str) -> None:
-    config = parse_config([*data.split(), "--mix", "b=0.3,a=0.7"])
-    assert sorted(config.read.paths) == ["a", "x/b"] and config.output == "trained"
-    assert dict(zip(config.read.paths, map(float, config.read.mix_shares), strict=True)) == {
-        "a": 0.7,
-        "x/b": 0.3,
-    }
-
-
 # What `imageshards train` refuses before it looks at data: each value once.
 @pytest.mark.parametrize(
     ("argv", "sentence"),
@@ -91,9 +77,11 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --seed -1", "--seed received -1; expected 0 to 2147483647."),
         ("--data d --seed 2147483648", "--seed received 2147483648; expected 0 to"),
         ("--data d --cluster_port 0", "--cluster_port received 0; expected 1 to 65535."),
+        *((f"--data d --cluster_timeout {sec}", f"--cluster_timeout received {sec}; expected 1 to "
+           "604800.") for sec in (0, 604801)),
         *((f"--data d --{name} 0", f"--{name} received 0; expected at least 1.") for name in (
             "epochs", "steps", "batch_size", "replicas", "checkpoint_steps", "keep_checkpoints",
-            "cluster_timeout", "unfreeze_after", "accumulate_steps", "threads",
+            "unfreeze_after", "accumulate_steps", "threads",
             "sequence_length")),
         *((f"--data d --{name} odd", f"--{name}: invalid choice: 'odd'") for name in (
             "cluster", "augment", "augment_on", "schedule", "precision", "cache", "balance")),
@@ -122,19 +110,8 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --classes ,", "--classes received ','; expected at least one name"),
         ("--data d --classes a,a", "--classes received 'a,a'; expected at least one name, each"),
         ("--data d --inputs image,image", "--inputs received 'image,image'; expected at least"),
-        ("--data a,b,a", "--data received 'a,b,a'; expected each data set once"),
-        ("--data a,b --mix a=1,b=x", "--mix received 'a=1,b=x'; expected NAME=SHARE for each"),
-        ("--data a,b --mix 0.7,0.3", "--mix received a share for ''"),
-        ("--data a,b --mix a=0.7", "--mix received no share for 'b'; expected one for each"),
-        ("--data a,b --mix a=1,c=1", "a share for 'c', which names 0 of the data sets in"),
-        ("--data a --mix a=1", "which names 1 of the data sets in --data 'a'; expected several"),
-        ("--data x/a,y/a --mix a=1", "for 'a', which names 2 of the data sets in"),
-        ("--data x/a,b --mix a=1,x/a=1", "--mix received a, x/a; expected each data set"),
-        *((f"--data a,b --mix a=1,b={share}", f"--mix received {share} for 'b'; expected a number")
-          for share in ("0.0", "-1.0", "nan", "inf")),
-        ("--data a,b --mix a=1,b=1e-5", "1e-05 of all; expected at least 0.001."),
-        ("--data a,b --mix a=1,b=1 --balance sampling", "--balance received 'sampling' together "
-         "with --mix; expected one of them"),
+        ("--data x/a --data y", "--data received x/a, y, but a run reads one data set; expected "
+         "one, as imageshards build --input x/a --input y --output ALL joins them."),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(argv: str, sentence: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +14,24 @@ from imageshards.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The `name:port` of every host of a run, the chief's first, and which of them this one is."""
+    """The `name:port` of every host of a run, the chief's first, and which of them this one is.
+
+    Raises:
+        ValueError: There is no such host, or an address is wrong or there twice.
+    """
 
     addresses: tuple[str, ...]
     index: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < len(self.addresses):
+            raise ValueError(f"the task {self.index} of {len(self.addresses)} hosts")
+        for address in self.addresses:
+            found = re.fullmatch(r".+:([0-9]{1,5})", str(address))
+            if found is None or not 0 < int(found[1]) < 2**16:
+                raise ValueError(f"the address {address!r}")
+        if len(set(self.addresses)) < len(self.addresses):
+            raise ValueError("an address twice")
 
 
 def find_cluster(kind: str, port: int, environ: Mapping[str, str] = os.environ) -> Cluster:
@@ -41,25 +56,20 @@ def _of_tf_config(environ: Mapping[str, str]) -> Cluster:
     try:
         raw = json.loads(text)
         jobs: dict[str, list[str]] = {k: list(v) for k, v in raw["cluster"].items() if v}
-        kind, index = str(raw["task"]["type"]), int(raw["task"]["index"])
+        # As a text, of which int() takes no fraction, no infinity and no True.
+        kind, index = str(raw["task"]["type"]), int(str(raw["task"]["index"]))
         if kind not in jobs:
             raise ValueError(f"no job {kind!r} in the cluster")
-        addresses = [*jobs.pop("chief", []), *jobs.pop("worker", [])]
-        if kind == "worker":
-            index += len(addresses) - len(raw["cluster"]["worker"])
+        if others := jobs.keys() - {"chief", "worker"}:
+            raise ValueError(f"a job {min(others)!r}, where only chief and worker train")
+        if not 0 <= index < len(jobs[kind]):
+            raise ValueError(f"the {kind} {index} of {len(jobs[kind])}")
+        chiefs = jobs.get("chief", [])
+        index += len(chiefs) if kind == "worker" else 0
+        return Cluster((*chiefs, *jobs.get("worker", [])), index)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise _bad(text, f"{type(e).__name__}: {e}") from e
-    if jobs or kind not in ("chief", "worker"):
-        raise _bad(text, f"a job {next(iter(jobs), kind)!r}, where only chief and worker train")
-    if not 0 <= index < len(addresses):
-        raise _bad(text, f"the task {index} of {len(addresses)} hosts")
-    for address in addresses:
-        name, _, port = str(address).rpartition(":")
-        if not name or not port.isdecimal() or not 0 < int(port) < 2**16:
-            raise _bad(text, f"the address {address!r}")
-    if len(set(addresses)) < len(addresses):
-        raise _bad(text, "an address twice")
-    return Cluster(tuple(addresses), index)
+        named = str(e) if type(e) is ValueError else f"{type(e).__name__}: {e}"
+        raise _bad(text, named) from e
 
 
 _EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
@@ -89,16 +99,13 @@ def _of_slurm(environ: Mapping[str, str], port: int) -> Cluster:
         counts: list[Any] = slurm.expand_tasks_per_node(tasks)
         hosts = slurm.expand_hostlist(nodes)
         pairs = list(zip(hosts, counts, strict=True))
-        addresses = tuple(f"{host}:{port + i}" for host, count in pairs for i in range(count))
-        index = int(rank)
-        if not 0 <= index < len(addresses):
-            raise ValueError(f"the task {index} of {len(addresses)}")
         if port + max(counts) > 2**16:
             raise ValueError(f"--cluster_port {port} leaves no ports for {max(counts)} processes")
+        addresses = tuple(f"{host}:{port + i}" for host, count in pairs for i in range(count))
+        return Cluster(addresses, int(rank))
     except (ValueError, IndexError) as e:
         raise UserError(
             f"--cluster received slurm, with SLURM_STEP_NODELIST={nodes}, "
             f"SLURM_STEP_TASKS_PER_NODE={tasks}, SLURM_PROCID={rank} ({e}); expected what srun "
             "sets, with --distribution=block."
         ) from e
-    return Cluster(addresses, index)

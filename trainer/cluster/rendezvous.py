@@ -113,21 +113,30 @@ def _living(peers: dict[int, Connection]) -> dict[int, Connection]:
 
 
 def _hello(stream: socket.socket, cluster: Cluster) -> tuple[int, Connection]:
-    """Who calls, 0 for a stranger; one of another cluster is an error."""
+    """Who calls, 0 for a stranger; one of another cluster, or of no index in it, is an error."""
     connection = as_connection(stream)
     try:
         if not connection.poll(5.0):
             return 0, connection
         raw = json.loads(connection.recv_bytes(maxlength=1_000_000))
-        theirs, number = tuple(raw[_GREETING]), int(raw["index"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        theirs, number = tuple(map(str, raw[_GREETING])), raw["index"]
+        if type(number) is not int:
+            raise TypeError
+    except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError):
         connection.close()
         return 0, connection
+    problem = ""
     if theirs != cluster.addresses:
         problem = (
             f"--cluster: a host came with the addresses {', '.join(theirs)}, but "
             f"{cluster.addresses[0]} has {', '.join(cluster.addresses)}; expected the same on all."
         )
+    elif not 0 < number < len(theirs):
+        problem = (
+            f"--cluster: a process says that its task index is {number}; expected 1 to "
+            f"{len(theirs) - 1}, as {theirs[0]} is 0: give each process its own task index."
+        )
+    if problem:
         _answer(connection, problem)
         raise UserError(problem)
     return number, connection

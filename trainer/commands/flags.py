@@ -14,9 +14,8 @@ from trainer.config import (
     ReadConfig,
     RunConfig,
     default_output,
-    join_paths,
-    split_paths,
 )
+from trainer.dataset.open import several_data_sets
 
 EPILOG = (
     "metrics.jsonl gets one object per epoch: epoch (from 1), step, loss, accuracy (of labels "
@@ -51,7 +50,7 @@ def parse_config(argv: Sequence[str] | None) -> RunConfig:
     read = read_config(given)
     return RunConfig(
         read,
-        given.get("output") or default_output(read.paths),
+        given.get("output") or default_output(read.data),
         OptimizerConfig(**pick(given, OptimizerConfig)),
         **pick(given, RunConfig, {"output", "optimizer"}),
     )
@@ -59,10 +58,9 @@ def parse_config(argv: Sequence[str] | None) -> RunConfig:
 
 def read_config(given: Mapping[str, Any]) -> ReadConfig:
     """Flags as argparse returns them → what is read, and how; a `UserError` for a wrong value."""
-    paths = given["data"]
-    if len(paths) > 1:
-        paths = [join_paths([path for text in paths for path in split_paths(text)])]
-    return ReadConfig(paths[0], **pick(given, ReadConfig, {"data"}))
+    if len(given["data"]) > 1:
+        raise several_data_sets(given["data"])
+    return ReadConfig(given["data"][0], **pick(given, ReadConfig, {"data"}))
 
 
 def pick(given: Mapping[str, Any], kind: Any, without: Collection[str] = ()) -> dict[str, Any]:

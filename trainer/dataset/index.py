@@ -46,18 +46,6 @@ def record_labels(
     """
     import numpy as np  # a data set is opened without it
 
-    found = [_labels_of(part, own, filters) for part, own in dataset.by_part(split) if own.shards]
-    first = np.cumsum([0, *(len(passes) for passes, _, _ in found)])
-    records = [own + begin for (_, own, _), begin in zip(found, first, strict=False)]
-    passes, _, ids = zip(*found, strict=True)
-    return np.concatenate(passes), np.concatenate(records), np.concatenate(ids)
-
-
-def _labels_of(
-    dataset: DataSet, split: Split, filters: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    import numpy as np
-
     parsed = parse_filters(filters, dataset.features)
     column_of = columns_of(dataset)
     for one in parsed:
@@ -113,18 +101,13 @@ def column_numbers(dataset: DataSet, split: Split, feature: str) -> np.ndarray |
     import numpy as np
     import pyarrow.compute as pc
 
-    found = []
-    for part, own in dataset.by_part(split):
-        if not own.shards:
-            continue
-        column = columns_of(part).get(feature)
-        if column is None:
-            return None
-        values = read_index(part.data, part.manifest, split.name, [column], "⟦--data⟧")[column]
-        is_list = bool(dataset.features[feature].shape)
-        flat = (pc.list_flatten(values) if is_list else values).to_numpy().astype(np.float64)
-        found.append(flat.reshape(len(values), -1))
-    return np.concatenate(found)
+    column = columns_of(dataset).get(feature)
+    if column is None:
+        return None
+    values = read_index(dataset.data, dataset.manifest, split.name, [column], "⟦--data⟧")[column]
+    is_list = bool(dataset.features[feature].shape)
+    flat = (pc.list_flatten(values) if is_list else values).to_numpy().astype(np.float64)
+    return flat.reshape(len(values), -1)
 
 
 def columns_of(dataset: DataSet) -> dict[str, str]:

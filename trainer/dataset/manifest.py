@@ -22,12 +22,11 @@ _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 def train_split(dataset: DataSet, name: str | None) -> Split:
     """The split to train on: `name`, else the first usual name; refuses one without records."""
     split = _find(dataset, "⟦--train_split⟧", name, TRAIN_NAMES)
-    parts = dataset.parts or (dataset,)
-    without = [p for p in parts if split is None or not _num_records(p, split.name)]
-    if split is None or without:
+    if split is None or not split.num_records:
+        names = ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
         raise UserError(
-            f"⟦--data⟧ received {without[0].data!r}, whose splits with records are "
-            f"{_names(without[0])}; expected one called train, or its name by ⟦--train_split⟧."
+            f"⟦--data⟧ received {dataset.data!r}, whose splits with records are {names}; "
+            "expected one called train, or its name by ⟦--train_split⟧."
         )
     return split
 
@@ -41,25 +40,14 @@ def validation_split(dataset: DataSet, name: str | None) -> Split | None:
 
 
 def find_split(dataset: DataSet, flag: str, name: str) -> Split:
-    """The split called `name`, or by another usual word for it; every data set must have it."""
-    for part in dataset.parts or (dataset,):
-        where = f" in {part.data!r}" if dataset.parts else ""
-        found = manifest.find_split(name, part.splits, flag, where)
-    return dataset.splits[found]
+    """The split called `name`, or by another usual word for it."""
+    return dataset.splits[manifest.find_split(name, dataset.splits, flag)]
 
 
 def _find(dataset: DataSet, flag: str, name: str | None, usual: tuple[str, ...]) -> Split | None:
     if name is None:
         return next((dataset.splits[n] for n in usual if n in dataset.splits), None)
     return find_split(dataset, flag, name)
-
-
-def _num_records(dataset: DataSet, split: str) -> int:
-    return dataset.splits[split].num_records if split in dataset.splits else 0
-
-
-def _names(dataset: DataSet) -> str:
-    return ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
 
 
 def load_manifest(data: str, records_root: str | None = None) -> DataSet:
@@ -80,13 +68,12 @@ def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
     if not wrong:
         return
     shard, size = wrong[0]
-    owned = (own for split in splits for own in dataset.by_part(split))
-    data = next(part.data for part, own in owned if shard in own.shards)
     others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     found = "is missing" if size is None else f"has {size} bytes"
+    name = os.path.basename(shard.path)
     raise UserError(
-        f"⟦--data⟧ received {data!r}, whose shard {os.path.basename(shard.path)}{others} {found}; "
-        f"expected {shard.num_bytes} bytes as in its manifest: copy the data set again, or "
+        f"⟦--data⟧ received {dataset.data!r}, whose shard {name}{others} {found}; expected "
+        f"{shard.num_bytes} bytes as in its manifest: copy the data set again, or "
         f"{'describe it by imageshards adopt' if dataset.adopted else 'build it'} again."
     )
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage.concurrency import available_cores
 from imageshards.text import counted
 from trainer.config import ReadConfig
 from trainer.dataset.filters import unknown_feature
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.mix import data_set_of_mix, mixed, one_of_all
 from trainer.dataset.spec import (
     IMAGE_INPUT,
     DataSet,
@@ -37,15 +38,33 @@ def pixels_home() -> str:
 
 
 def open_dataset(config: ReadConfig) -> DataSet:
-    """Reads the manifest of a data set, or of those of a mix.
+    """Reads the manifest of a data set.
 
     Raises:
-        UserError: There is no data set, or those of a mix differ in form.
+        UserError: There is no data set, or `data` names several.
     """
-    for path in config.paths:
-        storage.check_bucket(path, "⟦--data⟧", must_list=False)
-    opened = [load_manifest(path, config.records_root) for path in config.paths]
-    return opened[0] if len(opened) == 1 else data_set_of_mix(config, opened)
+    storage.check_bucket(config.data, "⟦--data⟧", must_list=False)
+    if "," in config.data and not _is_data_set(config.data):
+        names = filter(None, map(str.strip, config.data.split(",")))
+        parts = [storage.place("⟦--data⟧", name) for name in names]
+        if len(parts) > 1 and all(map(_is_data_set, parts)):
+            raise several_data_sets(parts)
+    return load_manifest(config.data, config.records_root)
+
+
+def _is_data_set(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return storage.exists(storage.join(path, MANIFEST_NAME))
+    return False
+
+
+def several_data_sets(paths: Sequence[str]) -> UserError:
+    """The error for several data sets where one is read, with the command that joins them."""
+    inputs = " ".join(f"--input {path}" for path in paths)
+    return UserError(
+        f"⟦--data⟧ received {', '.join(paths)}, but a run reads one data set; expected one, as "
+        f"imageshards build {inputs} --output ALL joins them."
+    )
 
 
 def select(config: ReadConfig, dataset: DataSet, split: Split, balance: str = "none") -> Subset:
@@ -80,19 +99,12 @@ def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
 
 
 def select_training(config: ReadConfig, dataset: DataSet, split: Split) -> Subset:
-    """The records of `split` that are trained on, each data set by its share.
+    """The records of `split` that are trained on.
 
     Raises:
         UserError: As `select`; or there are fewer than a batch.
     """
-    if dataset.parts and not config.mix:
-        raise UserError(
-            f"⟦--data⟧ received {config.data!r}, several data sets without ⟦--mix⟧; expected one "
-            f"data set, made of all by {one_of_all(dataset.parts)}, or a share of each by ⟦--mix⟧."
-        )
     subset = select(config, dataset, split, config.balance)
-    if config.mix:
-        subset = mixed(config, subset)
     if subset.num_records < config.batch_size:
         raise UserError(
             f"⟦--batch_size⟧ received {config.batch_size}, but the split {split.name} has "

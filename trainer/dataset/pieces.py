@@ -67,30 +67,16 @@ def read_pieces(dataset: DataSet, split: Split) -> Pieces:
 
 def record_sizes(dataset: DataSet, split: Split) -> list[np.ndarray[Any, Any]]:
     """Of each shard of a split the sizes of its records, framing included, in bytes, int64."""
-    return [sizes for part, own in dataset.by_part(split) for sizes in _sizes_in(part, own)]
+    shards = range(len(split.shards))
+    return list(
+        storage.map_concurrently(lambda number: shard_sizes(dataset, split, number), shards)
+    )
 
 
 def shard_sizes(dataset: DataSet, split: Split, shard: int) -> np.ndarray[Any, Any]:
     """The sizes of the records of one shard, framing included, in bytes, as the index tells."""
-    for part, own in dataset.by_part(split):
-        if shard < len(own.shards):
-            return _sizes_in(part, own, shard)[0]
-        shard -= len(own.shards)
-    raise IndexError(shard)
-
-
-def _sizes_in(
-    dataset: DataSet, split: Split, shard: int | None = None
-) -> list[np.ndarray[Any, Any]]:
-    """Of every shard the sizes of its records; or of one shard alone."""
     import pyarrow as pa
 
-    if not split.shards:
-        return []
-    shards = dataset.manifest["splits"][split.name]["shards"]
+    listed = dataset.manifest["splits"][split.name]["shards"][shard]
     schema = pa.schema([("num_bytes", pa.int64())])
-    tables = storage.map_concurrently(
-        lambda shard: read_shard_index(dataset.data, shard, schema, "⟦--data⟧"),
-        shards if shard is None else shards[shard : shard + 1],
-    )
-    return [table["num_bytes"].to_numpy() for table in tables]
+    return read_shard_index(dataset.data, listed, schema, "⟦--data⟧")["num_bytes"].to_numpy()

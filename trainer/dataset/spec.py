@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE
@@ -167,9 +166,7 @@ class DataSet:
         weight_feature: The number that each record weighs; None where all weigh 1.
         fingerprint: Changes whenever the records, or what is known of them, change.
         adopted: Whether others wrote its records, and `imageshards adopt` its manifest.
-        manifest: What was read and checked when it was opened; empty for a mix.
-        parts: The data sets of a mix, in the order of their shards in every split; empty where it
-            is one.
+        manifest: What was read and checked when it was opened.
     """
 
     data: str
@@ -188,7 +185,6 @@ class DataSet:
     fingerprint: str = ""
     adopted: bool = False
     manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-    parts: tuple[DataSet, ...] = ()
     hot_features: tuple[str, ...] = ()
 
     @property
@@ -207,18 +203,6 @@ class DataSet:
     def num_outputs(self) -> int:
         """How many numbers a model gives: a logit for each class, or k values."""
         return len(self.classes) or math.prod(self.target_shape)
-
-    def by_part(self, split: Split) -> list[tuple[DataSet, Split]]:
-        """Each data set of a mix with its own shards of `split`; else this one with all."""
-        if not self.parts:
-            return [(self, split)]
-        found, first = [], 0
-        for part in self.parts:
-            own = part.splits.get(split.name)
-            last = first + (len(own.shards) if own else 0)
-            found.append((part, Split(split.name, split.shards[first:last])))
-            first = last
-        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,8 +223,6 @@ class Subset:
         class_weights: One weight in the loss per class; None where all weigh 1.
         record_classes: For each record of the split its class of the model, -1 where it is not
             read: NumPy int32 [records]; None where every record is read once.
-        mix: Where several data sets are read by given shares, each of them with its own; empty
-            where every record is read equally often.
     """
 
     dataset: DataSet
@@ -253,7 +235,6 @@ class Subset:
     sampling: bool = False
     class_weights: tuple[float, ...] | None = None
     record_classes: Any = dataclasses.field(default=None, repr=False, compare=False)
-    mix: tuple[MixPart, ...] = ()
 
     @functools.cached_property
     def pieces(self) -> Pieces:
@@ -278,19 +259,6 @@ class Subset:
     def is_whole(self) -> bool:
         """Whether every record of the split is read, each of them once."""
         return self.class_ids is None and not self.filters and not self.sampling
-
-
-@dataclasses.dataclass(frozen=True)
-class MixPart:
-    """One data set of a mix.
-
-    Attributes:
-        subset: What is read of it, in passes of its own.
-        share: Of all records that are trained on; 1 in all data sets together.
-    """
-
-    subset: Subset
-    share: Fraction
 
 
 @dataclasses.dataclass(frozen=True)

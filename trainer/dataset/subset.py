@@ -141,21 +141,6 @@ def _class_id(dataset: DataSet, name: str) -> int:
     )
 
 
-def pass_counts(subset: Subset) -> tuple[float, ...] | None:
-    """How often each class is read in one pass, copies by sampling left out; None if unknown."""
-    if not subset.mix:
-        return subset.class_counts
-    totals = dict.fromkeys(subset.classes, 0.0)
-    for part in subset.mix:
-        chosen = part.subset
-        if chosen.class_counts is None:
-            return None
-        times = float(part.share) * subset.num_records / chosen.num_records
-        for name, count in zip(chosen.classes, chosen.class_counts, strict=True):
-            totals[name] += times * count
-    return tuple(totals.values())
-
-
 def balancing_weights(counts: Sequence[float]) -> tuple[float, ...]:
     """For each class N / (K * n_c), with N records in K classes, n_c of them in c.
 

@@ -38,7 +38,7 @@ def with_target(dataset: DataSet, column: str | None = None) -> DataSet:
     by name. They are read from the index, no record is.
 
     Args:
-        dataset: As `open_dataset` gives it, also of a mix.
+        dataset: As `open_dataset` gives it.
         column: Name of a feature; None for the data set's own label.
 
     Raises:
@@ -114,24 +114,21 @@ def _distinct(dataset: DataSet, column: str) -> tuple[Any, ...]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found: set[Any] = set()
-    for part in dataset.parts or (dataset,):
-        name = columns_of(part).get(column)
-        table = read_index(part.data, part.manifest, None, [name] if name else [], "⟦--data⟧")
-        values = table[name].combine_chunks() if name else pa.nulls(table.num_rows)
-        unknown = values.null_count
-        if pa.types.is_list(values.type):
-            values = pc.list_flatten(values)
-            unknown += values.null_count
-        if unknown:
-            raise UserError(
-                f"⟦--target⟧ received {column!r}, of which the index of {part.data!r} does not "
-                f"tell {counted(unknown, 'value')}: it holds texts of up to {MAX_TEXT_BYTES} bytes "
-                f"and lists of up to {MAX_LIST_VALUES}; expected a column that it tells of every "
-                "record: build the data set again where an older imageshards built it."
-            )
-        found |= {*pc.unique(values).to_pylist()}
-    return tuple(sorted(found))
+    name = columns_of(dataset).get(column)
+    table = read_index(dataset.data, dataset.manifest, None, [name] if name else [], "⟦--data⟧")
+    values = table[name].combine_chunks() if name else pa.nulls(table.num_rows)
+    unknown = values.null_count
+    if pa.types.is_list(values.type):
+        values = pc.list_flatten(values)
+        unknown += values.null_count
+    if unknown:
+        raise UserError(
+            f"⟦--target⟧ received {column!r}, of which the index of {dataset.data!r} does not "
+            f"tell {counted(unknown, 'value')}: it holds texts of up to {MAX_TEXT_BYTES} bytes "
+            f"and lists of up to {MAX_LIST_VALUES}; expected a column that it tells of every "
+            "record: build the data set again where an older imageshards built it."
+        )
+    return tuple(sorted(pc.unique(values).to_pylist()))
 
 
 def _relabelled(dataset: DataSet, column: str, kind: str, values: Sequence[Any] | None) -> DataSet:
@@ -145,7 +142,6 @@ def _relabelled(dataset: DataSet, column: str, kind: str, values: Sequence[Any] 
         column=column,
         hot_features=(),
         label_values=tuple(values or ()),
-        parts=tuple(_relabelled(part, column, kind, values) for part in dataset.parts),
     )
 
 

@@ -11,7 +11,8 @@ from keras.optimizers.schedules import LearningRateSchedule
 
 from imageshards.errors import UserError
 from trainer.config import OptimizerConfig
-from trainer.models.optimizer import make_schedule, without_loss_scale
+from trainer.models.keras_internals import without_loss_scale
+from trainer.models.optimizer import make_schedule
 
 # Of the learning rate, from where everything trains.
 _SHARE = 0.1

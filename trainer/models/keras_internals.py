@@ -1,4 +1,7 @@
-"""What this package uses of Keras that Keras does not promise."""
+"""What this package uses of Keras that Keras does not promise.
+
+The training loop uses a few names more: ARCHITECTURE.md says in which files.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,51 @@ def clips(optimizer: keras.optimizers.Optimizer | None) -> bool:
     """Whether an optimizer clips gradients."""
     names = ("clipnorm", "clipvalue", "global_clipnorm")
     return any(getattr(optimizer, name, None) for name in names)
+
+
+def layers_of(model: keras.Model) -> list[keras.Layer]:
+    """The model, its layers, and those inside of them, at any depth."""
+    return list(model._flatten_layers())
+
+
+def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
+    """Those of every random layer of a model."""
+    return [generator for layer in layers_of(model) for generator in layer._seed_generators]
+
+
+def applies(name: str, output: Any) -> bool:
+    """Whether what made `output`, a symbolic tensor, ends with `softmax` or `sigmoid`, by name."""
+    made_by = output._keras_history.operation
+    if isinstance(made_by, keras.Model):
+        return any(applies(name, one) for one in getattr(made_by, "outputs", None) or [])
+    is_layer = name == "softmax" and isinstance(made_by, keras.layers.Softmax)
+    return is_layer or getattr(made_by, "activation", None) is keras.activations.get(name)
+
+
+def trained_variables(model: keras.Model) -> list[Any]:
+    """What the optimizer of a compiled model changes, or will when it is no longer frozen."""
+    return getattr(without_loss_scale(model.optimizer), "_trainable_variables", [])
+
+
+def without_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """`optimizer` itself or, under loss scaling, the one inside."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | None:
+    """The rate with which weights were changed last; None where they never were."""
+    if optimizer is None:
+        return None
+    optimizer = without_loss_scale(optimizer)
+    rate = optimizer._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        # Keras counts batches; with accumulation only every n-th of them changes the weights.
+        batches = int(keras.ops.convert_to_numpy(optimizer._iterations))
+        last = batches - batches % (optimizer.gradient_accumulation_steps or 1) - 1
+        if last < 0:
+            return None
+        rate = rate(last)
+    return float(keras.ops.convert_to_numpy(rate() if callable(rate) else rate))
 
 
 def sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:

@@ -21,6 +21,7 @@ from trainer.models.applications import (
     application_names,
     preprocess,
 )
+from trainer.models.keras_internals import layers_of
 from trainer.models.metrics import make_metrics
 from trainer.models.optimizer import exempt_from_decay, make_loss, make_optimizer
 from trainer.models.pretrained import load_weights
@@ -257,7 +258,7 @@ def _cnn(x: Any, num_outputs: int) -> Any:
 
 def _synchronise(model: keras.Model) -> None:
     """Lets every batch normalisation see the global batch."""
-    for layer in model._flatten_layers(include_self=False):
+    for layer in layers_of(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True
 

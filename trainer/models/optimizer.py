@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,8 @@ from keras.optimizers.schedules import LearningRateSchedule
 
 from imageshards.errors import UserError
 from trainer.config import LOSSES, OptimizerConfig
-from trainer.models.keras_internals import clips
+from trainer.models.keras_internals import clips, layers_of, trained_variables, without_loss_scale
+from trainer.models.strategy import gpu_count
 
 # The global batch that --learning_rate is meant for under --scale_learning_rate.
 REFERENCE_BATCH = 256
@@ -172,18 +174,21 @@ def make_optimizer(
 def check_replicas(model: keras.Model, replicas: int) -> None:
     """Refuses a compiled model that several replicas would fail with, or train otherwise.
 
-    TensorFlow and Keras check none of it. Each was seen with TensorFlow 2.21 and Keras 3.15.
+    TensorFlow and Keras check none of it. Each was seen with TensorFlow 2.21 and Keras 3.15. XLA
+    on several GPUs was never tried, which a note says.
 
     Raises:
-        UserError: XLA compiles it, or its optimizer accumulates gradients, overwrites weights by
-            their average, or scales the loss and clips inside of that.
+        UserError: XLA compiles it on CPUs, or its optimizer accumulates gradients, overwrites
+            weights by their average, or scales the loss and clips inside of that.
     """
     if replicas == 1:
         return
     optimizer = without_loss_scale(model.optimizer)
     problem = ""
-    if model.jit_compile:
-        problem = "jit_compile, as XLA cannot compile sums over replicas"
+    if model.jit_compile and gpu_count():
+        print(f"note: jit_compile on {replicas} replicas is untested on GPUs", file=sys.stderr)
+    elif model.jit_compile:
+        problem = "jit_compile, as XLA cannot compile sums over replicas on CPUs"
     for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
         if value := getattr(optimizer, name, None):
             problem = f"{name}={value}, with which Keras fails there"
@@ -203,7 +208,7 @@ def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model)
     """
     norms = {
         id(variable)
-        for layer in model._flatten_layers(include_self=False)
+        for layer in layers_of(model)
         if isinstance(layer, _NORMS)
         for variable in layer.trainable_variables
     }
@@ -231,13 +236,3 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
     finally:
         for variable, value in zip(variables, kept, strict=True):
             variable.assign(value)
-
-
-def trained_variables(model: keras.Model) -> list[Any]:
-    """What the optimizer of a compiled model changes, or will when it is no longer frozen."""
-    return getattr(without_loss_scale(model.optimizer), "_trainable_variables", [])
-
-
-def without_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """`optimizer` itself or, under loss scaling, the one inside."""
-    return getattr(optimizer, "inner_optimizer", optimizer)

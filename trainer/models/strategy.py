@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,11 +17,20 @@ from tensorflow.python.eager import context
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import uneven_batch
+from trainer.models.keras_internals import layers_of, seed_generators
 
 # A large odd number keeps the replicas' seeds of one layer apart from those of its neighbours.
 _REPLICA_STRIDE = 0x9E3779B97F4A7C15 >> 2
 # In the memory of a GPU.
 PREFETCH_BATCHES = 2
+# There while the driver of NVIDIA's GPUs is loaded, whether or not TensorFlow finds CUDA.
+NVIDIA_DRIVER = "/proc/driver/nvidia"
+# First entries of CUDA_VISIBLE_DEVICES that hide all GPUs; Slurm sets the last.
+_NO_GPU = ("", "-1", "NoDevFiles")
+_GPU_REMEDY = (
+    "install CUDA for TensorFlow by pip install 'tensorflow[and-cuda]', or set "
+    "CUDA_VISIBLE_DEVICES= to train on the CPU on purpose."
+)
 
 
 def make_strategy(
@@ -33,7 +44,8 @@ def make_strategy(
     TensorFlow's default strategy, which does the same without the cost of mirroring.
 
     Raises:
-        UserError: There are fewer GPUs, or the replicas cannot share the batch equally.
+        UserError: There are fewer GPUs, TensorFlow sees none of those that the machine has, or the
+            replicas cannot share the batch equally.
     """
     gpus = tf.config.list_physical_devices("GPU")
     count = replicas if replicas is not None else max(1, len(gpus))
@@ -44,6 +56,12 @@ def make_strategy(
         )
     if batch_size % (count * hosts.count):
         raise uneven_batch(batch_size, count * hosts.count)
+    if count > 1 and misses_gpus():
+        raise UserError(
+            f"--replicas received {count}, but TensorFlow sees no GPU of this machine; expected 1, "
+            f"or GPUs that TensorFlow sees: {_GPU_REMEDY}"
+        )
+    note_missed_gpus()
     if count < len(gpus):
         _hide_others(gpus[:count])
     if hosts.count > 1:
@@ -71,6 +89,23 @@ def memory_errors(batch_size: int) -> Iterator[None]:
 def gpu_count() -> int:
     """GPUs TensorFlow sees."""
     return len(tf.config.list_physical_devices("GPU"))
+
+
+def misses_gpus() -> bool:
+    """Whether TensorFlow sees no GPU on a machine that has, or was given, NVIDIA's."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if gpu_count() or (named is not None and named.split(",")[0].strip() in _NO_GPU):
+        return False
+    return named is not None or os.path.exists(NVIDIA_DRIVER)
+
+
+def note_missed_gpus() -> None:
+    """Says on stderr that the CPU trains in place of a GPU, for TensorFlow's warnings are off."""
+    if misses_gpus():
+        print(
+            f"note: TensorFlow sees no GPU of this machine and runs on the CPU; {_GPU_REMEDY}",
+            file=sys.stderr,
+        )
 
 
 def describe(strategy: tf.distribute.Strategy) -> str:
@@ -109,10 +144,9 @@ class ReplicaSeeds(keras.random.SeedGenerator):
 
 def separate_replicas(model: keras.Model) -> None:
     """Makes every random layer inside `model` draw differently on each replica."""
-    for layer in model._flatten_layers(include_self=True):
-        for generator in layer._seed_generators:
-            # The layer holds on to this very object and its state, so it is not replaced.
-            generator.__class__ = ReplicaSeeds
+    for generator in seed_generators(model):
+        # The layer holds on to this very object and its state, so it is not replaced.
+        generator.__class__ = ReplicaSeeds
 
 
 def average_statistics(model: keras.Model, hosts: Hosts = ONE_HOST) -> None:
@@ -122,8 +156,7 @@ def average_statistics(model: keras.Model, hosts: Hosts = ONE_HOST) -> None:
     """
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
-    layers = model._flatten_layers(include_self=False)
-    norms = [x for x in layers if isinstance(x, keras.layers.BatchNormalization)]
+    norms = [x for x in layers_of(model) if isinstance(x, keras.layers.BatchNormalization)]
     found = [variable for norm in norms for variable in norm.non_trainable_variables]
     # In float64 the mean of equal values is that value: to do it again changes nothing.
     mine = {

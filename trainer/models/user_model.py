@@ -16,6 +16,7 @@ import keras
 from imageshards.commands.command_line import is_ours, search_here
 from imageshards.errors import UserError
 from trainer.config import KERAS_HUB
+from trainer.models.keras_internals import applies
 
 _OUTPUTS = {
     "class": "logit for every class", "labels": "logit for every label", "values": "number for each"
@@ -102,7 +103,7 @@ def call_function(
             f"[batch, {num_outputs}], a {_OUTPUTS[target]}."
         )
     applied = "sigmoid" if target == "labels" else "softmax"
-    if target != "values" and applies(applied, logits._keras_history.operation):
+    if target != "values" and applies(applied, logits):
         raise UserError(
             f"--model received {name!r}, whose function returned probabilities (its last "
             f"layer applies {applied}); expected logits: leave the activation of the "
@@ -156,15 +157,6 @@ def _described(item: tuple[str, Any]) -> str:
     name, tensor = item
     sides = ["batch", *("any" if side is None else str(side) for side in tensor.shape[1:])]
     return f"{name} {tensor.dtype} [{', '.join(sides)}]"
-
-
-def applies(name: str, operation: Any) -> bool:
-    """Whether `operation` ends with the activation of this name: `softmax` or `sigmoid`."""
-    if isinstance(operation, keras.Model):
-        outputs = getattr(operation, "outputs", None) or []
-        return any(applies(name, output._keras_history.operation) for output in outputs)
-    is_layer = name == "softmax" and isinstance(operation, keras.layers.Softmax)
-    return is_layer or getattr(operation, "activation", None) is keras.activations.get(name)
 
 
 def _load(flag: str, name: str, arguments: tuple[Any, ...], expected: str) -> Callable[..., Any]:

@@ -42,7 +42,7 @@ from trainer.dataset.spec import (
     label_form,
     model_input,
 )
-from trainer.dataset.subset import balancing_weights, pass_counts
+from trainer.dataset.subset import balancing_weights
 from trainer.dataset.target import with_sample_weight, with_target
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
@@ -81,10 +81,7 @@ class TrainingData:
 
     @property
     def num_records(self) -> int:
-        """Records in one pass (an epoch), copies by `balance="sampling"` included.
-
-        Of all data sets together; with `mix` as many are read, but not each of them once.
-        """
+        """Records in one pass (an epoch), copies by `balance="sampling"` included."""
         return self.subset.num_records
 
     @property
@@ -116,7 +113,7 @@ class TrainingData:
         nothing is left to weigh, because of `balance`, or where the records of each class were not
         counted, or may have several labels.
         """
-        counts = pass_counts(self.subset)
+        counts = self.subset.class_counts
         one = self.subset.dataset.target == "class"
         if counts is None or self.subset.balance != "none" or not one:
             return None
@@ -152,7 +149,6 @@ class TrainingData:
             "classes": list(subset.classes),
             "where": sorted(subset.filters),
             "balance": subset.balance,
-            "mix": [float(part.share) for part in subset.mix] or None,
             "inputs": sorted([IMAGE_INPUT, *inputs.features]),
             "sequence_length": inputs.sequence_length,
             "image_size": list(inputs.size),

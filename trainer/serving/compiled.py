@@ -11,9 +11,9 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.dataset.spec import ModelCard, describe, label_form, model_input
+from trainer.models.keras_internals import applies
 from trainer.models.model import build_model, input_tensors
 from trainer.models.step import build_variables, preprocessed
-from trainer.models.user_model import applies
 
 # Of each kind of target: losses that say that a model finds it, by their names and types, and the
 # activation after which outputs have to be made logits again, and how.
@@ -81,7 +81,7 @@ def as_ours(model: Any, card: ModelCard, path: str) -> Any:
             f"{' and a loss of ' * bool(names)}{' or '.join(names)}: use imageshards evaluate, or "
             "load it with Keras in your own program."
         )
-    if not is_logits or applies(activation, found._keras_history.operation):
+    if not is_logits or applies(activation, found):
         found = logits_of(found)
     return keras.Model(taken, found, name=model.name)
 

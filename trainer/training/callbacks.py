@@ -17,6 +17,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.text import wrapped
 from trainer.evaluation.evaluation import finite
+from trainer.models.keras_internals import last_learning_rate
 from trainer.output_errors import output_errors
 
 Logs = Mapping[str, Any] | None
@@ -258,22 +259,6 @@ def _steps_of_call(callback: Callback, batch: int) -> int:
     size, of_epoch = callback.model.steps_per_execution, callback.params.get("steps")
     steps = size - batch % size
     return min(steps, of_epoch - batch) if of_epoch else steps
-
-
-def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | None:
-    """The rate with which weights were changed last; None where they never were."""
-    if optimizer is None:
-        return None
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    rate = optimizer._learning_rate
-    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-        # Keras counts batches; with accumulation only every n-th of them changes the weights.
-        batches = int(keras.ops.convert_to_numpy(optimizer._iterations))
-        last = batches - batches % (optimizer.gradient_accumulation_steps or 1) - 1
-        if last < 0:
-            return None
-        rate = rate(last)
-    return float(keras.ops.convert_to_numpy(rate() if callable(rate) else rate))
 
 
 def epoch_line(record: Mapping[str, Any], epochs: int) -> str:

@@ -175,14 +175,12 @@ def write_digest(output: str, model: Any) -> None:
 def copy_transform(dataset: DataSet, output: str) -> None:
     """Copies the data set's tensorflow-transform graph beside the model, for serving.
 
-    Does nothing for a data set without one, nor for several: each has its own. The copy is whole
-    when this returns: it comes before the model.
+    Does nothing for a data set without one. The copy is whole when this returns: it comes before
+    the model.
 
     Raises:
         UserError: It cannot be copied.
     """
-    if dataset.parts:
-        return
     source = storage.join(dataset.data, TRANSFORM_NAME, TRANSFORM_FOLDER)
     target = storage.join(output, TRANSFORM_FOLDER)
     try:

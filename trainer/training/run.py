@@ -266,10 +266,10 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> 
         return
     history = metrics.history
     speed = waiting_line(history)
-    names = (os.path.basename(os.path.normpath(path)) for path in config.read.paths)
+    name = os.path.basename(os.path.normpath(config.read.data))
     page = write_report(
         storage.join(output, "report"),
-        title=f"{network.name}, {', '.join(names)}",
+        title=f"{network.name}, {name}",
         facts={
             "data": config.read.data,
             "model": f"{network.name}, {network.count_params():,} parameters",

@@ -18,9 +18,8 @@ from keras.callbacks import Callback
 from imageshards import storage
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.models.keras_internals import check_weights
+from trainer.models.keras_internals import check_weights, trained_variables
 from trainer.models.model import state_variables
-from trainer.models.optimizer import trained_variables
 from trainer.training.checkpoint import (
     OF_REPLICAS,
     Array,

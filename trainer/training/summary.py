@@ -17,7 +17,7 @@ from imageshards.text import counted
 from trainer.config import RunConfig
 from trainer.dataset.spec import Batch, Subset, describe
 from trainer.models import strategy
-from trainer.models.optimizer import trained_variables
+from trainer.models.keras_internals import trained_variables
 from trainer.models.user_model import is_user_model
 from trainer.output_errors import output_errors
 from trainer.reader.broken_records import BrokenRecord

@@ -126,6 +126,15 @@ def test_splits_are_given_by_folders_and_globs(kaggle):
     assert counts_of(told) == {"train": [7], "validation": [5]}
 
 
+def test_a_split_is_joined_from_several_places(kaggle, tmp_path):
+    write_kaggle(tmp_path / "more", {"00-4.tfrec": 4})
+    flags = [f"train={kaggle}/train", f"train={tmp_path}/more", f"validation={kaggle}/val"]
+    asked = [text for flag in flags for text in ("--split", flag)]
+    assert main([str(kaggle), "--output", str(tmp_path / "all"), *asked]) == 0
+    told = load_manifest(str(tmp_path / "all"), adopted=True, records_root=tmp_path)
+    assert counts_of(told) == {"train": [7, 5, 4], "validation": [3]}
+
+
 def adopted(folder, *records, name="a.tfrecord"):
     """The manifest of a file of such records, and their rows."""
     write_records(str(folder / name), map(example, records))

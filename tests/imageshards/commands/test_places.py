@@ -16,7 +16,6 @@ from beam_pipeline import cli
 from imageshards.commands import COMMANDS, parser_of
 from imageshards.errors import UserError
 from tests.support.dataset_factory import Dataset
-from trainer.config import ReadConfig
 
 # By this, the help says which flags take a place.
 _PLACE = re.compile(r"\b(DIR|FOLDER|FILE|PATH|PLACE)\b")
@@ -47,17 +46,11 @@ def test_a_flag_takes_every_form_of_a_place(home, action):
         assert action.type(around.format(form)) == whole
 
 
-def test_several_data_sets_are_places_each():
-    data: Any = next(each for each in parser_of("train")._actions if each.dest == "data")
-    assert data.type(r"file:///a,file:///b\,c") == r"/a,/b\,c"
-
-
 # Parameter of a public function → a call that gives it this place; others than `build`'s options.
 CALLS: dict[str, Callable[[Any], Any]] = {
     "build.input": lambda place: ims.build(place, "/none/out"),
     "load_manifest.directory": ims.load_manifest,
     "open.path": ims.open,
-    "open.more": lambda place: ims.open("DATA", place),
     "read_records.path": lambda place: list(ims.read_records(place)),
     "report.directory": ims.report,
     "verify.directory": ims.verify,
@@ -105,11 +98,6 @@ def test_no_public_parameter_that_is_a_path_is_left_out():
         if re.search(r"\bPath", str(parameter.annotation))
     }
     assert found == CALLS.keys() | ELSEWHERE
-
-
-def test_shares_of_a_mix_are_given_by_every_form_of_a_place(home):
-    config = ReadConfig(f"{home}/a,{home}/b", mix={"~/a/": 3.0, f"file://{home}/b": 1.0})
-    assert [*map(float, config.mix_shares)] == [0.75, 0.25]
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,32 @@ def test_two_processes_of_one_index_and_strangers_are_told_apart() -> None:
         assert f"two processes say that they are {addresses[1]}" in said
 
 
+@pytest.mark.parametrize("index", [2, -1, 0])
+def test_a_host_of_no_index_in_the_cluster_is_refused(index: int) -> None:
+    addresses = free_addresses(2)
+    chief, told = at_once(
+        lambda: one_host(addresses, 0),
+        lambda: _caller(addresses, index=index).recv_bytes().decode(),
+    )
+    assert isinstance(chief, UserError) and str(chief) == told
+    assert f"its task index is {index}; expected 1 to 1, as {addresses[0]} is 0" in told
+
+
+def test_a_greeting_that_is_none_is_passed_over() -> None:
+    addresses = free_addresses(2)
+
+    def others() -> Any:
+        greeting = f'{{"imageshards": {json.dumps(addresses)}, "index": %s}}'
+        wrong = (greeting % index for index in ("true", "1.0", "1e999", "[" * 100_000))
+        for hello in ('{"imageshards": 1}', *wrong):
+            with _caller(addresses) as stranger:
+                stranger.send_bytes(hello.encode())
+        return one_host(addresses, 1, body=lambda hosts: hosts.gather("value", 1))
+
+    run = functools.partial(one_host, body=lambda hosts: hosts.gather("value", 0))
+    assert at_once(lambda: run(addresses, 0), others) == [[0, 1]] * 2
+
+
 def test_a_host_that_is_begun_again_while_it_waits_takes_its_place() -> None:
     addresses = free_addresses(3)
     run = functools.partial(one_host, addresses, body=lambda hosts: hosts.gather("value", 0))

@@ -18,7 +18,7 @@ keras = pytest.importorskip("keras")
 
 from trainer.models import model, optimizer  # noqa: E402
 from trainer.models.freezing import Frozen, schedule_after  # noqa: E402
-from trainer.training.callbacks import last_learning_rate  # noqa: E402
+from trainer.models.keras_internals import last_learning_rate, without_loss_scale  # noqa: E402
 
 HERE = tf.distribute.get_strategy()
 
@@ -54,7 +54,7 @@ def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(
                 for one, other in zip(layer.get_weights(), values, strict=True):
                     np.testing.assert_allclose(one, other, rtol=1e-6)
         assert frozen.begin_epoch(2) and not frozen.begin_epoch(3)
-        inner = optimizer.without_loss_scale(network.optimizer)
+        inner = without_loss_scale(network.optimizer)
         assert not any(np.any(variable.numpy()) for variable in inner.variables)
         assert all(changed())
     finally:

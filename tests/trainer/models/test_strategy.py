@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,40 @@ def test_gpus_in_use_already_stay_visible(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0", "GPU:1"])
     monkeypatch.setattr(tf.config, "set_visible_devices", begun)
     assert make_strategy(1, 7).num_replicas_in_sync == 1
+
+
+@pytest.mark.parametrize(
+    ("has_driver", "named", "misses"),
+    [
+        (True, None, True), (False, None, False), (True, "", False), (True, "-1", False),
+        (True, "-1,0", False), (True, "NoDevFiles", False), (True, "0,1", True),
+        (False, "0", True), (False, "GPU-1b2c", True),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_tensorflow_does_not_see_is_named_and_needed_for_replicas(
+    has_driver: bool, named: str | None, misses: bool, tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    driver = tmp_path if has_driver else tmp_path / "absent"
+    monkeypatch.setattr(strategy, "NVIDIA_DRIVER", str(driver))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", list)
+    monkeypatch.setattr(strategy, "_split_cpu", lambda count: None)
+    make_strategy(None, 6)
+    note = capsys.readouterr().err
+    assert note.count("\n") == misses and ("pip install 'tensorflow[and-cuda]'" in note) == misses
+    if misses:
+        with pytest.raises(UserError, match="--replicas received 2, but .*tensorflow.and-cuda"):
+            make_strategy(2, 6)
+    else:
+        assert make_strategy(2, 6) == ["CPU:0", "CPU:1"]
+    # Of a GPU that is seen nothing is said.
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"])
+    make_strategy(None, 6)
+    assert not capsys.readouterr().err
 
 
 def test_one_gpu_gets_batches_ahead_of_its_step_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402
 
+from trainer.models import optimizer, strategy  # noqa: E402
 from trainer.training.fit import _check  # noqa: E402
 from trainer.training.output_folder import hold_output  # noqa: E402
 from trainer.training.saved_run import SavedRun  # noqa: E402
@@ -181,6 +182,30 @@ def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
     _check(model, train, None, 1)
     with pytest.raises(UserError, match=sentence):
         _check(model, train, None, 2)
+
+
+def test_xla_on_several_gpus_is_said_to_be_untested(
+    train: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = compiled()
+    model.jit_compile = True
+    monkeypatch.setattr(optimizer, "gpu_count", lambda: 2)
+    _check(model, train, None, 2)
+    note = "note: jit_compile on 2 replicas is untested on GPUs\n"
+    assert capsys.readouterr().err == note
+    _check(model, train, None, 1)
+    assert not capsys.readouterr().err
+
+
+def test_fit_says_that_a_gpu_is_not_seen(
+    train: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(strategy, "NVIDIA_DRIVER", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(strategy, "gpu_count", lambda: 0)
+    ims.fit(compiled(), train, steps_per_epoch=1, verbose=0)
+    assert "note: TensorFlow sees no GPU of this machine" in capsys.readouterr().err
 
 
 class Recorder(keras.callbacks.Callback):

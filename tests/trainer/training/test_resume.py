@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.commands import killed_train, run_forked
 from tests.support.runs import digest, metrics
-from tests.support.trainer_data import make_data_set
 
 pytest.importorskip("tensorflow")
 
@@ -22,35 +21,6 @@ PLAIN = ["--augment", "none"]
 def _flags(data: pathlib.Path, output: pathlib.Path, *more: object) -> list[str]:
     flags = ["--data", data, "--output", output, "--batch_size", 8, "--seed", 3, *more]
     return [str(flag) for flag in flags]
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_killed_run_on_mixed_data_sets_ends_up_bit_identical_and_knows_its_shares(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    more = make_data_set(
-        tmp_path / "more", {"train": 9}, num_shards=2, size_px=((12, 12),), seed=2, hot=True
-    )
-    mixed = ["--data", more, "--mix", f"shards=0.6,{more}=0.4", "--steps", 7, *SMALL, *PLAIN]
-    undisturbed, killed = (_flags(shapes, tmp_path / n, *mixed) for n in ("one", "killed"))
-    ran = run_forked("trainer", *undisturbed)
-    assert ran.returncode == 0, ran.stderr
-    assert "31 records to train on in 5 shards, 5 to validate, 3 classes" in ran.stdout
-    # Of 64 streams 38 and 26.
-    assert f"mixed: 59.4% from {shapes} (its 22 records), 40.6% from {more} (its 9" in ran.stdout
-    # An epoch has 31 records: the second one begins within the fourth batch.
-    ran = killed_train("SIGTERM", 5, *killed).result()
-    assert ran.returncode == 143, ran.stderr
-    assert "SIGTERM: saved; run the same command again to resume" in ran.stderr
-    ran = run_forked("trainer", *killed)
-    assert ran.returncode == 0 and "resumes after step 5 of 7" in ran.stdout, ran.stderr
-    assert digest(tmp_path / "killed") == digest(tmp_path / "one")
-    assert metrics(tmp_path / "killed") == metrics(tmp_path / "one")
-    ran = run_forked("trainer", *killed, "--mix", "shards=0.5,more=0.5")
-    assert ran.returncode == 2
-    assert "--mix received 0.5,0.5, but the run in --output" in ran.stderr
-    assert "was started with 0.6,0.4; use that to resume it" in ran.stderr
 
 
 @pytest.mark.slow
