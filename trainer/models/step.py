@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.cluster.connection import note_work
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, model_input
 from trainer.models.keras_internals import clips, sum_before_clipping
@@ -51,30 +54,79 @@ def make_train_step(
     return _make_step(model, strategy, compute, prepared, drops_absent)
 
 
-class Execution:
-    """Several training steps in one call of the graph; `step` is what `make_train_step` returned,
-    which is none where it runs `eagerly`.
+class ReadError(Exception):
+    """A batch of training cannot be read.
+
+    Attributes:
+        error: What TensorFlow said; None where reading failed on another host only.
+        steps_done: How many steps of the same call were taken before.
     """
 
-    def __init__(self, step: Step, eagerly: bool) -> None:
+    def __init__(self, error: tf.errors.OpError | None, steps_done: int) -> None:
+        super().__init__(str(error))
+        self.error, self.steps_done = error, steps_done
+
+
+class Execution:
+    """Takes training steps, each with the next batch of an iterator.
+
+    Args:
+        step: What `make_train_step` returned.
+        several: Whether each call takes its steps in one call of the graph.
+        eagerly: Whether there is no graph: `step` is none either.
+
+    Attributes:
+        calls: How many calls there were; the first one makes the graph.
+        fetch_sec: How long the batch of the last call took to come; 0 with `several`.
+        dispatch_sec: How long the last call took to hand its steps to the devices.
+    """
+
+    def __init__(self, step: Step, several: bool = False, eagerly: bool = False) -> None:
         self._step = step
+        self.calls = 0
+        self.fetch_sec = self.dispatch_sec = 0.0
         # 2 for each step that the last call has taken, and 1 where it failed within the next.
         with tf.device("CPU:0"):
             self._halves = tf.Variable(0, trainable=False, dtype=tf.int64)
         graph = tf.function(self._take, autograph=False, reduce_retracing=True)
-        self._call = self._take if eagerly else graph
+        self._call = (self._take if eagerly else graph) if several else None
 
-    def run(self, batches: Any, steps: int) -> Iterator[dict[str, Any]]:
-        """Takes so many steps when it is asked for the logs of the last one."""
-        self._halves.assign(0)
-        yield self._call(batches, tf.constant(steps, tf.int64))
+    def take(self, batches: Any, steps: int) -> dict[str, Any]:
+        """Takes so many steps, one where calls do not take several; the logs of the last one.
 
-    def taken_before(self, error: tf.errors.OpError) -> int:
-        """How many steps the call had taken as reading failed; raises what a step failed with."""
-        steps, within = divmod(int(self._halves.numpy()), 2)
-        if within:
-            raise error
-        return steps
+        Raises:
+            ReadError: A batch cannot be read. What a step fails with is raised as it is.
+        """
+        begun_sec = fetched_sec = time.perf_counter()
+        if self._call is not None:
+            self._halves.assign(0)
+            with self._reading():
+                logs = self._call(batches, tf.constant(steps, tf.int64))
+            note_work()
+        else:
+            with self._reading():
+                batch = next(batches)
+            note_work()
+            fetched_sec = time.perf_counter()
+            logs = self._step(batch)
+        self.fetch_sec = fetched_sec - begun_sec
+        self.dispatch_sec = time.perf_counter() - fetched_sec
+        self.calls += 1
+        return logs
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Raises a `ReadError` for what is raised inside, if it is no error of a step."""
+        try:
+            yield
+        except (tf.errors.OpError, UnicodeDecodeError) as e:
+            steps, within = divmod(int(self._halves.numpy()), 2)
+            if within:
+                raise
+            error = e
+            if isinstance(e, UnicodeDecodeError):  # TensorFlow has quoted a broken record
+                error = tf.errors.InvalidArgumentError(None, None, "Could not parse example input")
+            raise ReadError(error, steps) from e
 
     def _take(self, batches: Any, steps: tf.Tensor) -> dict[str, Any]:
         (done,) = tf.while_loop(

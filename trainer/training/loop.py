@@ -15,9 +15,16 @@ from trainer.dataset.spec import Batch
 from trainer.models.freezing import Frozen
 from trainer.models.keras_internals import undo_sum_before_clipping
 from trainer.models.model import check_optimizers
-from trainer.models.step import Execution, build_variables, logs_of_hosts, make_train_step
+from trainer.models.step import (
+    Execution,
+    ReadError,
+    build_variables,
+    logs_of_hosts,
+    make_train_step,
+)
 from trainer.models.strategy import average_statistics, memory_errors
 from trainer.reader.stream import next_batch
+from trainer.training.callbacks import WaitingTime
 from trainer.training.open_run import Run
 from trainer.training.signals import Stopped, StopRequest
 
@@ -62,12 +69,12 @@ class Loop:
         self._validation_freq = freq if isinstance(freq, int) else list(freq)
         self._stop = StopRequest(saves=run.saved.checkpoints is not None)
         self._agreed_stop: int | None = None
-        self._iterator: Iterator[Batch] | None = None
+        self._batches: Iterator[Batch] | None = None
         prepare, drops = run.train.augmentation.device, run.train.skip_broken > 0
         options = (prepare, class_weight, drops)
         self._make_step = partial(make_train_step, model, run.devices, *options)
-        self._trace()
         self._frozen, self._steps_per_call = frozen, int(model.steps_per_execution)
+        self._trace()
         self._callbacks = CallbackList(
             callbacks,
             add_history=True,
@@ -77,11 +84,13 @@ class Loop:
             epochs=run.epochs.count,
             steps=run.epochs.end(0),
         )
+        measuring = (one for one in self._callbacks.callbacks if isinstance(one, WaitingTime))
+        self._waiting = next(measuring, None)
 
     def _trace(self) -> None:
         """Makes the step for the layers that train now."""
-        self._train_step = self._make_step()
-        self._execution = Execution(self._train_step, self._model.run_eagerly)
+        several = self._steps_per_call > 1
+        self._execution = Execution(self._make_step(), several, self._model.run_eagerly)
 
     def run(self) -> keras.callbacks.History:
         """Trains to the end, or until a callback sets `model.stop_training`.
@@ -94,9 +103,8 @@ class Loop:
         """
         model = self._model
         model.stop_training = False
-        # Where Keras keeps it, so that a callback can measure it in either loop.
-        several = self._steps_per_call > 1
-        model.train_function = next if several else lambda one: self._train_step(next(one))
+        if self._waiting is not None:
+            self._waiting.is_told = True
         state, epochs = self._saved.state, self._epochs
         if state.epochs and self.step < epochs.end(state.epochs - 1) and not state.stopped:
             state.epochs -= 1  # `--steps` had cut it short
@@ -117,7 +125,6 @@ class Loop:
                 model.optimizer.finalize_variable_values(model.trainable_variables)
             self._callbacks.on_train_end(logs)
         finally:
-            model.train_function = None
             if model.optimizer is not None:
                 undo_sum_before_clipping(model.optimizer)
         return model.history
@@ -127,30 +134,38 @@ class Loop:
         """Training steps done."""
         return self._saved.state.step
 
-    def _next(self, until: int | None) -> Any:
-        """The batch after the last one, or the logs of the steps up to `until` in one call.
-
-        Broken records are replaced, or refused.
-        """
-        step, execution = self.step, self._execution
+    def _take(self, steps: int) -> dict[str, Any]:
+        """The logs of the last of so many steps; broken records are replaced, or refused."""
+        take, done = self._execution.take, 0
+        if self._waiting is not None:
+            take = partial(self._waiting.take, self._execution)
         while True:
-            found: Any = None
-            error = None
+            self._batches = self._batches or self._stream.iterator(self.step + done)
+            several = self._hosts.count > 1
+            batches = self._read_by_all(self._batches) if several else self._batches
             try:
-                self._iterator = batches = self._iterator or self._stream.iterator(step)
-                found = next_batch(execution.run(batches, until - step) if until else batches)
-            except tf.errors.OpError as e:
-                step, error = step + execution.taken_before(e), e
-            if not self._any_failed(error is not None):
-                return found
-            self._iterator = None
-            self._stream.handle_broken(error, step)
+                return take(batches, steps - done)
+            except ReadError as e:
+                done, error = done + e.steps_done, e.error
+            self._batches = None
+            self._stream.handle_broken(error, self.step + done)
 
-    def _any_failed(self, failed: bool) -> bool:
-        """Whether the batch failed on any host; notes whether any has been told to stop."""
-        told = self._hosts.gather(f"step {self.step + 1}", [failed, self._stop.requested])
-        self._agreed_stop = max((signum for _, signum in told if signum), default=None)
-        return any(one for one, _ in told)
+    def _read_by_all(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The next batch, which no host trains on where another cannot read it."""
+        batch: Any = None
+        error = None
+        try:
+            batch = next_batch(batches)
+        except tf.errors.OpError as e:
+            error = e
+        if any(self._hosts.gather("batch", error is not None)):
+            raise ReadError(error, 0)
+        yield batch
+
+    def _agree_on_stop(self) -> None:
+        """Lets several hosts agree, before a step, on the signal that they stop by after it."""
+        told = self._hosts.gather(f"step {self.step + 1}", self._stop.requested)
+        self._agreed_stop = max((signum for signum in told if signum), default=None)
 
     def _stopped_by(self) -> int | None:
         """The signal to stop by, after a step; several hosts have agreed on it before the step."""
@@ -171,7 +186,7 @@ class Loop:
             callbacks.on_train_batch_begin(self.step - begin)
             size = self._steps_per_call
             until = min(end, self.step + size - (self.step - begin) % size)
-            logs = self._train(until)
+            logs = self._train(until - self.step)
             callbacks.on_train_batch_end(until - 1 - begin, logs)
             saved.count_steps(until - self.step)
             if signum := self._stopped_by():
@@ -189,13 +204,13 @@ class Loop:
         saved.end_epoch(logs)  # after all others, whose memory it saves
         return logs
 
-    def _train(self, until: int) -> dict[str, Any]:
+    def _train(self, steps: int) -> dict[str, Any]:
         with (
             memory_errors(self._epochs.batch_size),
             self._hosts.limited(f"Step {self.step + 1}"),
         ):
-            last = until if self._steps_per_call > 1 else None
-            return self._model.train_function(iter(lambda: self._next(last), None))
+            self._agree_on_stop()
+            return self._take(steps)
 
     def _validated(self) -> dict[str, float]:
         """The figures of the validation split; those of the epoch so far stay what they are."""
