@@ -48,7 +48,7 @@ def _train(argv: Sequence[str] | None) -> int:
         with (
             stopped_by_sigterm(),
             joined(cluster, config.cluster_timeout) as hosts,
-            only_chief_writes(config, hosts) as mine,
+            only_chief_writes(config, hosts.is_chief) as mine,
         ):
             _train_on(mine, hosts)
     except Stopped as e:

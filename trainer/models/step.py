@@ -12,12 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.connection import note_work
-from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, model_input
 from trainer.models.keras_internals import clips, sum_before_clipping
 
 # A distributed global batch → what the model's own step returns: numbers by name.
 Step = Callable[[Any], dict[str, Any]]
+# A name and this host's value → the values of all hosts.
+Gather = Callable[[str, Any], list[Any]]
 
 
 def make_train_step(
@@ -157,20 +158,17 @@ def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step
     return _make_step(model, strategy, _compiled(model, model.test_step), drops_absent=True)
 
 
-def logs_of_hosts(
-    model: keras.Model, logs: dict[str, Any], hosts: Hosts = ONE_HOST
-) -> dict[str, Any]:
+def logs_of_hosts(model: keras.Model, logs: dict[str, Any], gather: Gather) -> dict[str, Any]:
     """Returns the figures of an epoch or a validation, the same on all hosts.
 
     The model's metrics are summed over the replicas of all hosts. Of other values in `logs`, which
     the last step returned, the mean over hosts is taken.
     """
-    with hosts.limited("The metrics of an epoch"):
-        found = model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
-        if found is logs and model.distribute_strategy.num_replicas_in_sync > 1:
-            found = logs | _exact(model, logs)
-        mine = {name: keras.ops.convert_to_numpy(one).tolist() for name, one in found.items()}
-    of_hosts = hosts.gather("logs", mine)
+    found = model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
+    if found is logs and model.distribute_strategy.num_replicas_in_sync > 1:
+        found = logs | _exact(model, logs)
+    mine = {name: keras.ops.convert_to_numpy(one).tolist() for name, one in found.items()}
+    of_hosts = gather("logs", mine)
     # As TensorFlow takes it over replicas, so that hosts and replicas give the same bits.
     return {
         name: np.mean([one[name] for one in of_hosts], 0, dtype=np.float32).tolist()

@@ -193,10 +193,11 @@ class Loop:
                 saved.save()
                 saved.wait()
                 raise Stopped(signum)
-        average_statistics(model, self._hosts)
+        average_statistics(model, self._hosts.concatenate)
         saved.save()  # before validation, so that a kill there costs no training
         # Where the epoch was over before a restart, no step has said anything.
-        logs = logs_of_hosts(model, logs, self._hosts)
+        with self._hosts.limited("The metrics of an epoch"):
+            logs = logs_of_hosts(model, logs, self._hosts.gather)
         if self._validate is not None and model._should_eval(epoch, self._validation_freq):
             with self._stop.interruptible():
                 logs |= self._validated()

@@ -146,7 +146,7 @@ class SavedRun:
         state = self.state
         if self._saved == (state.step, state.epochs):
             return
-        check_weights(self._model, state.step, self._hosts)
+        check_weights(self._model, state.step, self._hosts.gather)
         if self.checkpoints is not None:
             self.wait()
             known = self._base.all_arrays() if self._base else {}
