@@ -67,9 +67,9 @@ class Loop:
         # Keras knows numbers and lists.
         freq = validation_freq
         self._validation_freq = freq if isinstance(freq, int) else list(freq)
-        self._stop = StopRequest(saves=run.saved.checkpoints is not None)
+        self._stop = StopRequest(run.saved.saved_step, run.saved.checkpoints is not None)
         self._agreed_stop: int | None = None
-        self._batches: Iterator[Batch] | None = None
+        self._batches: Any = None
         prepare, drops = run.train.augmentation.device, run.train.skip_broken > 0
         options = (prepare, class_weight, drops)
         self._make_step = partial(make_train_step, model, run.devices, *options)
@@ -98,7 +98,7 @@ class Loop:
         The history that Keras keeps has the epochs before a restart.
 
         Raises:
-            Stopped: SIGTERM or Ctrl-C came; the run is saved.
+            Stopped: SIGTERM or Ctrl-C came; every step is saved.
             UserError: Of the data, the disk, or a loss that is no number any more.
         """
         model = self._model
@@ -120,6 +120,8 @@ class Loop:
                 while state.epochs < epochs.count and not model.stop_training:
                     logs = self._run_epoch(state.epochs, resumes_inside)
                     resumes_inside = False
+                    self._agree_on_stop()
+                    self._end_if_stopped()
             if self._finalize and self.step and model.optimizer is not None:
                 # As Keras does: averaged weights take the place of the last ones.
                 model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -140,22 +142,21 @@ class Loop:
         if self._waiting is not None:
             take = partial(self._waiting.take, self._execution)
         while True:
-            self._batches = self._batches or self._stream.iterator(self.step + done)
             several = self._hosts.count > 1
-            batches = self._read_by_all(self._batches) if several else self._batches
+            batches = self._read_by_all() if several else self._batches
             try:
                 return take(batches, steps - done)
             except ReadError as e:
                 done, error = done + e.steps_done, e.error
-            self._batches = None
             self._stream.handle_broken(error, self.step + done)
+            self._batches = self._stream.iterator(self.step + done)
 
-    def _read_by_all(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _read_by_all(self) -> Iterator[Batch]:
         """The next batch, which no host trains on where another cannot read it."""
         batch: Any = None
         error = None
         try:
-            batch = next_batch(batches)
+            batch = next_batch(self._batches)
         except tf.errors.OpError as e:
             error = e
         if any(self._hosts.gather("batch", error is not None)):
@@ -163,13 +164,16 @@ class Loop:
         yield batch
 
     def _agree_on_stop(self) -> None:
-        """Lets several hosts agree, before a step, on the signal that they stop by after it."""
+        """Lets several hosts agree on the signal by which they stop after the next step, or now."""
         told = self._hosts.gather(f"step {self.step + 1}", self._stop.requested)
         self._agreed_stop = max((signum for signum in told if signum), default=None)
 
-    def _stopped_by(self) -> int | None:
-        """The signal to stop by, after a step; several hosts have agreed on it before the step."""
-        return self._stop.requested if self._hosts.count == 1 else self._agreed_stop
+    def _end_if_stopped(self) -> None:
+        """Saves, and raises `Stopped`, after a signal; several hosts have agreed on it before."""
+        if signum := self._stop.requested if self._hosts.count == 1 else self._agreed_stop:
+            self._saved.save()
+            self._saved.wait()
+            raise Stopped(signum, self._saved.saved_step())
 
     def _run_epoch(self, epoch: int, resumes_inside: bool) -> dict[str, Any]:
         model, callbacks, saved = self._model, self._callbacks, self._saved
@@ -189,10 +193,7 @@ class Loop:
             logs = self._train(until - self.step)
             callbacks.on_train_batch_end(until - 1 - begin, logs)
             saved.count_steps(until - self.step)
-            if signum := self._stopped_by():
-                saved.save()
-                saved.wait()
-                raise Stopped(signum)
+            self._end_if_stopped()
         average_statistics(model, self._hosts.concatenate)
         saved.save()  # before validation, so that a kill there costs no training
         # Where the epoch was over before a restart, no step has said anything.
@@ -210,6 +211,10 @@ class Loop:
             memory_errors(self._epochs.batch_size),
             self._hosts.limited(f"Step {self.step + 1}"),
         ):
+            if self._batches is None:
+                # It may fill a cache for hours, after which nothing is half done.
+                with self._stop.interruptible():
+                    self._batches = self._stream.iterator(self.step)
             self._agree_on_stop()
             return self._take(steps)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
+import signal
 import types
 from typing import Any
 
@@ -263,6 +265,22 @@ class Interrupts(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         raise KeyboardInterrupt
+
+
+class StopsAtEnd(keras.callbacks.Callback):
+    """A signal comes when an epoch is over."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_signal_at_the_end_of_an_epoch_waits_for_no_further_step(
+    train: Any, tmp_path: pathlib.Path, epochs: int
+) -> None:
+    options: dict[str, Any] = {"epochs": epochs, "steps_per_epoch": 1, "verbose": 0}
+    with pytest.raises(KeyboardInterrupt, match="^SIGTERM: saved; .* to resume after step 1"):
+        ims.fit(compiled(), train, checkpoint_dir=tmp_path, callbacks=[StopsAtEnd()], **options)
 
 
 class Remembers(keras.callbacks.Callback):
