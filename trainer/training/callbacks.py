@@ -46,7 +46,6 @@ class WaitingTime(Callback):
     """
 
     PROBE_STEPS = 32
-    async_safe = True  # It has no hook after a batch.
 
     def __init__(self, batch_size: int) -> None:
         super().__init__()
@@ -130,8 +129,6 @@ class MetricsFile(Callback):
         history: The objects.
     """
 
-    async_safe = True  # It has no hook after a batch.
-
     def __init__(self, path: str | os.PathLike[str], names: Sequence[str] = ()) -> None:
         super().__init__()
         self.history: list[dict[str, Any]] = []
@@ -173,8 +170,6 @@ class MetricsFile(Callback):
 class NaNGuard(Callback):
     """Ends a run whose loss is no finite number any more, with the `error` of what was seen."""
 
-    async_safe = True
-
     def __init__(self, error: Callable[[str], UserError]) -> None:
         super().__init__()
         self._error = error
@@ -188,8 +183,6 @@ class NaNGuard(Callback):
 
 class Progress(Callback):
     """Shows how far an epoch is: a bar on a terminal, a line at its end anywhere."""
-
-    async_safe = True  # It has no hook after a batch.
 
     def __init__(self, batch_size: int, waiting: WaitingTime, metrics: MetricsFile) -> None:
         super().__init__()

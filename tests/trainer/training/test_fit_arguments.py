@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 import signal
+import threading
 import types
 from typing import Any
 
@@ -336,6 +337,25 @@ def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
     another.compile("sgd", "mse")
     with pytest.raises(UserError, match="^--output holds a checkpoint with .* another --output"):
         watching(network=another).restore()
+
+
+class Threads(keras.callbacks.Callback):
+    """Those that its hooks are called in; Keras may call them beside the training."""
+
+    async_safe = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[int] = set()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.found.add(threading.get_ident())
+
+
+def test_a_hook_has_ended_before_a_checkpoint_asks_what_its_callback_remembers(train: Any) -> None:
+    threads = Threads()
+    ims.fit(compiled(), train, callbacks=[threads], steps_per_epoch=2, verbose=0)
+    assert threads.found == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("form", ["~/run", "file://{home}/run", pathlib.Path("~/run")])
