@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -128,6 +129,14 @@ def fit(
             config, train, validation_data, strategy, settings, steps_per_epoch=steps_per_epoch
         )
         _begin_at(run, initial_epoch)
+        if run.was_ended:
+            done = run.saved.state.epochs
+            print(
+                f"note: a callback ended this run in epoch {done}, so nothing is trained; go on "
+                f"from its weights by initial_epoch={done} and another checkpoint_dir, or start "
+                "over by overwrite=True",
+                file=sys.stderr,
+            )
         if replicas > 1:
             separate_replicas(model)
         make_ready(run, model)

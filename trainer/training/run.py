@@ -178,6 +178,13 @@ def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:
     lines = [for_output(line) for line in plan_lines(config, run, network)]
     if run.step >= total:
         lines.append(f"all {total} steps are done already; --overwrite starts over")
+    elif run.was_ended:
+        last = storage.join(config.output, MODEL_FILE)
+        lines.append(
+            f"a callback ended this run after step {run.step} of {total}, so nothing is trained; "
+            f"--weights {last} in another --output goes on from its weights, --overwrite starts "
+            "over"
+        )
     elif run.step:
         lines.append(f"resumes after step {run.step} of {total}")
     print("\n".join(lines), flush=True)

@@ -358,6 +358,27 @@ def test_a_hook_has_ended_before_a_checkpoint_asks_what_its_callback_remembers(t
     assert threads.found == {threading.get_ident()}
 
 
+def test_a_run_that_a_callback_ended_says_how_to_go_on(
+    train: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, run = compiled(), tmp_path / "run"
+
+    def fit(folder: pathlib.Path, epochs: int, **more: Any) -> Any:
+        options = {"steps_per_epoch": 1, "checkpoint_dir": folder, "verbose": 0, **more}
+        return ims.fit(model, train, epochs=epochs, callbacks=[tiny_models.StopAfter()], **options)
+
+    assert fit(run, 5).epoch == [0, 1]
+    assert not capsys.readouterr().err
+    assert fit(run, 6).epoch == [0, 1]
+    assert capsys.readouterr().err == (
+        "note: a callback ended this run in epoch 2, so nothing is trained; go on from its weights "
+        "by initial_epoch=2 and another checkpoint_dir, or start over by overwrite=True\n"
+    )
+    assert fit(tmp_path / "more", 6, initial_epoch=2).epoch == [2, 3, 4, 5]
+    assert fit(run, 6, overwrite=True).epoch == [0, 1]
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", ["~/run", "file://{home}/run", pathlib.Path("~/run")])
 def test_checkpoints_go_to_every_form_of_a_place(
     train: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, form: Any
