@@ -73,19 +73,17 @@ class Execution:
 
     Args:
         step: What `make_train_step` returned.
-        several: Whether each call takes its steps in one call of the graph.
-        eagerly: Whether there is no graph: `step` is none either.
+        several: Whether `take` takes several steps, in one call of the graph.
+        eagerly: Whether steps run without a graph.
 
     Attributes:
-        calls: How many calls there were; the first one makes the graph.
-        fetch_sec: How long the batch of the last call took to come; 0 with `several`.
-        dispatch_sec: How long the last call took to hand its steps to the devices.
+        calls: How often `take` was called; the first call makes the graph.
+        fetch_sec: How long the last call waited for its batch; 0 with `several`.
     """
 
     def __init__(self, step: Step, several: bool = False, eagerly: bool = False) -> None:
         self._step = step
-        self.calls = 0
-        self.fetch_sec = self.dispatch_sec = 0.0
+        self.calls, self.fetch_sec = 0, 0.0
         # 2 for each step that the last call has taken, and 1 where it failed within the next.
         with tf.device("CPU:0"):
             self._halves = tf.Variable(0, trainable=False, dtype=tf.int64)
@@ -93,27 +91,24 @@ class Execution:
         self._call = (self._take if eagerly else graph) if several else None
 
     def take(self, batches: Any, steps: int) -> dict[str, Any]:
-        """Takes so many steps, one where calls do not take several; the logs of the last one.
+        """Takes `steps` steps (1 without `several`), and returns the logs of the last one.
 
         Raises:
             ReadError: A batch cannot be read. What a step fails with is raised as it is.
         """
-        begun_sec = fetched_sec = time.perf_counter()
+        self.calls += 1
         if self._call is not None:
             self._halves.assign(0)
             with self._reading():
                 logs = self._call(batches, tf.constant(steps, tf.int64))
             note_work()
-        else:
-            with self._reading():
-                batch = next(batches)
-            note_work()
-            fetched_sec = time.perf_counter()
-            logs = self._step(batch)
-        self.fetch_sec = fetched_sec - begun_sec
-        self.dispatch_sec = time.perf_counter() - fetched_sec
-        self.calls += 1
-        return logs
+            return logs
+        begun_sec = time.perf_counter()
+        with self._reading():
+            batch = next(batches)
+        self.fetch_sec = time.perf_counter() - begun_sec
+        note_work()
+        return self._step(batch)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

@@ -28,8 +28,8 @@ class WaitingTime(Callback):
 
     Adds `images_per_second` and `wait_fraction` (0 to 1) to the logs of every epoch, so give it
     before the callbacks that write these. Where the model was compiled with `steps_per_execution`,
-    waiting is part of a call, and only the first is added. Only `imageshards.fit` tells it of its
-    steps: Keras's own `fit` has no hook between a batch and its step.
+    waiting is part of a call, and only the first is added. `imageshards.fit` has its steps measured
+    here; Keras's own `fit` has no hook between a batch and its step.
 
     A step is handed to the devices and may still run while the next batch is fetched, so the
     time spent fetching is waiting only as far as it lasts longer than that step. Every
@@ -41,7 +41,7 @@ class WaitingTime(Callback):
     Attributes:
         train_sec, wait_sec: Of the epoch so far.
         images: Those behind these seconds.
-        is_told: Whether the loop that trains calls `take`; asked once, where training begins.
+        is_used: Whether the loop calls `take`; the loop says so before each training.
         running_sec: How long a step goes on after it was handed to the devices, as last probed.
     """
 
@@ -52,7 +52,7 @@ class WaitingTime(Callback):
         self.batch_size = batch_size
         self.train_sec = self.wait_sec = 0.0
         self.images = 0
-        self.is_told = False
+        self.is_used = False
         self.running_sec = 0.0
         self._before: dict[str, Any] = {}
 
@@ -69,6 +69,7 @@ class WaitingTime(Callback):
         """`execution.take(batches, steps)`, measured."""
         begun_sec = time.perf_counter()
         # Not the first call, which also traces and compiles the graph.
+        is_first = not execution.calls
         probe = execution.calls % self.PROBE_STEPS == 1
         if probe:
             self._wait_for_step_before()
@@ -81,16 +82,16 @@ class WaitingTime(Callback):
         if probe:
             self._wait_for_step_before()
             self.running_sec = time.perf_counter() - handed_sec
-        if execution.calls > 1:
+        if not is_first:
             self.wait_sec += max(0.0, execution.fetch_sec - running_sec)
             self.train_sec += time.perf_counter() - begun_sec
             self.images += steps * self.batch_size
         return logs
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Refuses a loop that does not say how long it waits."""
-        is_told, self.is_told = self.is_told, False
-        if not is_told:
+        """Refuses a loop that does not have its steps measured."""
+        is_used, self.is_used = self.is_used, False
+        if not is_used:
             raise UserError(
                 "callbacks received WaitingTime in Keras's own fit, which does not say how long it "
                 "waits for data; expected imageshards.fit, or no WaitingTime."

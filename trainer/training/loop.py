@@ -104,7 +104,7 @@ class Loop:
         model = self._model
         model.stop_training = False
         if self._waiting is not None:
-            self._waiting.is_told = True
+            self._waiting.is_used = True
         state, epochs = self._saved.state, self._epochs
         if state.epochs and self.step < epochs.end(state.epochs - 1) and not state.stopped:
             state.epochs -= 1  # `--steps` had cut it short
@@ -137,7 +137,7 @@ class Loop:
         return self._saved.state.step
 
     def _take(self, steps: int) -> dict[str, Any]:
-        """The logs of the last of so many steps; broken records are replaced, or refused."""
+        """Takes so many steps; broken records are replaced, or refused."""
         take, done = self._execution.take, 0
         if self._waiting is not None:
             take = partial(self._waiting.take, self._execution)
@@ -152,7 +152,7 @@ class Loop:
             self._batches = self._stream.iterator(self.step + done)
 
     def _read_by_all(self) -> Iterator[Batch]:
-        """The next batch, which no host trains on where another cannot read it."""
+        """Gives the next batch, which no host trains on where another host cannot read it."""
         batch: Any = None
         error = None
         try:
@@ -185,6 +185,8 @@ class Loop:
         callbacks.on_epoch_begin(epoch)
         if resumes_inside:
             saved.restore()  # after all that an epoch begins with
+        if self.step < end:
+            self._begin_reading()
         logs: dict[str, Any] = {}
         while self.step < end and not model.stop_training:
             callbacks.on_train_batch_begin(self.step - begin)
@@ -206,15 +208,17 @@ class Loop:
         saved.end_epoch(logs)  # after all others, whose memory it saves
         return logs
 
+    def _begin_reading(self) -> None:
+        """Makes the first iterator; a signal ends the fill of a cache, which may take hours."""
+        if self._batches is None:
+            with self._hosts.limited("The first batch"), self._stop.interruptible():
+                self._batches = self._stream.iterator(self.step)
+
     def _train(self, steps: int) -> dict[str, Any]:
         with (
             memory_errors(self._epochs.batch_size),
             self._hosts.limited(f"Step {self.step + 1}"),
         ):
-            if self._batches is None:
-                # It may fill a cache for hours, after which nothing is half done.
-                with self._stop.interruptible():
-                    self._batches = self._stream.iterator(self.step)
             self._agree_on_stop()
             return self._take(steps)
 
