@@ -89,7 +89,7 @@ def fit(
     Raises:
         UserError: The model is not compiled, the data is broken, or `checkpoint_dir` holds another
             run or what is none.
-        KeyboardInterrupt: SIGTERM or Ctrl-C came; with `checkpoint_dir` everything is saved.
+        KeyboardInterrupt: SIGTERM or Ctrl-C came; with `checkpoint_dir` every step is saved.
     """
     check_keras()
     if not isinstance(model, keras.Model):
