@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0, or 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM, 1 where another host is
         lost; after the latter three run the same command again to resume.
     """
-    interrupted = "stopped; run the same command again to resume"
+    interrupted = "stopped; run the same command again"
     return console.run(PROGRAM, lambda: _train(argv), interrupted)
 
 
@@ -48,7 +48,7 @@ def _train(argv: Sequence[str] | None) -> int:
         with (
             stopped_by_sigterm(),
             joined(cluster, config.cluster_timeout) as hosts,
-            only_chief_writes(config, hosts) as mine,
+            only_chief_writes(config, hosts.is_chief) as mine,
         ):
             _train_on(mine, hosts)
     except Stopped as e:

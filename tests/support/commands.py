@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import itertools
 import os
 import pathlib
 import shlex
@@ -192,20 +193,37 @@ class ForkedBuild(Command):
 
 def kill_at(module: str, name: str, calls: int, signum: str = "SIGKILL") -> None:
     """The n-th call of a function sends this process a signal: for `before`."""
+
+    def kill(call: int) -> None:
+        if call == calls:
+            os.kill(os.getpid(), signal.Signals[signum])
+
+    _before_calls(module, name, kill)
+
+
+def count_calls(module: str, name: str, path: str) -> None:
+    """Each call of a function adds a byte to a file: for `before`."""
+
+    def note(call: int) -> None:
+        with open(path, "ab") as file:
+            file.write(b".")
+
+    _before_calls(module, name, note)
+
+
+def _before_calls(module: str, name: str, before: Callable[[int], None]) -> None:
+    """Has `before` called with the number of each call of a function, from 1."""
     owner: Any = importlib.import_module(module)
     *path, name = name.split(".")
     for part in path:
         owner = getattr(owner, part)
-    original, count = getattr(owner, name), 0
+    original, numbers = getattr(owner, name), itertools.count(1)
 
-    def last(*args, **kwargs):  # Beam would take annotations for those of its step
-        nonlocal count
-        count += 1
-        if count == calls:
-            os.kill(os.getpid(), signal.Signals[signum])
+    def counted(*args, **kwargs):  # Beam would take annotations for those of its step
+        before(next(numbers))
         return original(*args, **kwargs)
 
-    setattr(owner, name, last)
+    setattr(owner, name, counted)
 
 
 @functools.cache

@@ -176,7 +176,10 @@ def test_a_second_run_is_refused_and_ctrl_c_saves_and_says_how_to_resume(
     )
     ran.send_signal(signal.SIGINT)
     err = ran.stderr.read()
-    assert "SIGINT: saved; run the same command again to resume." in err and "Traceback" not in err
+    assert (
+        "SIGINT: saved; run the same command again to resume after step " in err
+        and "Traceback" not in err
+    )
     assert ran.wait(60) == 130
     assert len(_metrics(tmp_path)) >= 2
     assert sorted(p.name for p in tmp_path.iterdir()) == [".run", "checkpoints", "metrics.jsonl"]

@@ -26,6 +26,8 @@ from trainer.cluster.connection import HEARTBEAT_SEC, WORKING, Link, noted_work
 # What the main thread has to end in, before the process is ended under it: it may hang in a sum
 # that another host will never join.
 GRACE_SEC = 20.0
+# So long a process that would be ended waits for its checkpoint.
+WRITE_SEC = 600.0
 EXIT_LOST = 1
 
 _VALUE, _END = b"V", b"E"
@@ -58,6 +60,9 @@ class Hosts:
     Args:
         peers: Connections by index: of the chief, the first, to all others, of others to the chief.
         timeout_sec: How long others may be silent: neither answer, nor tell of work that gets on.
+
+    Attributes:
+        writing: Held by the thread that writes a checkpoint, which a lost host does not cut off.
     """
 
     def __init__(
@@ -69,7 +74,7 @@ class Hosts:
     ) -> None:
         self.addresses, self.index = tuple(addresses), index
         self.timeout_sec = timeout_sec
-        self._lock = threading.Lock()
+        self.writing, self._lock = threading.Lock(), threading.Lock()
         self._ended: Ended | None = None
         self._noticed, self._left = threading.Event(), threading.Event()
         self._gone: set[int] = set()
@@ -273,9 +278,12 @@ class Hosts:
             inbox.put(None)
         self._tell_end(ended.exit_code, str(ended))
         _abort_sums(str(ended))
-        if not self._left.wait(GRACE_SEC):
-            print(f"imageshards train: {ended}", file=sys.stderr, flush=True)
-            os._exit(ended.exit_code)
+        last_sec = time.monotonic() + WRITE_SEC
+        while not self._left.wait(GRACE_SEC):
+            # Without a checkpoint that is being written all since the one before would be lost.
+            if not self.writing.locked() or time.monotonic() > last_sec:
+                print(f"imageshards train: {ended}", file=sys.stderr, flush=True)
+                os._exit(ended.exit_code)
 
     def _tell_end(self, exit_code: int, message: str) -> None:
         for link in self._links.values():

@@ -112,7 +112,9 @@ class Evaluator:
         self._broken.merge(self._hosts.gather("evaluation", self._broken.as_json()))
         if not self._own_step:
             return self._figures(measured)
-        return logs_of_hosts(self._model, measured[0] if measured else {}, self._hosts)
+        with self._hosts.limited("The metrics of an evaluation"):
+            logs = measured[0] if measured else {}
+            return logs_of_hosts(self._model, logs, self._hosts.gather)
 
     def _read(self) -> Iterator[Batch]:
         data, broken = self._data, self._broken

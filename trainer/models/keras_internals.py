@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from imageshards.errors import UserError
-from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
 # The minor release of Keras that this package was tested with; setup.py allows no other.
@@ -130,15 +130,18 @@ def weights_file(error: Exception) -> tuple[str, str | None, str | None] | None:
     return None
 
 
-def check_weights(model: keras.Model, step: int, hosts: Hosts = ONE_HOST) -> None:
-    """Ends a run whose replicas, on any host, have come to have other trainable weights."""
+def check_weights(model: keras.Model, step: int, gather: Callable[[str, Any], list[Any]]) -> None:
+    """Ends a run whose replicas have come to have other trainable weights.
+
+    `gather` returns the values of all hosts, given a name and this host's value.
+    """
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
     # TensorFlow's variable of every replica; the variable itself where a host has one.
     parts = [getattr(v.value, "values", (v.value,)) for v in model.trainable_variables]
     by_replica = zip(*parts, strict=True)
     mine = [int(tf.add_n([_sum_of_bits(one) for one in weights])) for weights in by_replica]
-    if len({one for of_host in hosts.gather("weights", mine) for one in of_host}) > 1:
+    if len({one for of_host in gather("weights", mine) for one in of_host}) > 1:
         raise UserError(
             f"The weights of the replicas differ after step {step}, with Keras "
             f"{keras.__version__}; expected the same on all of them, so nothing is saved: look "

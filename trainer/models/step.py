@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,12 +11,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.cluster.hosts import ONE_HOST, Hosts
+from trainer.cluster.connection import note_work
 from trainer.dataset.spec import Batch, model_input
 from trainer.models.keras_internals import clips, sum_before_clipping
 
 # A distributed global batch → what the model's own step returns: numbers by name.
 Step = Callable[[Any], dict[str, Any]]
+# A name and this host's value → the values of all hosts.
+Gather = Callable[[str, Any], list[Any]]
 
 
 def make_train_step(
@@ -51,30 +55,74 @@ def make_train_step(
     return _make_step(model, strategy, compute, prepared, drops_absent)
 
 
-class Execution:
-    """Several training steps in one call of the graph; `step` is what `make_train_step` returned,
-    which is none where it runs `eagerly`.
+class ReadError(Exception):
+    """A batch of training cannot be read.
+
+    Attributes:
+        error: What TensorFlow said.
+        steps_done: How many steps of the same call were taken before.
     """
 
-    def __init__(self, step: Step, eagerly: bool) -> None:
+    def __init__(self, error: tf.errors.OpError, steps_done: int) -> None:
+        super().__init__(str(error))
+        self.error, self.steps_done = error, steps_done
+
+
+class Execution:
+    """Takes training steps, each with the next batch of an iterator.
+
+    Args:
+        step: What `make_train_step` returned.
+        several: Whether `take` takes several steps, in one call of the graph.
+        eagerly: Whether steps run without a graph.
+
+    Attributes:
+        calls: How often `take` was called; the first call makes the graph.
+        fetch_sec: How long the last call waited for its batch; 0 with `several`.
+    """
+
+    def __init__(self, step: Step, several: bool = False, eagerly: bool = False) -> None:
         self._step = step
+        self.calls, self.fetch_sec = 0, 0.0
         # 2 for each step that the last call has taken, and 1 where it failed within the next.
         with tf.device("CPU:0"):
             self._halves = tf.Variable(0, trainable=False, dtype=tf.int64)
         graph = tf.function(self._take, autograph=False, reduce_retracing=True)
-        self._call = self._take if eagerly else graph
+        self._call = (self._take if eagerly else graph) if several else None
 
-    def run(self, batches: Any, steps: int) -> Iterator[dict[str, Any]]:
-        """Takes so many steps when it is asked for the logs of the last one."""
-        self._halves.assign(0)
-        yield self._call(batches, tf.constant(steps, tf.int64))
+    def take(self, batches: Any, steps: int) -> dict[str, Any]:
+        """Takes `steps` steps (1 without `several`), and returns the logs of the last one.
 
-    def taken_before(self, error: tf.errors.OpError) -> int:
-        """How many steps the call had taken as reading failed; raises what a step failed with."""
-        steps, within = divmod(int(self._halves.numpy()), 2)
-        if within:
-            raise error
-        return steps
+        Raises:
+            ReadError: A batch cannot be read. What a step fails with is raised as it is.
+        """
+        self.calls += 1
+        if self._call is not None:
+            self._halves.assign(0)
+            with self._reading():
+                logs = self._call(batches, tf.constant(steps, tf.int64))
+            note_work()
+            return logs
+        begun_sec = time.perf_counter()
+        with self._reading():
+            batch = next(batches)
+        self.fetch_sec = time.perf_counter() - begun_sec
+        note_work()
+        return self._step(batch)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Raises a `ReadError` for what is raised inside, if it is no error of a step."""
+        try:
+            yield
+        except (tf.errors.OpError, UnicodeDecodeError) as e:
+            steps, within = divmod(int(self._halves.numpy()), 2)
+            if within:
+                raise
+            error = e
+            if isinstance(e, UnicodeDecodeError):  # TensorFlow has quoted a broken record
+                error = tf.errors.InvalidArgumentError(None, None, "Could not parse example input")
+            raise ReadError(error, steps) from e
 
     def _take(self, batches: Any, steps: tf.Tensor) -> dict[str, Any]:
         (done,) = tf.while_loop(
@@ -105,20 +153,17 @@ def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step
     return _make_step(model, strategy, _compiled(model, model.test_step), drops_absent=True)
 
 
-def logs_of_hosts(
-    model: keras.Model, logs: dict[str, Any], hosts: Hosts = ONE_HOST
-) -> dict[str, Any]:
+def logs_of_hosts(model: keras.Model, logs: dict[str, Any], gather: Gather) -> dict[str, Any]:
     """Returns the figures of an epoch or a validation, the same on all hosts.
 
     The model's metrics are summed over the replicas of all hosts. Of other values in `logs`, which
     the last step returned, the mean over hosts is taken.
     """
-    with hosts.limited("The metrics of an epoch"):
-        found = model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
-        if found is logs and model.distribute_strategy.num_replicas_in_sync > 1:
-            found = logs | _exact(model, logs)
-        mine = {name: keras.ops.convert_to_numpy(one).tolist() for name, one in found.items()}
-    of_hosts = hosts.gather("logs", mine)
+    found = model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
+    if found is logs and model.distribute_strategy.num_replicas_in_sync > 1:
+        found = logs | _exact(model, logs)
+    mine = {name: keras.ops.convert_to_numpy(one).tolist() for name, one in found.items()}
+    of_hosts = gather("logs", mine)
     # As TensorFlow takes it over replicas, so that hosts and replicas give the same bits.
     return {
         name: np.mean([one[name] for one in of_hosts], 0, dtype=np.float32).tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -149,10 +149,13 @@ def separate_replicas(model: keras.Model) -> None:
         generator.__class__ = ReplicaSeeds
 
 
-def average_statistics(model: keras.Model, hosts: Hosts = ONE_HOST) -> None:
+def average_statistics(
+    model: keras.Model, concatenate: Callable[[str, dict[str, Any]], dict[str, Any]]
+) -> None:
     """Gives all replicas the mean of what batch normalisations have averaged on each of them.
 
-    Keras would evaluate with each replica's own, and save the first one's.
+    Keras would evaluate with each replica's own, and save the first one's. `concatenate` joins
+    arrays of all hosts along their first axis, given a name and this host's arrays.
     """
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
@@ -163,7 +166,7 @@ def average_statistics(model: keras.Model, hosts: Hosts = ONE_HOST) -> None:
         f"{i}": np.stack([part.numpy().astype(np.float64) for part in variable.value.values])
         for i, variable in enumerate(found)
     }
-    for i, values in hosts.concatenate("statistics", mine).items():
+    for i, values in concatenate("statistics", mine).items():
         found[int(i)].assign(values.mean(0))
 
 

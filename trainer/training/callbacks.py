@@ -1,4 +1,4 @@
-"""Callbacks for Keras's `fit` and for ours: waiting time, metrics.jsonl, NaN."""
+"""Callbacks: waiting time, metrics.jsonl, NaN, progress."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from imageshards.errors import UserError
 from imageshards.text import wrapped
 from trainer.evaluation.evaluation import finite
 from trainer.models.keras_internals import last_learning_rate
+from trainer.models.step import Execution
 from trainer.output_errors import output_errors
 
 Logs = Mapping[str, Any] | None
@@ -28,7 +29,8 @@ class WaitingTime(Callback):
 
     Adds `images_per_second` and `wait_fraction` (0 to 1) to the logs of every epoch, so give it
     before the callbacks that write these. Where the model was compiled with `steps_per_execution`,
-    waiting is part of a call, and only the first is added.
+    waiting is part of a call, and only the first is added. `imageshards.fit` has its steps measured
+    here; Keras's own `fit` has no hook between a batch and its step.
 
     A step is handed to the devices and may still run while the next batch is fetched, so the
     time spent fetching is waiting only as far as it lasts longer than that step. Every
@@ -40,23 +42,20 @@ class WaitingTime(Callback):
     Attributes:
         train_sec, wait_sec: Of the epoch so far.
         images: Those behind these seconds.
-        step_sec: From the start of a step to its end, as last probed.
-        dispatch_sec: How long it took to hand the last step to the devices.
+        is_used: Whether the loop calls `take`; the loop says so before each training.
+        running_sec: How long a step goes on after it was handed to the devices, as last probed.
     """
 
     PROBE_STEPS = 32
-    async_safe = True  # It has no hook after a batch.
 
     def __init__(self, batch_size: int) -> None:
         super().__init__()
         self.batch_size = batch_size
         self.train_sec = self.wait_sec = 0.0
         self.images = 0
-        self.step_sec = self.dispatch_sec = 0.0
-        self._steps = self._trained = 0
-        self._call_steps = 1
-        self._before: dict[str, Any] | None = None
-        self._train_function: Callable[[Any], Any] | None = None
+        self.is_used = False
+        self.running_sec = 0.0
+        self._before: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """The seconds of the unfinished epoch."""
@@ -67,29 +66,43 @@ class WaitingTime(Callback):
         self.train_sec, self.wait_sec = state["train_sec"], state["wait_sec"]
         self.images = state["images"]
 
-    def fetched(self, seconds: float) -> None:
-        """Notes how long a batch took to come."""
-        running = max(0.0, self.step_sec - self.dispatch_sec)
-        self.wait_sec += max(0.0, seconds - running)
+    def take(self, execution: Execution, batches: Any, steps: int) -> dict[str, Any]:
+        """`execution.take(batches, steps)`, measured."""
+        begun_sec = time.perf_counter()
+        # Not the first call, which also traces and compiles the graph.
+        is_first = not execution.calls
+        probe = execution.calls % self.PROBE_STEPS == 1
+        if probe:
+            self._wait_for_step_before()
+        running_sec = 0.0 if probe else self.running_sec
+        logs = execution.take(batches, steps)
+        handed_sec = time.perf_counter()
+        # One step behind, so that the devices have work while Python waits.
+        self._wait_for_step_before()
+        self._before = logs
+        if probe:
+            self._wait_for_step_before()
+            self.running_sec = time.perf_counter() - handed_sec
+        if not is_first:
+            self.wait_sec += max(0.0, execution.fetch_sec - running_sec)
+            self.train_sec += time.perf_counter() - begun_sec
+            self.images += steps * self.batch_size
+        return logs
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Begins to measure what trains the model."""
-        # Left behind by a `fit` that was interrupted.
-        if self.model.train_function != self._measured:
-            self._train_function = self.model.train_function
-        self._steps, self._before = 0, None
-        self.model.train_function = self._measured
+        """Refuses a loop that does not have its steps measured."""
+        is_used, self.is_used = self.is_used, False
+        if not is_used:
+            raise UserError(
+                "callbacks received WaitingTime in Keras's own fit, which does not say how long it "
+                "waits for data; expected imageshards.fit, or no WaitingTime."
+            )
+        self._before = {}
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Begins to count anew."""
-        if (trained := len(self.model.trainable_variables)) != self._trained:
-            self._steps, self._trained = 0, trained  # the graph of the next step is a new one
         self.train_sec = self.wait_sec = 0.0
         self.images = 0
-
-    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Notes how many steps the next call takes."""
-        self._call_steps = _steps_of_call(self, batch)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Adds what was measured to the epoch's logs."""
@@ -98,42 +111,10 @@ class WaitingTime(Callback):
             if self.model.steps_per_execution == 1:
                 logs["wait_fraction"] = round(min(1.0, self.wait_sec / self.train_sec), 4)
 
-    def on_train_end(self, logs: Logs = None) -> None:
-        """Leaves the model as it was."""
-        self.model.train_function = self._train_function
-
-    def _measured(self, iterator: Any) -> Any:
-        """One step, as Keras's own train function takes it."""
-        if self._train_function is None:
-            raise RuntimeError("training has not begun")
-        begun_sec = time.perf_counter()
-        if self.model.steps_per_execution == 1:
-            iterator = iter([next(iterator)])
-        fetched_sec = time.perf_counter()
-        # Not the first step, which also traces and compiles the graph.
-        probe = self._steps % self.PROBE_STEPS == 1
-        if probe:
-            self._wait_for_step_before()
-        started_sec = time.perf_counter()
-        logs = self._train_function(iterator)
-        self.dispatch_sec = time.perf_counter() - started_sec
-        # One step behind, so that the devices have work while Python waits.
-        self._wait_for_step_before()
-        self._before = logs
-        if probe:
-            self._wait_for_step_before()
-            self.step_sec = time.perf_counter() - started_sec
-        self._steps += 1
-        if self._steps > 1:
-            self.fetched(fetched_sec - begun_sec)
-            self.train_sec += time.perf_counter() - begun_sec
-            self.images += self._call_steps * self.batch_size
-        return logs
-
     def _wait_for_step_before(self) -> None:
-        for value in (self._before or {}).values():
+        for value in self._before.values():
             keras.ops.convert_to_numpy(value)
-        self._before = None
+        self._before = {}
 
 
 class MetricsFile(Callback):
@@ -149,8 +130,6 @@ class MetricsFile(Callback):
     Attributes:
         history: The objects.
     """
-
-    async_safe = True  # It has no hook after a batch.
 
     def __init__(self, path: str | os.PathLike[str], names: Sequence[str] = ()) -> None:
         super().__init__()
@@ -193,8 +172,6 @@ class MetricsFile(Callback):
 class NaNGuard(Callback):
     """Ends a run whose loss is no finite number any more, with the `error` of what was seen."""
 
-    async_safe = True
-
     def __init__(self, error: Callable[[str], UserError]) -> None:
         super().__init__()
         self._error = error
@@ -208,8 +185,6 @@ class NaNGuard(Callback):
 
 class Progress(Callback):
     """Shows how far an epoch is: a bar on a terminal, a line at its end anywhere."""
-
-    async_safe = True  # It has no hook after a batch.
 
     def __init__(self, batch_size: int, waiting: WaitingTime, metrics: MetricsFile) -> None:
         super().__init__()

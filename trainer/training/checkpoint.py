@@ -107,7 +107,7 @@ class Checkpoints:
             f"the checkpoint of step {state.step}",
             "run the same command again to resume from the checkpoint before",
         ):
-            with storage.open_write(path) as file:
+            with self._hosts.writing, storage.open_write(path) as file:
                 _write(file, state, base)
             # So that its name survives a power cut, where the file system allows it.
             with contextlib.suppress(OSError):

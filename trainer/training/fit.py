@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -88,7 +89,7 @@ def fit(
     Raises:
         UserError: The model is not compiled, the data is broken, or `checkpoint_dir` holds another
             run or what is none.
-        KeyboardInterrupt: SIGTERM or Ctrl-C came; with `checkpoint_dir` everything is saved.
+        KeyboardInterrupt: SIGTERM or Ctrl-C came; with `checkpoint_dir` every step is saved.
     """
     check_keras()
     if not isinstance(model, keras.Model):
@@ -129,6 +130,14 @@ def fit(
             config, train, validation_data, strategy, settings, steps_per_epoch=steps_per_epoch
         )
         _begin_at(run, initial_epoch)
+        if run.was_ended:
+            done = run.saved.state.epochs
+            print(
+                f"note: a callback ended this run in epoch {done}, so nothing is trained; go on "
+                f"from its weights by initial_epoch={done} and another checkpoint_dir, or start "
+                "over by overwrite=True",
+                file=sys.stderr,
+            )
         if replicas > 1:
             separate_replicas(model)
         make_ready(run, model)

@@ -3,21 +3,25 @@ entered again inside an epoch, and takes any number of replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import keras
-import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
-from trainer.dataset.spec import Batch
 from trainer.models.freezing import Frozen
 from trainer.models.keras_internals import undo_sum_before_clipping
 from trainer.models.model import check_optimizers
-from trainer.models.step import Execution, build_variables, logs_of_hosts, make_train_step
+from trainer.models.step import (
+    Execution,
+    ReadError,
+    build_variables,
+    logs_of_hosts,
+    make_train_step,
+)
 from trainer.models.strategy import average_statistics, memory_errors
-from trainer.reader.stream import next_batch
+from trainer.training.callbacks import WaitingTime
 from trainer.training.open_run import Run
 from trainer.training.signals import Stopped, StopRequest
 
@@ -61,14 +65,14 @@ class Loop:
         # Keras knows numbers and lists.
         freq = validation_freq
         self._validation_freq = freq if isinstance(freq, int) else list(freq)
-        self._stop = StopRequest(saves=run.saved.checkpoints is not None)
+        self._stop = StopRequest(run.saved.saved_step, run.saved.checkpoints is not None)
         self._agreed_stop: int | None = None
-        self._iterator: Iterator[Batch] | None = None
+        self._batches: Any = None
         prepare, drops = run.train.augmentation.device, run.train.skip_broken > 0
         options = (prepare, class_weight, drops)
         self._make_step = partial(make_train_step, model, run.devices, *options)
-        self._trace()
         self._frozen, self._steps_per_call = frozen, int(model.steps_per_execution)
+        self._trace()
         self._callbacks = CallbackList(
             callbacks,
             add_history=True,
@@ -78,11 +82,13 @@ class Loop:
             epochs=run.epochs.count,
             steps=run.epochs.end(0),
         )
+        measuring = (one for one in self._callbacks.callbacks if isinstance(one, WaitingTime))
+        self._waiting = next(measuring, None)
 
     def _trace(self) -> None:
         """Makes the step for the layers that train now."""
-        self._train_step = self._make_step()
-        self._execution = Execution(self._train_step, self._model.run_eagerly)
+        several = self._steps_per_call > 1
+        self._execution = Execution(self._make_step(), several, self._model.run_eagerly)
 
     def run(self) -> keras.callbacks.History:
         """Trains to the end, or until a callback sets `model.stop_training`.
@@ -90,14 +96,13 @@ class Loop:
         The history that Keras keeps has the epochs before a restart.
 
         Raises:
-            Stopped: SIGTERM or Ctrl-C came; the run is saved.
+            Stopped: SIGTERM or Ctrl-C came; every step is saved.
             UserError: Of the data, the disk, or a loss that is no number any more.
         """
         model = self._model
         model.stop_training = False
-        # Where Keras keeps it, so that a callback can measure it in either loop.
-        several = self._steps_per_call > 1
-        model.train_function = next if several else lambda one: self._train_step(next(one))
+        if self._waiting is not None:
+            self._waiting.is_used = True
         state, epochs = self._saved.state, self._epochs
         if state.epochs and self.step < epochs.end(state.epochs - 1) and not state.stopped:
             state.epochs -= 1  # `--steps` had cut it short
@@ -113,12 +118,13 @@ class Loop:
                 while state.epochs < epochs.count and not model.stop_training:
                     logs = self._run_epoch(state.epochs, resumes_inside)
                     resumes_inside = False
+                    self._agree()
+                    self._end_if_stopped()
             if self._finalize and self.step and model.optimizer is not None:
                 # As Keras does: averaged weights take the place of the last ones.
                 model.optimizer.finalize_variable_values(model.trainable_variables)
             self._callbacks.on_train_end(logs)
         finally:
-            model.train_function = None
             if model.optimizer is not None:
                 undo_sum_before_clipping(model.optimizer)
         return model.history
@@ -128,25 +134,32 @@ class Loop:
         """Training steps done."""
         return self._saved.state.step
 
-    def _next(self, until: int | None) -> Any:
-        """The batch after the last one, or the logs of the steps up to `until` in one call."""
-        step, execution = self.step, self._execution
+    def _take(self, steps: int) -> dict[str, Any]:
+        """Takes so many steps, and counts the damaged records of their batches."""
+        take = self._execution.take
+        if self._waiting is not None:
+            take = partial(self._waiting.take, self._execution)
         try:
-            self._iterator = batches = self._iterator or self._stream.iterator(step)
-            found = next_batch(execution.run(batches, until - step) if until else batches)
-        except tf.errors.OpError as e:
-            raise self._stream.explain(e, step + execution.taken_before(e)) from e
-        self._broken.count(self._split, until or step + 1)
-        # All hosts stop after the same step, and know how many records are damaged.
+            logs = take(self._batches, steps)
+        except ReadError as e:
+            raise self._stream.explain(e.error, self.step + e.steps_done) from e
+        self._broken.count(self._split, self.step + steps)
+        self._broken.merge(())
+        return logs
+
+    def _agree(self) -> None:
+        """Lets hosts agree on the signal by which they stop, and on which records are damaged."""
         mine = [self._stop.requested, self._broken.as_json()]
-        told = self._hosts.gather(f"step {step + 1}", mine)
+        told = self._hosts.gather(f"step {self.step + 1}", mine)
         self._agreed_stop = max((signum for signum, _ in told if signum), default=None)
         self._broken.merge(broken for _, broken in told)
-        return found
 
-    def _stopped_by(self) -> int | None:
-        """The signal to stop by, after a step; several hosts have agreed on it before the step."""
-        return self._stop.requested if self._hosts.count == 1 else self._agreed_stop
+    def _end_if_stopped(self) -> None:
+        """Saves, and raises `Stopped`, after a signal; several hosts have agreed on it before."""
+        if signum := self._stop.requested if self._hosts.count == 1 else self._agreed_stop:
+            self._saved.save()
+            self._saved.wait()
+            raise Stopped(signum, self._saved.saved_step())
 
     def _run_epoch(self, epoch: int, resumes_inside: bool) -> dict[str, Any]:
         model, callbacks, saved = self._model, self._callbacks, self._saved
@@ -158,22 +171,22 @@ class Loop:
         callbacks.on_epoch_begin(epoch)
         if resumes_inside:
             saved.restore()  # after all that an epoch begins with
+        if self.step < end:
+            self._begin_reading()
         logs: dict[str, Any] = {}
         while self.step < end and not model.stop_training:
             callbacks.on_train_batch_begin(self.step - begin)
             size = self._steps_per_call
             until = min(end, self.step + size - (self.step - begin) % size)
-            logs = self._train(until)
+            logs = self._train(until - self.step)
             callbacks.on_train_batch_end(until - 1 - begin, logs)
             saved.count_steps(until - self.step)
-            if signum := self._stopped_by():
-                saved.save()
-                saved.wait()
-                raise Stopped(signum)
-        average_statistics(model, self._hosts)
+            self._end_if_stopped()
+        average_statistics(model, self._hosts.concatenate)
         saved.save()  # before validation, so that a kill there costs no training
         # Where the epoch was over before a restart, no step has said anything.
-        logs = logs_of_hosts(model, logs, self._hosts)
+        with self._hosts.limited("The metrics of an epoch"):
+            logs = logs_of_hosts(model, logs, self._hosts.gather)
         if self._validate is not None and model._should_eval(epoch, self._validation_freq):
             with self._stop.interruptible():
                 logs |= self._validated()
@@ -181,13 +194,19 @@ class Loop:
         saved.end_epoch(logs)  # after all others, whose memory it saves
         return logs
 
-    def _train(self, until: int) -> dict[str, Any]:
+    def _begin_reading(self) -> None:
+        """Makes the first iterator; a signal ends the fill of a cache, which may take hours."""
+        if self._batches is None:
+            with self._hosts.limited("The first batch"), self._stop.interruptible():
+                self._batches = self._stream.iterator(self.step)
+
+    def _train(self, steps: int) -> dict[str, Any]:
         with (
             memory_errors(self._epochs.batch_size),
             self._hosts.limited(f"Step {self.step + 1}"),
         ):
-            last = until if self._steps_per_call > 1 else None
-            return self._model.train_function(iter(lambda: self._next(last), None))
+            self._agree()
+            return self._take(steps)
 
     def _validated(self) -> dict[str, float]:
         """The figures of the validation split; those of the epoch so far stay what they are."""

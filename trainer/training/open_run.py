@@ -63,6 +63,11 @@ class Run:
         """Training steps done."""
         return self.saved.state.step
 
+    @property
+    def was_ended(self) -> bool:
+        """Whether a callback has ended the run before its last step: it trains no more."""
+        return self.saved.state.stopped and self.step < self.epochs.total_steps
+
 
 def open_run(
     config: RunConfig,

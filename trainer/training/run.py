@@ -34,6 +34,7 @@ from trainer.training.open_run import Run, open_run, settings_of
 from trainer.training.output_folder import METRICS_FILE, begin_run, copy_transform, write_digest
 from trainer.training.saved_run import state_values
 from trainer.training.several_hosts import digest
+from trainer.training.signals import stopped_by_sigterm
 from trainer.training.summary import plan_lines, result_lines, show_batch, waiting_line
 
 
@@ -71,7 +72,7 @@ def train(
 
     Raises:
         UserError: The data set, a flag or the output folder does not allow it.
-        Stopped: SIGTERM or Ctrl-C came; everything is saved.
+        Stopped: SIGTERM or Ctrl-C came; every step is saved.
     """
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -83,15 +84,16 @@ def train(
     with begin_run(config.output, config.overwrite and not config.dry_run):
         settings = settings_of(config, training)
         run = open_run(config, training, validation, devices, settings, hosts)
-        with hosts.limited("The making of the model's variables"):
-            built = build_and_compile(config, run, name)
-        print_plan(config, run, built.model)
-        if config.dry_run:
-            show_first_batch(config, run)
-            return {}
-        metrics = train_loop(config, run, built)
-        publish(config, run, built, metrics)
-        return metrics.history[-1]
+        with stopped_by_sigterm(run.saved.saved_step):
+            with hosts.limited("The making of the model's variables"):
+                built = build_and_compile(config, run, name)
+            print_plan(config, run, built.model)
+            if config.dry_run:
+                show_first_batch(config, run)
+                return {}
+            metrics = train_loop(config, run, built)
+            publish(config, run, built, metrics)
+            return metrics.history[-1]
 
 
 def check_devices(
@@ -176,6 +178,13 @@ def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:
     lines = [for_output(line) for line in plan_lines(config, run, network)]
     if run.step >= total:
         lines.append(f"all {total} steps are done already; --overwrite starts over")
+    elif run.was_ended:
+        last = storage.join(config.output, MODEL_FILE)
+        lines.append(
+            f"a callback ended this run after step {run.step} of {total}, so nothing is trained; "
+            f"--weights {last} in another --output goes on from its weights, --overwrite starts "
+            "over"
+        )
     elif run.step:
         lines.append(f"resumes after step {run.step} of {total}")
     print("\n".join(lines), flush=True)

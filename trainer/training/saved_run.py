@@ -84,7 +84,7 @@ class SavedRun:
         self.state = latest or RunState(identity)
         self._is_restored = latest is None
         # (step, epochs) that were looked at last, and saved where anything is.
-        self._saved: tuple[int, int] | None = None
+        self._saved = (latest.step, latest.epochs) if latest is not None else None
         self._told = False
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[str] | None = None
@@ -96,6 +96,12 @@ class SavedRun:
 
     def __exit__(self, kind: object, *error: object) -> None:
         self.wait(all_hosts=kind is None)
+
+    def saved_step(self) -> int | None:
+        """The step of the last checkpoint, 0 where there is none; None where nothing is saved."""
+        if self.checkpoints is None:
+            return None
+        return self._saved[0] if self._saved else 0
 
     def wait(self, all_hosts: bool = True) -> None:
         """Waits until the last checkpoint is written; after an error others are elsewhere."""
@@ -145,7 +151,7 @@ class SavedRun:
         state = self.state
         if self._saved == (state.step, state.epochs):
             return
-        check_weights(self._model, state.step, self._hosts)
+        check_weights(self._model, state.step, self._hosts.gather)
         if self.checkpoints is not None:
             self.wait()
             known = self._base.all_arrays() if self._base else {}

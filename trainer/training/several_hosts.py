@@ -19,7 +19,6 @@ import imageshards
 import trainer
 from imageshards import storage
 from imageshards.commands.command_line import search_here
-from trainer.cluster.hosts import Hosts
 from trainer.config import RunConfig
 from trainer.dataset.open import pixels_home
 
@@ -63,12 +62,12 @@ def digest(model: keras.Model) -> str:
 
 
 @contextmanager
-def only_chief_writes(config: RunConfig, hosts: Hosts) -> Iterator[RunConfig]:
+def only_chief_writes(config: RunConfig, is_chief: bool) -> Iterator[RunConfig]:
     """The configuration of this host: others than the chief write to a folder that is thrown away.
 
     So all hosts run the same code, and their sums meet; others print errors only.
     """
-    if hosts.is_chief:
+    if is_chief:
         yield config
         return
     read = config.read

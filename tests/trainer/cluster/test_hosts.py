@@ -7,7 +7,10 @@ import functools
 import itertools
 import json
 import os
+import pathlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +26,7 @@ from trainer.cluster import connection
 from trainer.cluster.addresses import Cluster
 from trainer.cluster.hosts import EXIT_LOST, Ended, Hosts
 from trainer.cluster.rendezvous import joined
+from trainer.training.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.process
 
@@ -186,6 +190,53 @@ def test_work_that_gets_on_is_no_silence_to_any_other(monkeypatch: pytest.Monkey
 
     # The last one hears of it from the chief.
     assert on_hosts(3, body, 3.0) == [[0, 1, 2]] * 3
+
+
+def test_a_lost_host_does_not_cut_off_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    """The main thread of the chief waits for ever, as in a sum that the lost host never joins."""
+    code = """if True:
+        import contextlib, sys, threading, time
+        from imageshards import storage
+        from trainer.cluster import hosts
+        from trainer.cluster.addresses import Cluster
+        from trainer.cluster.rendezvous import joined
+        from trainer.training.checkpoint import Checkpoints, RunState
+
+        hosts.GRACE_SEC = 0.1
+        begun, plain = threading.Event(), storage.open_write
+
+        @contextlib.contextmanager
+        def slow(path):
+            with plain(path) as file:
+                begun.set()
+                met._noticed.wait()
+                time.sleep(10 * hosts.GRACE_SEC)
+                yield file
+
+        storage.open_write = slow
+        with joined(Cluster(tuple(sys.argv[2:]), 0), 60.0) as met:
+            checkpoints = Checkpoints(sys.argv[1], 1, met)
+            threading.Thread(target=checkpoints.save, args=[RunState({}, step=4)]).start()
+            begun.wait()
+            met.gather("begun", None)
+            threading.Event().wait()
+    """
+    addresses = free_addresses(2)
+    chief = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), *addresses], stderr=subprocess.PIPE, text=True
+    )
+
+    def lost(hosts: Hosts) -> None:
+        hosts.gather("begun", None)
+        hosts._left.set()
+        for link in hosts._links.values():
+            link.close()
+        raise KeyboardInterrupt
+
+    one_host(addresses, 1, 60.0, lost)
+    said = chief.communicate(timeout=60)[1]
+    assert chief.returncode == EXIT_LOST and "is lost" in said
+    assert Checkpoints(str(tmp_path), 1).load(4).step == 4
 
 
 def test_a_slow_end_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:

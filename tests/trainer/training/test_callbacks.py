@@ -16,6 +16,7 @@ tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402
 
+from trainer.models.step import Execution  # noqa: E402
 from trainer.training.callbacks import (  # noqa: E402
     MetricsFile,
     NaNGuard,
@@ -49,15 +50,36 @@ def _fit(model: keras.Model, *parts: Any, epochs: int = 2) -> Any:
 
 
 def test_fetching_during_a_step_is_no_waiting() -> None:
-    waiting = WaitingTime(8)
-    waiting.fetched(0.3)
-    assert waiting.wait_sec == pytest.approx(0.3)  # nothing known of a step yet
-    waiting.dispatch_sec = 0.01
-    waiting.step_sec = 0.11  # 0.1 s go on after the step was handed over
-    waiting.fetched(0.08)
+    waiting, execution = WaitingTime(8), _Fetches()
+    waiting.take(execution, None, 1)  # it traces: nothing of it counts
+    assert (waiting.wait_sec, waiting.train_sec, waiting.images) == (0.0, 0.0, 0)
+    waiting.take(execution, None, 1)  # nothing runs on a device meanwhile
     assert waiting.wait_sec == pytest.approx(0.3)
-    waiting.fetched(0.25)
+    waiting.running_sec = 0.1  # the step goes on after it was handed over
+    execution.fetch_sec = 0.08
+    waiting.take(execution, None, 1)
+    assert waiting.wait_sec == pytest.approx(0.3)
+    execution.fetch_sec = 0.25
+    waiting.take(execution, None, 3)
     assert waiting.wait_sec == pytest.approx(0.3 + 0.15)
+    assert waiting.images == (1 + 1 + 3) * 8 and waiting.train_sec > 0
+
+
+class _Fetches(Execution):
+    """Says of each step that its batch took so long to come."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda batch: {})
+        self.fetch_sec = 0.3
+
+    def take(self, batches: Any, steps: int) -> dict[str, Any]:
+        self.calls += 1
+        return {"loss": tf.constant(1.0)}
+
+
+def test_keras_fit_which_tells_nothing_of_waiting_is_refused() -> None:
+    with pytest.raises(UserError, match="^callbacks received WaitingTime in Keras's own fit, whi"):
+        _fit(_model(), WaitingTime(8))
 
 
 def test_metrics_file_has_an_object_per_epoch(tmp_path: pathlib.Path) -> None:

@@ -71,7 +71,9 @@ def test_a_functional_model_brings_its_loss_metrics_and_optimizer(
     assert [r["learning_rate"] for r in found] == pytest.approx([0.01, 0.01])
     assert len(found) == 2 and 0 < found[1]["loss"] < 2 and 0 <= found[1]["val_accuracy"] <= 1
     # The callback's word is remembered: the same command has nothing left to do.
-    assert "enough" not in _train(shapes, tmp_path, *flags, "--epochs", 9)
+    again = _train(shapes, tmp_path, *flags, "--epochs", 9)
+    assert "enough" not in again
+    assert "a callback ended this run after step 5 of 24, so nothing is trained; --weight" in again
     assert metrics(tmp_path) == found
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
+import signal
+import threading
 import types
 from typing import Any
 
@@ -270,20 +273,17 @@ def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(
 def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
     model, waiting = compiled(keras.optimizers.SGD(0.01, clipnorm=1.0)), ims.WaitingTime(8)
     validation = data.evaluation(batch_size=8)
-    found = ims.fit(model, train, validation_data=validation, verbose=0)
-    assert np.isfinite(found.history["val_loss"]).all() and found.history["accuracy"]
     steps = {"steps_per_epoch": 2, "verbose": 0}
+    model.fit(train.dataset(), **steps)
+    own = model.train_function
     with pytest.raises(KeyboardInterrupt):
-        ims.fit(model, train, callbacks=[Interrupts()], verbose=0)
-    for more in ([waiting, Interrupts()], [waiting, Interrupts()]):
-        with pytest.raises(KeyboardInterrupt):
-            model.fit(train.dataset(), callbacks=more, **steps)
-    found = model.fit(train.dataset(), callbacks=[waiting], **steps)
-    assert np.isfinite(found.history["loss"]).all() and found.history["images_per_second"]
-    model.steps_per_execution = 2  # waiting is a part of each call
-    model.train_function = None
-    found = model.fit(train.dataset(), callbacks=[waiting], epochs=2, **steps).history
-    assert list(found) == ["accuracy", "loss", "images_per_second"]
+        ims.fit(model, train, callbacks=[waiting, Interrupts()], verbose=0)
+    found = ims.fit(model, train, validation_data=validation, callbacks=[waiting], verbose=0)
+    assert np.isfinite(found.history["val_loss"]).all() and found.history["accuracy"]
+    assert found.history["images_per_second"][0] > 0 and 0 <= found.history["wait_fraction"][0] <= 1
+    assert model.train_function is own
+    found = model.fit(train.dataset(), **steps)
+    assert np.isfinite(found.history["loss"]).all()
 
 
 class Interrupts(keras.callbacks.Callback):
@@ -291,6 +291,22 @@ class Interrupts(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         raise KeyboardInterrupt
+
+
+class StopsAtEnd(keras.callbacks.Callback):
+    """A signal comes when an epoch is over."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_signal_at_the_end_of_an_epoch_waits_for_no_further_step(
+    train: Any, tmp_path: pathlib.Path, epochs: int
+) -> None:
+    options: dict[str, Any] = {"epochs": epochs, "steps_per_epoch": 1, "verbose": 0}
+    with pytest.raises(KeyboardInterrupt, match="^SIGTERM: saved; .* to resume after step 1"):
+        ims.fit(compiled(), train, checkpoint_dir=tmp_path, callbacks=[StopsAtEnd()], **options)
 
 
 class Remembers(keras.callbacks.Callback):
@@ -346,6 +362,46 @@ def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
     another.compile("sgd", "mse")
     with pytest.raises(UserError, match="^--output holds a checkpoint with .* another --output"):
         watching(network=another).restore()
+
+
+class Threads(keras.callbacks.Callback):
+    """Those that its hooks are called in; Keras may call them beside the training."""
+
+    async_safe = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[int] = set()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.found.add(threading.get_ident())
+
+
+def test_a_hook_has_ended_before_a_checkpoint_asks_what_its_callback_remembers(train: Any) -> None:
+    threads = Threads()
+    ims.fit(compiled(), train, callbacks=[threads], steps_per_epoch=2, verbose=0)
+    assert threads.found == {threading.get_ident()}
+
+
+def test_a_run_that_a_callback_ended_says_how_to_go_on(
+    train: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, run = compiled(), tmp_path / "run"
+
+    def fit(folder: pathlib.Path, epochs: int, **more: Any) -> Any:
+        options = {"steps_per_epoch": 1, "checkpoint_dir": folder, "verbose": 0, **more}
+        return ims.fit(model, train, epochs=epochs, callbacks=[tiny_models.StopAfter()], **options)
+
+    assert fit(run, 5).epoch == [0, 1]
+    assert not capsys.readouterr().err
+    assert fit(run, 6).epoch == [0, 1]
+    assert capsys.readouterr().err == (
+        "note: a callback ended this run in epoch 2, so nothing is trained; go on from its weights "
+        "by initial_epoch=2 and another checkpoint_dir, or start over by overwrite=True\n"
+    )
+    assert fit(tmp_path / "more", 6, initial_epoch=2).epoch == [2, 3, 4, 5]
+    assert fit(run, 6, overwrite=True).epoch == [0, 1]
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["~/run", "file://{home}/run", pathlib.Path("~/run")])

@@ -373,11 +373,12 @@ class Refuses(keras.layers.Layer):
             return tf.identity(x)
 
 
-def test_what_fails_within_a_step_is_no_broken_record(train: Any) -> None:
+@pytest.mark.parametrize("size", [1, 4])
+def test_what_fails_within_a_step_is_no_broken_record(train: Any, size: int) -> None:
     layers = [keras.layers.Rescaling(1 / 255), Refuses(), keras.layers.Flatten()]
     model = keras.Sequential([keras.Input((12, 12, 3)), *layers, keras.layers.Dense(3)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, steps_per_execution=4, jit_compile=False)
+    model.compile("sgd", loss, steps_per_execution=size, jit_compile=False)
     with pytest.raises(tf.errors.InvalidArgumentError, match="assert"):
         ims.fit(model, train, steps_per_epoch=4, verbose=0)
     assert int(model.layers[1].calls) == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import killed_train, run_forked
+from tests.support.commands import Command, count_calls, kill_at, killed_train, run_forked
 from tests.support.runs import digest, metrics
 
 pytest.importorskip("tensorflow")
@@ -78,3 +78,56 @@ def test_a_run_killed_around_the_end_of_freezing_ends_up_bit_identical(
         assert f"resumes after {resumed}" in ran.stdout, ran.stderr
     assert digest(tmp_path / "killed") == digest(tmp_path / "one")
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "one")
+
+
+_STOPPED = "SIGTERM: stopped; run the same command again.\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "more", "said"),
+    [
+        ("check_devices", [], _STOPPED),
+        ("show_first_batch", ["--dry_run"], _STOPPED),
+        (
+            "train_loop",
+            [],
+            "SIGTERM: stopped before the first checkpoint; run the same command again.\n",
+        ),
+        (
+            "publish",
+            [],
+            "SIGTERM: saved; run the same command again to resume after step 2.\n",
+        ),
+    ],
+    ids=["before a run is open", "dry run", "before the first step", "after the last step"],
+)
+def test_sigterm_says_what_is_saved(
+    shapes: pathlib.Path, tmp_path: pathlib.Path, function: str, more: list[str], said: str
+) -> None:
+    flags = _flags(shapes, tmp_path, *SMALL, *PLAIN, "--steps", 2, *more)
+    given = ("trainer.training.run", function, 1, "SIGTERM")
+    ran = Command("trainer", "trainer", *flags, before=kill_at, given=given).result()
+    assert ran.returncode == 143, ran.stderr
+    assert ran.stderr == f"imageshards train: {said}"
+
+
+@pytest.mark.slow
+def test_sigterm_stops_the_fill_of_a_cache_which_goes_on_there(tmp_path: pathlib.Path) -> None:
+    # A piece is one shard here; what is done is safe after the first piece and the 65th.
+    path = make_data_set(tmp_path / "d", {"train": 70}, num_shards=70, size_px=((8, 8),))
+    flags = _flags(path, tmp_path / "run", *SMALL, *PLAIN, "--steps", 2, "--threads", 1)
+    flags += ["--cache", "pixels", "--cache_folder", str(tmp_path / "cache")]
+    read = ("trainer.reader.pieces", "PieceReader.read")
+    command = Command("trainer", "trainer", *flags, before=kill_at, given=(*read, 67, "SIGTERM"))
+    ran = command.result()
+    assert ran.returncode == 143, ran.stderr
+    assert "SIGTERM: stopped before the first checkpoint; run the same command" in ran.stderr
+    (part,) = (tmp_path / "cache").glob("*/*.part")
+    assert (part / "ends").stat().st_size == 65 * 8
+    counted = tmp_path / "reads"
+    ran = Command(
+        "trainer", "trainer", *flags, before=count_calls, given=(*read, str(counted))
+    ).result()
+    assert ran.returncode == 0, ran.stderr
+    assert counted.stat().st_size == 70 - 65

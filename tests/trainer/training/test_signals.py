@@ -15,7 +15,7 @@ def test_a_signal_is_recorded_and_gives_the_exit_code(
     signum: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.getsignal(signum)
-    with StopRequest() as stop:
+    with StopRequest(lambda: 3) as stop:
         before_it = stop.requested
         os.kill(os.getpid(), signum)
         assert (before_it, stop.requested) == (None, signum)
@@ -25,8 +25,8 @@ def test_a_signal_is_recorded_and_gives_the_exit_code(
 
 
 def test_a_signal_stops_interruptible_work_at_once() -> None:
-    with StopRequest() as stop:
-        with pytest.raises(Stopped), stop.interruptible():
+    with StopRequest(lambda: 3) as stop:
+        with pytest.raises(Stopped, match="^SIGTERM: saved; .* after step 3"), stop.interruptible():
             os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Stopped), stop.interruptible():  # it came before
             raise AssertionError("not reached")
@@ -34,8 +34,9 @@ def test_a_signal_stops_interruptible_work_at_once() -> None:
 
 def test_sigterm_ends_what_no_loop_minds_with_its_clean_up() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Stopped, match="run the same command again"), stopped_by_sigterm():
-        with StopRequest():
+    told = "^SIGTERM: stopped; run the same command again"
+    with pytest.raises(Stopped, match=told), stopped_by_sigterm():
+        with StopRequest(lambda: 3):
             os.kill(os.getpid(), signal.SIGTERM)  # the loop's
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("not reached")
@@ -43,7 +44,7 @@ def test_sigterm_ends_what_no_loop_minds_with_its_clean_up() -> None:
 
 
 def test_a_second_ctrl_c_does_not_wait() -> None:
-    with StopRequest():
+    with StopRequest(lambda: 3):
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
