@@ -120,7 +120,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         from trainer.models.strategy import make_strategy
 
     devices = make_strategy(replicas, config.batch_size)
-    broken = BrokenRecordHandler(config.skip_broken, None, config.data)
+    broken = BrokenRecordHandler(config.skip_broken, None, config.data, data.model_inputs.features)
     _measure(args, path, data, devices, broken)
     return 0
 
