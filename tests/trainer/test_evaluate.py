@@ -27,7 +27,7 @@ NUM_RECORDS = 23
 SIZE = (16, 16)
 KEYS = (
     "num_examples loss accuracy top5_accuracy mean_class_accuracy left_out model step data split "
-    "classes batch_size replicas eval_crop seconds target outputs"
+    "classes batch_size replicas eval_crop seconds target outputs estimate"
 ).split()
 
 

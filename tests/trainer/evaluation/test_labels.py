@@ -13,6 +13,7 @@ from tests.support.evaluations import evaluation_of
 
 pytest.importorskip("tensorflow")
 
+from trainer.evaluation import labels
 from trainer.evaluation.labels import LabelsEvaluation, average_precision
 
 NAMES = ("cat", "dog", "cow")
@@ -76,6 +77,48 @@ def test_figures_by_hand() -> None:
     is_one, said = evaluation.described(0)
     assert "cat" in is_one and "88.1" in is_one and said.count("(") == 2 and "cow" in said
     assert evaluation.described(3)[0] == "without label"
+
+
+def test_too_many_logits_are_counted_in_bins_and_figures_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(6)
+    label, logits = rng.integers(0, 2, (40, 3)), rng.normal(-1, 6, (40, 3))
+    logits[:4] = [[40, 20, -20], [-40, 15.99, 0], [1, 1, 1], [-0.01, 16, -16]]
+    exact = evaluation_of(LabelsEvaluation, label, logits, *NAMES)
+    assert exact.estimate is None and exact.binned.size == 0
+    monkeypatch.setattr(labels, "MAX_LOGITS", 119)
+    found = evaluation_of(LabelsEvaluation, label, logits, *NAMES)
+    assert (found.label, found.logits) == (None, None)
+    bins = found.binned.shape[2]
+    assert bins == 119 // 6 and found.binned[0].sum() == 40 * 3
+    rounded = np.clip(np.floor((logits + 16) * bins / 32), 0, bins - 1)
+    for name, i in zip(NAMES, range(3), strict=True):
+        (row,) = (row for row in found.table().rows if row[0] == name)
+        assert row[4] == pytest.approx(average_precision(label[:, i] > 0, rounded[:, i]))
+    assert found.estimate and "40 records of 3 labels" in found.estimate
+    # Whatever needs no order of all scores stays exact.
+    np.testing.assert_array_equal(found.counts, exact.counts)
+    np.testing.assert_array_equal(found.losses, exact.losses)
+    assert found.most_wrong().tolist() == exact.most_wrong().tolist()
+    assert [found.described(i) for i in range(40)] == [exact.described(i) for i in range(40)]
+
+
+def test_memory_does_not_grow_with_records_times_labels() -> None:
+    num_records, num_labels, batch = 125_000, 19_000, 4
+    names = tuple(map(str, range(num_labels)))
+    collector = labels.LabelsCollector(LabelsEvaluation, names, num_records)
+    logits = np.random.default_rng(1).normal(-6, 3, (batch, num_labels)).astype(np.float32)
+    measured = LabelsEvaluation.measure(logits, (logits > 4).astype(np.float32))
+    rows = {name: np.asarray(values) for name, values in measured.items()}
+    rows |= {"losses": np.ones(batch, np.float32), "weight": np.ones(batch)}
+    collector.add(rows | {"record": np.arange(batch)})
+    found = collector.evaluation()
+    kept = {name: one for name, one in vars(found).items() if isinstance(one, np.ndarray)}
+    of_all = sum(kept.pop(name).nbytes for name in ("counts", "binned"))
+    of_example = sum(one.nbytes for one in kept.values()) / batch
+    assert of_all + of_example * num_records < 128 * 1024**2  # of 12 GB
+    np.testing.assert_array_equal(found.counts[0], np.sum(logits > 4, 0))
 
 
 def test_labels_are_matched_by_the_models_names() -> None:
