@@ -270,7 +270,7 @@ def test_batches_have_weights_only_where_a_record_may_weigh_something_other_than
 
 def test_evaluation_has_weights_only_of_a_column_or_of_broken_records(data: Data) -> None:
     val = data.evaluation(batch_size=4)
-    masked = dataclasses.replace(val, subset=dataclasses.replace(val.subset, broken={2}))
+    masked = dataclasses.replace(val, subset=dataclasses.replace(val.subset, broken=frozenset({2})))
     weighed = data.evaluation(batch_size=4, sample_weight="age")
     for described, expected in ((val, None), (masked, [1, 1, 0, 1, 1, 1]), (weighed, ANY)):
         found = [weight for _, _, *weight in described.as_numpy()]

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.evaluations import evaluation_of
+from tests.trainer.cluster.test_hosts import on_hosts
+from trainer.cluster.hosts import Hosts
 
 pytest.importorskip("tensorflow")
 
@@ -84,7 +86,7 @@ def test_too_many_logits_are_counted_in_bins_and_figures_say_so(
 ) -> None:
     rng = np.random.default_rng(6)
     label, logits = rng.integers(0, 2, (40, 3)), rng.normal(-1, 6, (40, 3))
-    logits[:4] = [[40, 20, -20], [-40, 15.99, 0], [1, 1, 1], [-0.01, 16, -16]]
+    logits[:4] = np.array([[40, 20, -20], [-40, 15.99, 0], [1, 1, 1], [-0.01, 16, -16]])
     exact = evaluation_of(LabelsEvaluation, label, logits, *NAMES)
     assert exact.estimate is None and exact.binned.size == 0
     monkeypatch.setattr(labels, "MAX_LOGITS", 119)
@@ -119,6 +121,32 @@ def test_memory_does_not_grow_with_records_times_labels() -> None:
     of_example = sum(one.nbytes for one in kept.values()) / batch
     assert of_all + of_example * num_records < 128 * 1024**2  # of 12 GB
     np.testing.assert_array_equal(found.counts[0], np.sum(logits > 4, 0))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("max_logits", [labels.MAX_LOGITS, 30], ids=["exact", "estimate"])
+def test_two_hosts_measure_what_one_does(monkeypatch: pytest.MonkeyPatch, max_logits: int) -> None:
+    monkeypatch.setattr(labels, "MAX_LOGITS", max_logits)
+    rng = np.random.default_rng(8)
+    label, logits = rng.integers(0, 2, (15, 3)), rng.normal(-1, 6, (15, 3))
+    expected = evaluation_of(LabelsEvaluation, label[:14], logits[:14], *NAMES)
+    measured = LabelsEvaluation.measure(logits.astype(np.float32), label.astype(np.float32))
+    rows = {name: np.asarray(values) for name, values in measured.items()}
+    # The last one is a broken record.
+    rows |= {"losses": np.append(expected.losses, 0), "record": np.arange(15)}
+    rows["weight"] = np.append(np.ones(14), 0)
+
+    def body(hosts: Hosts) -> Any:
+        collector = labels.LabelsCollector(LabelsEvaluation, NAMES, 15)
+        for begin in range(3 * hosts.index, 15, 6):
+            own = slice(begin, begin + 3)
+            collector.add({name: values[own] for name, values in rows.items()})
+        return collector.evaluation(hosts)
+
+    for found in on_hosts(2, body):
+        assert found.left_out == 1 and found.record.tolist() == list(range(14))
+        assert (found.estimate is None) == (max_logits > 30)
+        assert found.figures() == expected.figures() and found.table() == expected.table()
 
 
 def test_labels_are_matched_by_the_models_names() -> None:

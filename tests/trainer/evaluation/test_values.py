@@ -73,8 +73,8 @@ def test_of_many_values_the_first_are_kept_and_all_are_summed_up() -> None:
         for begin in range(0, 50, size):
             rows = slice(begin, begin + size)
             own = {"label": label[rows], "predicted": predicted[rows]}
-            own |= {"record": np.arange(50)[rows], "losses": label[rows, 0]}
-            collector.add(own | {"weight": np.ones(len(label[rows]))})
+            more = {"record": np.arange(50)[rows], "weight": np.ones(len(label[rows]))}
+            collector.add({**own, **more, "losses": label[rows, 0]})
         found.append(collector.evaluation())
     true = label.astype(np.float64)
     off = predicted - true
