@@ -27,11 +27,11 @@ manager.restore_or_initialize()
 
 
 @tf.function
-def take_step(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+def take_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     with tf.GradientTape() as tape:
         logits = model(tf.cast(images, tf.float32) / 255, training=True)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        loss = tf.reduce_mean(weights * losses)
+        loss = tf.reduce_mean(losses)
     optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
     return loss
 

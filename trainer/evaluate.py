@@ -46,10 +46,11 @@ _EPILOG = (
     "alike); for labels mean_average_precision; for values mse and mae (mean squared and absolute "
     "error), rmse, r2 (null where a value is always the same). Then left_out (broken records), "
     "model, step, data, split, batch_size, replicas, eval_crop, seconds, classes, target (class, "
-    "labels or values), and outputs: the figures of each class, label (predicted from a "
-    "probability of 0.5) or value. Every example counts exactly once for any --batch_size and "
-    "--replicas. A model that was compiled when it was trained gives its own loss and metrics in "
-    "place of these."
+    "labels or values), outputs: the figures of each class, label (predicted from a probability of "
+    "0.5) or value, and estimate: a sentence where figures are estimates, else null. Average "
+    "precisions are estimates where records times labels are more than 33,554,432. "
+    "Every example counts exactly once for any --batch_size and --replicas. A model that was "
+    "compiled when it was trained gives its own loss and metrics in place of these."
 )
 
 
@@ -158,7 +159,11 @@ def _measure(
         "seconds": round(time.perf_counter() - started_sec, 2),
     }
     if args.json:
-        more = {"target": card.target, "outputs": _outputs(evaluation)}
+        more = {
+            "target": card.target,
+            "outputs": _outputs(evaluation),
+            "estimate": evaluation.estimate if evaluation else None,
+        }
         known = {**measured, **facts, "classes": list(subset.classes), **more}
         print(json.dumps(known, allow_nan=False))
     else:
@@ -214,7 +219,8 @@ def _text(measured: dict[str, Any], evaluation: Evaluation | None) -> str:
     if len(rows) > MAX_ROWS:
         noun = f"{order} {MAX_ROWS} of {counted(len(rows), noun)}"
     cells = [[_cell(plain(cell)) for cell in row] for row in rows[:MAX_ROWS]]
-    return "\n".join([*lines, "", text_table((noun, *head), cells, texts=texts)])
+    said = [evaluation.estimate] if evaluation.estimate else []
+    return "\n".join([*lines, *said, "", text_table((noun, *head), cells, texts=texts)])
 
 
 def _cell(value: Any) -> str:

@@ -22,4 +22,6 @@ def evaluation_of(
     measured = {"losses": losses} | kind.measure(given[1], given[0])
     arrays = {name: np.asarray(values) for name, values in measured.items()}
     numbers = np.arange(len(arrays["losses"])) if record is None else np.asarray(record)
-    return kind.of(names, arrays | {"record": numbers, "weight": np.ones(len(numbers))})
+    collector = kind.collector(kind, names, len(numbers))
+    collector.add(arrays | {"record": numbers, "weight": np.ones(len(numbers))})
+    return collector.evaluation()

@@ -96,7 +96,7 @@ def _damage(val: Any) -> None:
 def _scores(model: Any, val: Any, without: tuple[int, ...] = ()) -> dict[str, Any]:
     """What `model` says of the records, counted by hand."""
     right, losses = [], []
-    for pictures, labels, _ in val.as_numpy():
+    for pictures, labels in val.as_numpy():
         logits = np.asarray(model(pictures), np.float64)
         logits -= np.log(np.exp(logits).sum(1, keepdims=True))
         right += list(logits.argmax(1) == labels)

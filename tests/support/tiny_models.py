@@ -195,6 +195,19 @@ def callbacks() -> list[keras.callbacks.Callback]:
     return [StopAfter(), keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=9.0)]
 
 
+class ZerosAtTheEnd(keras.callbacks.Callback):
+    """Sets all weights to 0 when the training has ended."""
+
+    def on_train_end(self, logs: Any = None) -> None:
+        for variable in self.model.trainable_variables:
+            variable.assign(keras.ops.zeros_like(variable))
+
+
+def zeros_at_the_end() -> list[keras.callbacks.Callback]:
+    """For `--callbacks`."""
+    return [ZerosAtTheEnd()]
+
+
 def broken_callbacks() -> list[Any]:
     """For `--callbacks`: these are none."""
     return [StopAfter(), "early"]

@@ -8,6 +8,7 @@ import itertools
 import json
 import pathlib
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -93,17 +94,17 @@ def test_a_stream_begins_at_any_step_with_the_batch_that_comes_there(
 
 def test_augmentation_changes_pictures_and_not_the_order(data: Data) -> None:
     plain = data.train(batch_size=4, augment="none", seed=3)
-    ((images, labels, _),) = taken(plain.dataset(), 1)
+    ((images, labels),) = taken(plain.dataset(), 1)
     # Of one colour each: only where they are lit differently do pictures differ.
     strong = data.train(batch_size=4, augment="strong", seed=3)
-    ((changed, shares, _),) = taken(strong.dataset(), 1)
+    ((changed, shares),) = taken(strong.dataset(), 1)
     assert shares.dtype == np.float32 and shares.shape == (4, len(CLASSES))
     assert not np.array_equal(changed, images)
     # Captions cannot be mixed.
     with_age = dataclasses.replace(
         strong, model_inputs=data.train(batch_size=4, inputs=["image", "age"]).model_inputs
     )
-    ((batch, unmixed, _),) = taken(with_age.dataset(), 1)
+    ((batch, unmixed),) = taken(with_age.dataset(), 1)
     assert_equal(unmixed, labels)
     assert not np.array_equal(batch["image"], images)
 
@@ -114,7 +115,7 @@ def test_dataset_augments_on_the_host_as_the_device_would(data: Data) -> None:
     assert train.augmentation.device is not None
     (shipped,) = train.batches().take(1)
     assert shipped["inputs"]["image"].shape == (4, SIDE_PX, SIDE_PX, 3)
-    ((images, labels, _),) = taken(train.dataset(), 1)
+    ((images, labels),) = taken(train.dataset(), 1)
     assert_equal(images, train.augmentation.device(shipped)["inputs"]["image"].numpy())
     assert_equal(labels, shipped["label"].numpy())
     assert images.shape == (4, 5, 5, 3)
@@ -151,10 +152,9 @@ def test_the_picture_comes_alone_and_every_shape_is_static_but_for_a_short_last_
     assert train.image_shape == (6, 5, 3)
     full, short = (data.evaluation(batch_size=n, image_size="6x5") for n in (3, 4))
     for described, size in ((train, 4), (full, 3), (short, None)):
-        image, label, weight = described.dataset().element_spec
+        image, label = described.dataset().element_spec
         assert (image.shape.as_list(), image.dtype) == ([size, 6, 5, 3], tf.uint8)
         assert (label.shape.as_list(), label.dtype) == ([size], tf.int64)
-        assert (weight.shape.as_list(), weight.dtype) == ([size], tf.float32)
     options = train.dataset().options()
     off = tf.data.experimental.AutoShardPolicy.OFF
     assert options.deterministic and options.experimental_distribute.auto_shard_policy == off
@@ -192,7 +192,7 @@ def test_further_inputs_come_by_their_names(data: Data) -> None:
     asked: dict[str, Any] = {"inputs": inputs, "sequence_length": 3}
     val = data.evaluation(batch_size=6, **asked)
     for described in (val, data.train(batch_size=6, augment="none", **asked)):
-        batch, _, _ = next(iter(described.dataset()))
+        batch, _ = next(iter(described.dataset()))
         assert sorted(batch) == sorted(inputs)
         # A record's number is twice its age; its other features tell it, too.
         for i, record in enumerate(int(2 * age) for age in batch["age"]):
@@ -205,8 +205,7 @@ def test_further_inputs_come_by_their_names(data: Data) -> None:
 def test_evaluation_reads_every_record_once_and_nothing_else(data: Data) -> None:
     val = data.evaluation(batch_size=4, split="train")
     assert (val.num_records, val.steps) == (11, 3) == (11, int(val.dataset().cardinality()))
-    pictures, labels, weights = (np.concatenate(part) for part in zip(*val.as_numpy(), strict=True))
-    assert list(weights) == [1] * 11
+    pictures, labels = (np.concatenate(part) for part in zip(*val.as_numpy(), strict=True))
     seen = sorted(zip(pictures[:, 0, 0, 0], labels, strict=True))
     expected = sorted((value_of(i), label) for i, label in enumerate(ALL_LABELS))
     for (value, label), (true_value, true_label) in zip(seen, expected, strict=True):
@@ -220,7 +219,7 @@ def test_classes_and_where_select_records(data: Data) -> None:
     assert train.classes == ("cat", "ant") == data.evaluation(batch_size=2, **asked).classes
     passing = [label for i, label in enumerate(ALL_LABELS) if label != 1 and i / 2 >= 2]
     assert train.num_records == len(passing)
-    labels = [label for _, label, _ in taken(train.dataset(), len(passing))]
+    labels = [label for _, label in taken(train.dataset(), len(passing))]
     expected = sorted([{2: 0, 0: 1}[label] for label in passing] * 2)
     assert sorted(np.concatenate(labels)) == expected
     val = data.evaluation(batch_size=2, **asked)
@@ -231,7 +230,7 @@ def test_balance_weighs_or_repeats_and_leaves_no_weight_to_apply_again(data: Dat
     plain = data.train(batch_size=11, augment="none")
     wanted = plain.class_weight
     assert wanted == pytest.approx({0: 11 / 12, 1: 11 / 9, 2: 11 / 12}) and wanted is not None
-    assert (taken(plain.dataset(), 1)[0][2] == 1).all()
+    assert len(taken(plain.dataset(), 1)[0]) == 2
 
     weighed = data.train(batch_size=11, augment="none", balance="weights")
     _, labels, weights = taken(weighed.dataset(), 1)[0]
@@ -242,6 +241,40 @@ def test_balance_weighs_or_repeats_and_leaves_no_weight_to_apply_again(data: Dat
     assert repeated.num_records == 12 and repeated.steps_per_epoch == 1
     assert list(np.bincount(taken(repeated.dataset(), 1)[0][1])) == [4, 4, 4]
     assert weighed.class_weight is None is repeated.class_weight
+
+
+@pytest.mark.parametrize(
+    ("asked", "skip_broken", "gives_weights"),
+    [
+        ({}, 0, False),
+        ({"augment": "strong"}, 0, False),
+        ({"augment": flip_and_soften, "inputs": ["image"]}, 0, False),
+        ({"balance": "sampling"}, 0, False),
+        ({"balance": "weights"}, 0, True),
+        ({"sample_weight": "age"}, 0, True),
+        ({"augment": flip_and_soften, "balance": "weights"}, 0, True),
+        ({}, 1, True),
+    ],
+    ids=str,
+)
+def test_batches_have_weights_only_where_a_record_may_weigh_something_other_than_1(
+    data: Data, asked: dict[str, Any], skip_broken: int, gives_weights: bool
+) -> None:
+    opened = dataclasses.replace(data.config, skip_broken=skip_broken)
+    train = dataclasses.replace(data, config=opened).train(batch_size=4, image_size=6, **asked)
+    assert train.gives_weights == gives_weights
+    ((_, _, *weights),) = taken(train.dataset(), 1)
+    assert [weight.shape for weight in weights] == [(4,)] * gives_weights
+    assert len(train.element_spec) == 2 + gives_weights
+
+
+def test_evaluation_has_weights_only_of_a_column(data: Data) -> None:
+    val = data.evaluation(batch_size=4)
+    weighed = data.evaluation(batch_size=4, sample_weight="age")
+    for described, expected in ((val, None), (weighed, ANY)):
+        found = [weight for _, _, *weight in described.as_numpy()]
+        assert described.gives_weights == (expected is not None) == any(found)
+        assert expected is None or np.concatenate(found, 1)[0].tolist() == expected
 
 
 def test_without_counts_of_classes_there_are_no_weights(tmp_path: pathlib.Path) -> None:
@@ -255,12 +288,10 @@ def test_a_function_gets_what_evaluation_sees_and_seeds_of_their_own(data: Data)
 
     plain = data.train(batch_size=4, image_size=6, augment="none", seed=3)
     told = taken(streams(3).dataset(), 6)
-    for (images, seeds, weights), (expected, _, ones) in zip(
-        told, taken(plain.dataset(), 6), strict=True
-    ):
-        assert_equal((images, weights), (expected, ones))
+    for (images, seeds), (expected, _) in zip(told, taken(plain.dataset(), 6), strict=True):
+        assert_equal(images, expected)
         assert seeds.shape == (4, 2) and seeds.dtype == np.int64
-    numbers = np.concatenate([seeds for _, seeds, _ in told])
+    numbers = np.concatenate([seeds for _, seeds in told])
     assert len({*numbers.ravel()}) == numbers.size and (numbers >= 0).all()
     assert not np.array_equal(taken(streams(4).dataset(), 1)[0][1], told[0][1])
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imageshards.example import decode_example, encode_example
 from imageshards.output_folder import check_page_folder
-from tests.support.trainer_data import CLASSES, make_data_set
+from imageshards.tfrecord import read_records
+from tests.support.trainer_data import CLASSES, make_data_set, rewrite_shard
 from trainer import evaluate
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs
 
@@ -25,7 +27,7 @@ NUM_RECORDS = 23
 SIZE = (16, 16)
 KEYS = (
     "num_examples loss accuracy top5_accuracy mean_class_accuracy left_out model step data split "
-    "classes batch_size replicas eval_crop seconds target outputs"
+    "classes batch_size replicas eval_crop seconds target outputs estimate"
 ).split()
 
 
@@ -162,6 +164,32 @@ def test_a_broken_record_stops_or_is_left_out_and_listed(
     found = json.loads(out)
     assert (found["num_examples"], found["left_out"]) == (NUM_RECORDS - 1, 1)
     assert "left out" in err and "record 4" in err
+
+
+def test_a_record_without_an_input_of_the_model_is_named(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_data_set(
+        tmp_path / "shards", {"validation": 6}, num_shards=1, size_px=(SIZE,), hot=True
+    )
+    (shard,) = folder.glob("validation-*.tfrecord")
+    payloads = [record.payload for record in read_records(str(shard))]
+    features = decode_example(payloads[4])
+    payloads[4] = encode_example({name: features[name] for name in features if name != "hot"})
+    rewrite_shard(folder, shard.name, payloads)
+    inputs = {"image": keras.Input((*SIZE, 3), dtype="uint8", name="image")}
+    inputs["hot"] = keras.Input((3,), dtype="int64", name="hot")
+    flat = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs["image"]))
+    joined = keras.layers.Concatenate()([flat, keras.ops.cast(inputs["hot"], "float32")])
+    model = keras.Model(inputs, keras.layers.Dense(3)(joined))
+    spec = ImageSpec(SIZE, False, 3, (0.5,) * 3, (0.25,) * 3)
+    needed = ModelInputs(SIZE, spec, {"hot": FeatureSpec("int64", (3,))})
+    model_file.save_model(model, str(tmp_path / "model.keras"), ModelCard(CLASSES, needed))
+    arguments = ("--model_path", tmp_path / "model.keras", "--data", folder, "--batch_size", 2)
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "") and f"{shard}, record 4 at byte" in err
+    found = figures(capsys, *arguments, "--skip_broken", 1)
+    assert (found["num_examples"], found["left_out"]) == (5, 1)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,11 @@ def test_two_replicas_train_and_leave_a_model(shapes: pathlib.Path, tmp_path: pa
     for file in ("model.keras", "metrics.jsonl", "report/index.html"):
         assert str(tmp_path / file) in ran.stdout and (tmp_path / file).is_file()
     found = _metrics(tmp_path)
-    assert f"\nvalidation accuracy {found[-1]['val_accuracy']:.3f}\n" in ran.stdout
+    best = min(found, key=lambda record: record["val_loss"])
+    file = "model.keras" if best is found[-1] else "best.keras"
+    figures = f"accuracy {best['val_accuracy']:.3f}, loss {best['val_loss']:.4f}"
+    said = f"\nvalidation {figures}: {file}, the model after epoch {best['epoch']} of 3\n"
+    assert said in ran.stdout
     assert "bound: the model waited" in ran.stdout.splitlines()[-1]
     assert set(FILES) <= {p.name for p in tmp_path.iterdir()} <= {*FILES, "best.keras"}
     assert [list(record) for record in found] == [KEYS] * 3

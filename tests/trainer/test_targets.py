@@ -20,6 +20,7 @@ tf = pytest.importorskip("tensorflow")
 import keras  # noqa: E402
 
 from trainer.__main__ import main as train  # noqa: E402
+from trainer.evaluation import labels  # noqa: E402
 
 WORDS = ("blue", "green", "red")
 FLAGS = ("--steps", 24, "--batch_size", 16, "--augment", "none", "--learning_rate", 0.01)
@@ -90,6 +91,32 @@ def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(
     page = Page((tmp_path / "page" / "index.html").read_text("utf-8"))
     assert "Labels" in page.words and "Confusion" not in page.words
     assert len(page.all("img")) == sum(np.any((logits >= 0) != has, 1))
+
+
+def test_average_precisions_of_too_many_logits_are_said_to_be_estimates(
+    trained: Trained,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = ("--model_path", trained.runs["words"], "--last", "--data", trained.shards)
+    exact = evaluated(capsys, *given)
+    assert exact["estimate"] is None
+    monkeypatch.setattr(labels, "MAX_LOGITS", 32 * 3 - 1)
+    found = evaluated(capsys, *given, "--report", tmp_path / "page")
+    said = "Average precisions are estimates, of logits rounded down to multiples of 2.13333"
+    assert found["estimate"].startswith(said) and "32 records of 3 labels" in found["estimate"]
+    assert evaluate.main([*map(str, given)]) == 0
+    assert f"\n{found['estimate']}\n" in capsys.readouterr().out
+    page = Page((tmp_path / "page" / "index.html").read_text("utf-8"))
+    assert found["estimate"] in page.words and "every label counts alike, estimated" in page.words
+    # All other figures stay exact.
+    assert found["loss"] == exact["loss"]
+    counts = ("examples", "predicted", "right", "recall", "precision")
+    of_label = ({one["label"]: one for one in each["outputs"]} for each in (found, exact))
+    for one, other in zip(*(map(each.get, WORDS) for each in of_label), strict=True):
+        assert [one[name] for name in counts] == [other[name] for name in counts]
+        assert 0 < one["average_precision"] <= 1
 
 
 def test_values_are_evaluated_exactly_for_any_batch(

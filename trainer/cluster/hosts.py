@@ -139,14 +139,23 @@ class Hosts:
         parts = self.collect(name, json.dumps(value).encode(), patient)
         return json.loads(self.share(name, lambda: b"[" + b",".join(parts) + b"]", patient))
 
-    def concatenate(self, name: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Arrays of all hosts, joined along their first axis in the order of hosts, on all."""
+    def concatenate(
+        self,
+        name: str,
+        arrays: Mapping[str, Any],
+        join: Callable[[list[Any]], Any] | None = None,
+    ) -> dict[str, Any]:
+        """Arrays of all hosts, joined along their first axis in the order of hosts, on all.
+
+        With `join` the chief does this to the arrays of all hosts, for example sums them up.
+        """
         if self.count == 1:
             return dict(arrays)
         import numpy as np
 
         parts = [_unpacked(one) for one in self.collect(name, _packed(arrays))]
-        joined = {n: np.concatenate([part[n] for part in parts]) for n in arrays if parts}
+        join = join or np.concatenate
+        joined = {n: join([part[n] for part in parts]) for n in arrays if parts}
         return _unpacked(self.share(name, lambda: _packed(joined)))
 
     def compare(self, settings: Mapping[str, Any]) -> None:

@@ -55,12 +55,14 @@ class ClassEvaluation(Evaluation):
         """Class ids."""
         return tf.gather(tf.constant(ids, tf.int64), label)
 
+    def epoch_figures(self) -> dict[str, float]:
+        """Loss and accuracy."""
+        return super().epoch_figures() | {"accuracy": mean(self.predicted == self.label)}
+
     def figures(self) -> dict[str, float]:
         """Top-5 accuracy is NaN for up to five classes; in the mean of classes all count alike."""
         examples, _, right = self._counts()
-        return {
-            "loss": self.loss,
-            "accuracy": mean(self.predicted == self.label),
+        return self.epoch_figures() | {
             "top5_accuracy": mean(self.rank < TOP) if len(self.names) > TOP else math.nan,
             "mean_class_accuracy": mean(right[examples > 0] / examples[examples > 0]),
         }

@@ -6,9 +6,14 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+
+from trainer.cluster.hosts import ONE_HOST, Hosts
+
+# How many labels or values of one example are shown.
+MAX_SHOWN = 6
 
 
 class Share(float):
@@ -27,37 +32,72 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str | int | float | Share | None]]
 
 
+class Collector:
+    """Collects what this host measures of one pass, batch by batch.
+
+    A row for each example is kept. Subclasses sum up what would take too much memory to keep.
+
+    Args:
+        kind: The class that `evaluation` returns.
+        names: Of the model's outputs.
+        num_records: Records in the pass, those of all hosts together.
+    """
+
+    def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
+        self._kind, self._names, self._num_records = kind, names, num_records
+        self._left_out = 0
+        self._rows: list[dict[str, np.ndarray]] = []
+
+    def add(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Adds the examples of a batch; rows of weight 0 are broken records, or fill the batch up.
+
+        Besides what `measure` gives, `batch` has `losses`, `weight`, and `record`, which is -1 for
+        rows that fill the batch up.
+        """
+        counted = batch["weight"] > 0
+        self._left_out += int(np.sum((batch["record"] >= 0) & ~counted))
+        rows = {name: values[counted] for name, values in batch.items() if name != "weight"}
+        self._rows.append(self._kept(rows))
+
+    def evaluation(self, hosts: Hosts = ONE_HOST) -> Any:
+        """The evaluation of all examples of all `hosts`, which call this together."""
+        names = self._rows[0]
+        mine = {name: np.concatenate([rows[name] for rows in self._rows]) for name in names}
+        left_out = sum(hosts.gather("left out", self._left_out))
+        whole = hosts.concatenate("evaluation", mine)
+        order = np.argsort(whole["record"], kind="stable")
+        arrays = {name: values[order] for name, values in whole.items()}
+        return self._kind(self._names, left_out, **arrays, **self._sums(hosts))
+
+    def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns those columns of a batch's examples that are kept, and sums up the others."""
+        return rows
+
+    def _sums(self, hosts: Hosts) -> dict[str, Any]:
+        """Returns the sums over all `hosts`, by the names of an evaluation's attributes."""
+        return {}
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluation(ABC):
     """The figures of a model on one split. Arrays have one entry per example, in record order.
 
-    Each kind of target has a class of these, whose attributes are what its `measure` gives.
+    Each kind of target has a class of these, whose attributes are what its `measure` gives, and
+    what its `Collector` sums up.
 
     Attributes:
+        collector: Collects the measurements of a pass.
         names: Of the model's outputs, in their order: of classes, labels or values.
         left_out: Broken records, which are no examples.
         record: int64, number within the split.
         losses: float32, by the loss of the training, without label smoothing.
     """
 
+    collector: ClassVar[type[Collector]] = Collector
     names: tuple[str, ...]
     left_out: int
     record: np.ndarray
     losses: np.ndarray
-
-    @classmethod
-    def of(cls, names: tuple[str, ...], whole: Mapping[str, np.ndarray]) -> Self:
-        """What was measured of all examples, in any order, and of what fills up batches.
-
-        Besides what `measure` gives, `whole` has `record`, -1 for what fills up, and `weight`, 0
-        for that and for broken records.
-        """
-        counted = whole["weight"] > 0
-        left_out = int(np.sum((whole["record"] >= 0) & ~counted))
-        order = np.flatnonzero(counted)
-        order = order[np.argsort(whole["record"][order], kind="stable")]
-        arrays = {name: values[order] for name, values in whole.items() if name != "weight"}
-        return cls(names, left_out, **arrays)
 
     @staticmethod
     @abstractmethod
@@ -68,6 +108,10 @@ class Evaluation(ABC):
     def renumbered(label: Any, ids: Sequence[int], num_outputs: int) -> Any:
         """TensorFlow: labels by the model's outputs, those of the data's classes being `ids`."""
         return label
+
+    def epoch_figures(self) -> dict[str, float]:
+        """Those of `figures` that every epoch of a training has: they take no time."""
+        return {"loss": self.loss}
 
     @abstractmethod
     def figures(self) -> dict[str, float]:
@@ -80,6 +124,11 @@ class Evaluation(ABC):
     @abstractmethod
     def described(self, i: int) -> tuple[str, str]:
         """What example `i` is, and what the model says that it is."""
+
+    @property
+    def estimate(self) -> str | None:
+        """A sentence that names the figures that are estimates; None where all are exact."""
+        return None
 
     @property
     def num_examples(self) -> int:

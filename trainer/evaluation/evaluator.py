@@ -17,7 +17,7 @@ from trainer.config import OptimizerConfig
 from trainer.dataset.spec import Batch, Subset, model_input, value_names
 from trainer.dataset.subset import class_ids
 from trainer.evaluation.classes import ClassEvaluation
-from trainer.evaluation.evaluation import Evaluation
+from trainer.evaluation.evaluation import Collector, Evaluation
 from trainer.evaluation.labels import LabelsEvaluation
 from trainer.evaluation.values import ValuesEvaluation
 from trainer.models.metrics import further_metrics
@@ -106,14 +106,13 @@ class Evaluator:
             batches = with_progress(batches, self._data.steps, "batches", "evaluating")
         with memory_errors(self._data.batch_size):
             if self._own_step:
-                measured = self._take_own_steps(batches, callbacks or CallbackList())
+                logs = self._take_own_steps(batches, callbacks or CallbackList())
             else:
-                measured = self._measure_examples(batches)
+                collector = self._measure_examples(batches)
         self._broken.merge(self._hosts.gather("evaluation", self._broken.as_json()))
         if not self._own_step:
-            return self._figures(measured)
+            return self._figures(collector)
         with self._hosts.limited("The metrics of an evaluation"):
-            logs = measured[0] if measured else {}
             return logs_of_hosts(self._model, logs, self._hosts.gather)
 
     def _read(self) -> Iterator[Batch]:
@@ -130,33 +129,33 @@ class Evaluator:
             broken.count(data.subset.split.name, number + 1)
             yield batch
 
-    def _take_own_steps(
-        self, batches: Iterable[Batch], callbacks: CallbackList
-    ) -> list[dict[str, Any]]:
-        """What the last of the model's own steps returned; none where there was no batch."""
+    def _take_own_steps(self, batches: Iterable[Batch], callbacks: CallbackList) -> dict[str, Any]:
+        """What the last of the model's own steps returned; nothing where there was no batch."""
         self._model.reset_metrics()
-        logs: list[dict[str, Any]] = []
+        logs: dict[str, Any] = {}
         for number, batch in enumerate(batches):
             callbacks.on_test_batch_begin(number)
-            logs = [self._step(batch)]
-            callbacks.on_test_batch_end(number, logs[0])
+            logs = self._step(batch)
+            callbacks.on_test_batch_end(number, logs)
         return logs
 
-    def _measure_examples(self, batches: Iterable[Batch]) -> list[dict[str, np.ndarray]]:
+    def _measure_examples(self, batches: Iterable[Batch]) -> Collector:
         """What `_make_step` measures of the examples of each batch, on the host."""
         for metric in further_metrics(self._model):
             metric.reset_state()
-        found: list[dict[str, np.ndarray]] = []
+        collector = self._kind.collector(self._kind, self._names, self._data.num_records)
         pending = None
         for batch in batches:
             measured = self._step(batch)
             # One batch behind: the devices have work while the host collects.
             if pending is not None:
-                found.append(self._collected(pending))
+                collector.add(self._of_replicas(pending))
             pending = measured
-        return [*found, self._collected(pending)] if pending is not None else found
+        if pending is not None:
+            collector.add(self._of_replicas(pending))
+        return collector
 
-    def _collected(self, measured: dict[str, Any]) -> dict[str, np.ndarray]:
+    def _of_replicas(self, measured: dict[str, Any]) -> dict[str, np.ndarray]:
         """A batch's measurements, of all replicas."""
         return {
             name: np.concatenate(
@@ -172,14 +171,11 @@ class Evaluator:
         suspects = order.records_at(begin, min(begin + data.batch_size, subset.num_records))
         return explain(error, subset, suspects, data.model_inputs.features)
 
-    def _figures(self, measured: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:
+    def _figures(self, collector: Collector) -> dict[str, float]:
         with self._hosts.limited("The metrics of an evaluation"):
             further = {one.name: float(one.result()) for one in further_metrics(self._model)}
-        whole = {name: np.concatenate([p[name] for p in measured]) for name in measured[0]}
-        whole = self._hosts.concatenate("evaluation", whole)
-        self.evaluation = found = self._kind.of(self._names, whole)
-        figures = found.figures()
-        return {name: figures[name] for name in ("loss", "accuracy") if name in figures} | further
+        self.evaluation = found = collector.evaluation(self._hosts)
+        return found.epoch_figures() | further
 
 
 def _make_step(

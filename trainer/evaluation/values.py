@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -10,9 +11,33 @@ import numpy as np
 import tensorflow as tf
 
 from imageshards.page import number
-from trainer.evaluation.evaluation import Evaluation, Table
+from trainer.cluster.hosts import Hosts
+from trainer.evaluation.evaluation import MAX_SHOWN, Collector, Evaluation, Table
 
 _ERRORS = ("mse", "mae", "rmse", "r2")
+
+
+class ValuesCollector(Collector):
+    """Sums up the errors of every value, and keeps the first `MAX_SHOWN` values of each example."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._moments = np.zeros((5, len(self._names)))
+
+    def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        label, predicted = rows["label"], rows["predicted"]
+        if len(label):
+            true = label.astype(np.float64)
+            off, middle = predicted - true, np.mean(true, 0)
+            squares = [np.sum(one**2, 0) for one in (true - middle, off)]
+            counts = np.full(len(middle), len(true))
+            own = np.stack([counts, middle, *squares, np.sum(np.abs(off), 0)])
+            self._moments = _joined(self._moments, own)
+        return rows | {"label": label[:, :MAX_SHOWN], "predicted": predicted[:, :MAX_SHOWN]}
+
+    def _sums(self, hosts: Hosts) -> dict[str, Any]:
+        mine = {"moments": self._moments}
+        return hosts.concatenate("values", mine, lambda parts: functools.reduce(_joined, parts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +45,15 @@ class ValuesEvaluation(Evaluation):
     """Of numbers.
 
     Attributes:
-        label, predicted: float32 [examples, values].
+        label, predicted: float32 [examples, values], the first `MAX_SHOWN` values at most.
+        moments: float64 [5, values]: number of examples; mean of the true values; sums of their
+            squared distances from the mean, of squared errors, and of absolute errors.
     """
 
+    collector = ValuesCollector
     label: np.ndarray
     predicted: np.ndarray
+    moments: np.ndarray
 
     @staticmethod
     def measure(outputs: Any, label: Any) -> dict[str, Any]:
@@ -43,18 +72,31 @@ class ValuesEvaluation(Evaluation):
         return Table("first", ("value", *_ERRORS), [(name, *errors) for name, errors in rows])
 
     def described(self, i: int) -> tuple[str, str]:
-        """Its values and those predicted."""
-        true, said = (", ".join(map(number, of[i].tolist())) for of in (self.label, self.predicted))
+        """Its values and those predicted, the first six at most."""
+        more = ", …" * (len(self.names) > MAX_SHOWN)
+        true, said = (
+            ", ".join(map(number, of[i].tolist())) + more for of in (self.label, self.predicted)
+        )
         return true, said
 
     def _errors(self) -> np.ndarray:
         """`_ERRORS` of each value, float64 [values, 4]; R², the explained share of its variance, is
         NaN where it does not vary.
         """
-        true = self.label.astype(np.float64)
-        off = self.predicted - true
-        if not len(off):
-            return np.full((len(self.names), len(_ERRORS)), math.nan)
-        squared, varies = np.mean(off**2, 0), np.var(true, 0)
+        count, _, varies, squared, absolute = self.moments
+        examples = np.where(count > 0, count, math.nan)
         explained = 1 - squared / np.where(varies > 0, varies, math.nan)
-        return np.stack([squared, np.mean(np.abs(off), 0), np.sqrt(squared), explained], 1)
+        errors = squared / examples, absolute / examples, np.sqrt(squared / examples), explained
+        return np.stack(errors, 1)
+
+
+def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The moments of the examples of both.
+
+    Chan, Golub and LeVeque, 1983: sums of squares themselves would lose the digits of a variance
+    that is small beside the mean.
+    """
+    count, apart = one[0] + other[0], other[1] - one[1]
+    share = other[0] / np.maximum(count, 1)
+    middle, squares = one[1] + apart * share, apart**2 * one[0] * share
+    return np.stack([count, middle, one[2] + other[2] + squares, *(one[3:] + other[3:])])

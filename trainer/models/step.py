@@ -200,10 +200,12 @@ def build_variables(
 ) -> None:
     """Makes every variable that a compiled model will have: of metrics and optimizer, too.
 
-    Keras makes them in the first step, when it is too late to restore them. `batch` has the
-    specifications of (inputs, label, sample_weight); `validates` says whether there will be a
-    `test_step`.
+    Keras makes them in the first step, when it is too late to restore them. `batch` begins with the
+    specifications of (inputs, label); `validates` says whether there will be a `test_step`.
     """
+    inputs, label, *_ = batch
+    # The steps of this module give weights to the model, also where `dataset()` gives none.
+    batch = inputs, label, tf.TensorSpec(label.shape[:1], tf.float32)
 
     def trace(step: Callable[[tuple[Any, ...]], Any]) -> Any:
         made = tf.function(lambda *data: step(preprocessed(model, *data)), autograph=False)

@@ -108,16 +108,26 @@ class TrainingData:
     def class_weight(self) -> dict[int, float] | None:
         """Label → the weight by which every class would weigh the same; see `balancing_weights`.
 
-        For `ims.fit`, or a loss or an estimator of your own; Keras's own `fit` takes no
-        `class_weight` besides `sample_weight`: ask for `balance="weights"` there. None where
-        nothing is left to weigh, because of `balance`, or where the records of each class were not
-        counted, or may have several labels.
+        For `ims.fit`, a loss or an estimator of your own, and Keras's own `fit`, which refuses
+        `class_weight` where `gives_weights`. None where nothing is left to weigh, because of
+        `balance`, or where the records of each class were not counted, or may have several labels.
         """
         counts = self.subset.class_counts
         one = self.subset.dataset.target == "class"
         if counts is None or self.subset.balance != "none" or not one:
             return None
         return dict(enumerate(balancing_weights(counts)))
+
+    @property
+    def gives_weights(self) -> bool:
+        """Whether `dataset()` gives (inputs, label, sample_weight), else (inputs, label).
+
+        Batches have weights where a record may weigh something other than 1: with `sample_weight`,
+        with `balance="weights"`, and with `skip_broken`, by which a broken record weighs 0.
+        """
+        subset = self.subset
+        weighs = subset.dataset.weight_feature is not None or subset.class_weights is not None
+        return weighs or self.skip_broken > 0
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -199,7 +209,8 @@ class TrainingData:
             process_count: How many there are; `batch_size` is a multiple of it.
 
         Returns:
-            A dataset of (inputs, label, sample_weight), with static shapes and its options set:
+            A dataset of (inputs, label), or of (inputs, label, sample_weight) where
+            `gives_weights`, with static shapes and its options set:
 
             - inputs: pictures, uint8 [batch, height, width, channels], 0 to 255; where `inputs`
               named more, a dictionary of them by name, `/` replaced by `_`;
@@ -217,8 +228,10 @@ class TrainingData:
         if isinstance(self.augment, str):
             check_pairs(self.augment, self.batch_size, process_count, self.mixes, "process")
             slices = ReplicaSlices(1, process_count, process_index)
-            return _for_keras(self.batches(start_step, slices), self.augmentation.device)
-        whole = _for_keras(self.batches(start_step))  # what a function is given
+            batches = self.batches(start_step, slices)
+            return _for_keras(batches, self.gives_weights, self.augmentation.device)
+        # A function as `augment` gets whole batches.
+        whole = _for_keras(self.batches(start_step), self.gives_weights)
         return whole if process_count == 1 else whole.map(_part(process_index, process_count))
 
     @property
@@ -232,10 +245,10 @@ class TrainingData:
         if not isinstance(self.augment, str):
             return plain.dataset().element_spec
         # Our levels give pictures of the same type, and take seconds to trace.
-        inputs, label, weight = dataclasses.replace(plain, augment="none").dataset().element_spec
+        inputs, label, *weight = dataclasses.replace(plain, augment="none").dataset().element_spec
         if self.augment == "strong" and self.mixes:
             label = tf.TensorSpec([self.batch_size, len(self.classes)], tf.float32)
-        return inputs, label, weight
+        return inputs, label, *weight
 
     @property
     def _label_spec(self) -> Any:
@@ -245,7 +258,7 @@ class TrainingData:
         dtype, shape = label_form(self.subset.dataset, self.num_outputs)
         return tf.TensorSpec([self.batch_size, *shape], dtype)
 
-    def as_numpy(self, start_step: int = 0, **process: int) -> Iterator[tuple[Any, Any, Any]]:
+    def as_numpy(self, start_step: int = 0, **process: int) -> Iterator[tuple[Any, ...]]:
         """The batches of `dataset(start_step, …)` as NumPy arrays, for JAX or scikit-learn."""
         return iter(self.dataset(start_step, **process).as_numpy_iterator())
 
@@ -300,6 +313,11 @@ class EvaluationData:
         """Class names, in the order of the labels."""
         return self.subset.classes
 
+    @property
+    def gives_weights(self) -> bool:
+        """Whether `dataset()` gives (inputs, label, sample_weight), else (inputs, label)."""
+        return self.subset.dataset.weight_feature is not None
+
     @names_arguments(data="path")
     def dataset(self) -> tf.data.Dataset:
         """The pass, in `steps` batches, the last of which has the records that are left.
@@ -310,9 +328,9 @@ class EvaluationData:
         where `batch_size` is larger than the split, or hardly larger than the number of replicas.
 
         Returns:
-            A dataset of (inputs, label, sample_weight) as `TrainingData.dataset` gives it, of
-            known cardinality. Keras's loss and metrics count every record exactly once, on any
-            number of replicas.
+            A dataset of (inputs, label), or of (inputs, label, sample_weight) where
+            `gives_weights`, as `TrainingData.dataset` gives it, of known cardinality. Keras's loss
+            and metrics count every record exactly once, on any number of replicas.
         """
         import tensorflow as tf
 
@@ -321,7 +339,7 @@ class EvaluationData:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         if replicas == 1:
             replicas = max(len(tf.config.list_logical_devices(kind)) for kind in ("GPU", "CPU"))
-        batches, full = _for_keras(self.batches()), self.batch_size
+        batches, full = _for_keras(self.batches(), self.gives_weights), self.batch_size
         rest = self.num_records - (self.steps - 1) * full
         last = shareable_size(rest, full, replicas) if self.steps > 1 else rest
         # Sequences are as long as the longest of their batch, so two batches may not fit together.
@@ -345,7 +363,7 @@ class EvaluationData:
 
         return pipeline.evaluation_batches(self, slices, broken)
 
-    def as_numpy(self) -> Iterator[tuple[Any, Any, Any]]:
+    def as_numpy(self) -> Iterator[tuple[Any, ...]]:
         """The batches of `dataset()` as NumPy arrays."""
         return iter(self.dataset().as_numpy_iterator())
 
@@ -398,9 +416,11 @@ def _part(process_index: int, process_count: int) -> Callable[..., Any]:
 
 
 def _for_keras(
-    batches: tf.data.Dataset, change: Callable[[Batch], Batch] | None = None
+    batches: tf.data.Dataset,
+    gives_weights: bool,
+    change: Callable[[Batch], Batch] | None = None,
 ) -> tf.data.Dataset:
-    """Batches → (inputs, label, sample_weight), after `change`."""
+    """Batches → (inputs, label), or (inputs, label, sample_weight), after `change`."""
     import tensorflow as tf
 
     # Who has Keras loaded is about to feed it; others have no such order.
@@ -411,8 +431,10 @@ def _for_keras(
 
     # As in the reader, no function has branches for AutoGraph to convert, which takes seconds.
     @tf.autograph.experimental.do_not_convert
-    def as_keras(batch: Batch) -> tuple[Any, Any, Any]:
+    def as_keras(batch: Batch) -> tuple[Any, ...]:
         batch = batch if change is None else change(batch)
-        return model_input(batch["inputs"]), batch["label"], batch["weight"]
+        # Keras's `fit` refuses `class_weight` beside weights, even where all of them are 1.
+        weight = (batch["weight"],) if gives_weights else ()
+        return model_input(batch["inputs"]), batch["label"], *weight
 
     return batches.map(as_keras)

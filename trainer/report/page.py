@@ -33,16 +33,18 @@ def write_report(
     history: Sequence[Mapping[str, Any]],
     evaluation: Evaluation | None,
     subset: Subset | None,
+    served: str = "",
 ) -> str:
     """Writes `folder`/index.html, whole or not at all; it needs no other file. Returns its path.
 
     `history` has the objects of metrics.jsonl, none for an evaluation without training. The most
-    wrong pictures of `evaluation` are read again from the shards of `subset`.
+    wrong pictures of `evaluation` are read again from the shards of `subset`. `served` names the
+    model of a run that the page describes.
 
     Raises:
         UserError: The folder cannot be written.
     """
-    text = page_of(title, facts, history, evaluation, subset)
+    text = page_of(title, facts, history, evaluation, subset, served)
     path = storage.join(folder, PAGE_NAME)
     try:
         storage.write(path, text)
@@ -60,6 +62,7 @@ def page_of(
     history: Sequence[Mapping[str, Any]],
     evaluation: Evaluation | None,
     subset: Subset | None,
+    served: str = "",
 ) -> str:
     """The page as one HTML document without outside resources."""
     chosen: list[int] = []
@@ -75,6 +78,7 @@ def page_of(
         "trainer.report",
         "page.jinja",
         title=title,
+        served=served,
         tiles=sections.tiles(history, evaluation),
         curves=sections.curves(history),
         epochs=sections.epochs(history),

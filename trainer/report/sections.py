@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from imageshards.page import Chart, Meter, Rows, line_chart, number, percent, scatter_chart
-from trainer.evaluation.evaluation import Evaluation, Share, finite
+from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, Share, finite
 
 if TYPE_CHECKING:
     from trainer.evaluation.classes import ClassEvaluation
     from trainer.evaluation.values import ValuesEvaluation
 
-# Of more classes a list of confusions is shown, of more values the plots of the first.
+# Of more classes a list of confusions is shown.
 MAX_MATRIX = 20
 MAX_CONFUSIONS = 30
-MAX_PLOTS = 6
 
 
 class _Curves(NamedTuple):
@@ -128,7 +127,10 @@ def tiles(
             value = finite(figures.get(name))
             if value is not None:
                 text = percent(value) if is_share else number(value)
-                shown.append((title, text, remark or examples))
+                is_estimate = name == "mean_average_precision" and evaluation.estimate
+                shown.append(
+                    (title, text, (remark or examples) + ", estimated" * bool(is_estimate))
+                )
         if evaluation.left_out:
             shown.append(("Left out", f"{evaluation.left_out:,}", "broken records"))
     best = best_epoch(history)
@@ -181,10 +183,12 @@ def confusion(evaluation: ClassEvaluation) -> dict[str, Any]:
 
 def plots(evaluation: ValuesEvaluation) -> dict[str, Any]:
     """`plots`: values that were predicted against true ones, a chart for each of the first."""
-    values = zip(evaluation.names, evaluation.label.T, evaluation.predicted.T, strict=True)
+    values = zip(
+        evaluation.names[:MAX_SHOWN], evaluation.label.T, evaluation.predicted.T, strict=True
+    )
     charts = [
         scatter_chart(name, "predicted (up) against true", true.tolist(), predicted.tolist())
-        for name, true, predicted in list(values)[:MAX_PLOTS]
+        for name, true, predicted in values
     ]
     return {"plots": [chart for chart in charts if chart]}
 

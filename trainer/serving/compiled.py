@@ -86,10 +86,9 @@ def as_ours(model: Any, card: ModelCard, path: str) -> Any:
     return keras.Model(taken, found, name=model.name)
 
 
-def _batch(card: ModelCard) -> tuple[Any, Any, Any]:
-    """Specifications of (inputs, label, sample_weight), as training has them."""
+def _batch(card: ModelCard) -> tuple[Any, Any]:
+    """Specifications of (inputs, label), as training has them."""
     tensors = input_tensors(card.inputs)
     specs = {name: tf.TensorSpec((1, *t.shape[1:]), t.dtype) for name, t in tensors.items()}
     dtype, shape = label_form(card, card.num_outputs)
-    label = tf.TensorSpec((1, *shape), dtype)
-    return model_input(specs), label, tf.TensorSpec((1,), tf.float32)
+    return model_input(specs), tf.TensorSpec((1, *shape), dtype)

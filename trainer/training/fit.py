@@ -49,7 +49,8 @@ def fit(
 ) -> keras.callbacks.History:
     """Trains a compiled model as Keras's `fit` does, and resumes inside an epoch.
 
-    Its `train_step`, `test_step`, loss, metrics, optimizer and callbacks count. Called again with
+    Its `train_step`, `test_step`, loss, metrics, optimizer and callbacks count; both steps get
+    (inputs, label, sample_weight), also where `train.dataset()` gives no weights. Called again with
     the same code after a kill at any step it continues with the very next record, and the
     weights end up bit-identical to those of an undisturbed run on as many replicas. After SIGTERM
     and Ctrl-C it saves, and raises KeyboardInterrupt.

@@ -32,10 +32,16 @@ from trainer.training.checkpoint import restore
 from trainer.training.loop import Loop, make_ready
 from trainer.training.open_run import Run, open_run, settings_of
 from trainer.training.output_folder import METRICS_FILE, begin_run, copy_transform, write_digest
-from trainer.training.saved_run import state_values
 from trainer.training.several_hosts import digest
 from trainer.training.signals import stopped_by_sigterm
-from trainer.training.summary import plan_lines, result_lines, show_batch, waiting_line
+from trainer.training.summary import (
+    plan_lines,
+    result_lines,
+    served_model,
+    show_batch,
+    validation_figures,
+    waiting_line,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,8 +234,8 @@ def publish(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> 
     with optimizer.averaged_weights(built.model):
         write_digest(config.output, built.model)
         _save(config, run, built, MODEL_FILE, run.step)
-    _save_best_model(config, run, built)
-    _report(config, run, built, metrics)
+    step = _save_best_model(config, run, built)
+    _report(config, run, built, metrics, step)
 
 
 def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> None:
@@ -250,30 +256,35 @@ def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> No
     save_model(built.model, storage.join(config.output, name), card)
 
 
-def _save_best_model(config: RunConfig, run: Run, built: Built) -> None:
-    """Writes best.keras where an earlier epoch than the last was the best, else removes it."""
+def _save_best_model(config: RunConfig, run: Run, built: Built) -> int:
+    """Writes best.keras where an earlier epoch than the last was the best, else removes it.
+
+    Returns the step of the model that other commands take, whose weights `built` then has.
+    """
     best, checkpoints = run.saved.state.best_step, run.saved.checkpoints
     if checkpoints is None or best is None or best == run.step:
         if run.hosts.is_chief:  # one of a shorter run, which this one went on with
             storage.delete([storage.join(config.output, BEST_MODEL_FILE)])
-        return
+        return run.step
     variables = model.state_variables(built.model)
-    last = list(state_values(built.model, run.hosts))
     restore(variables, checkpoints.load(best).variables, run.hosts)
     with optimizer.averaged_weights(built.model):
         _save(config, run, built, BEST_MODEL_FILE, best)
-    restore(variables, last, run.hosts)
+    if built.evaluator is not None:
+        built.evaluator.evaluation = None  # that of the last epoch
+    return best
 
 
-def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> None:
-    """Writes report/, and prints where everything is and what limited the speed."""
+def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, step: int) -> None:
+    """Writes report/ of the model of `step`, and prints where everything is and how good it is."""
     output, network = config.output, built.model
     evaluator = built.evaluator if built.is_ours else None
     if evaluator is not None and evaluator.evaluation is None:
         built.validate(CallbackList())
     if not run.hosts.is_chief:
         return
-    history = metrics.history
+    history, evaluation = metrics.history, evaluator.evaluation if evaluator else None
+    served = served_model(history, step, BEST_MODEL_FILE if step < run.step else MODEL_FILE)
     speed = waiting_line(history)
     name = os.path.basename(os.path.normpath(config.read.data))
     page = write_report(
@@ -289,12 +300,13 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> 
             "speed": speed or "not measured",
         },
         history=history,
-        evaluation=evaluator.evaluation if evaluator else None,
+        evaluation=evaluation,
         subset=evaluator.subset if evaluator else None,
+        served=served,
     )
     print(f"model    {storage.join(output, MODEL_FILE)}")
     print(f"metrics  {storage.join(output, METRICS_FILE)}")
     print(f"report   {page}")
-    best = run.saved.state.best_step
-    for line in result_lines(history, best, run.broken.found, speed):
+    figures = evaluation.epoch_figures() if evaluation else validation_figures(history, step)
+    for line in result_lines(figures, served, run.broken.found, speed):
         print(for_output(line))

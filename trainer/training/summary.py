@@ -16,6 +16,7 @@ from imageshards.page import render, size
 from imageshards.text import counted
 from trainer.config import RunConfig
 from trainer.dataset.spec import Batch, Subset, describe
+from trainer.evaluation.evaluation import finite
 from trainer.models import strategy
 from trainer.models.keras_internals import trained_variables
 from trainer.models.user_model import is_user_model
@@ -93,23 +94,36 @@ def _target_text(subset: Subset, model: keras.Model) -> str:
     return classes if dataset.column is None else f"target {dataset.column}: {classes}"
 
 
+def served_model(history: Sequence[Mapping[str, Any]], step: int, file: str) -> str:
+    """Names the file of the model that other commands take, and the epoch that it was saved after.
+
+    `history` has the objects of metrics.jsonl; `step` is that of the model.
+    """
+    epoch = _epoch_of(history, step)["epoch"]
+    return f"{file}, the model after epoch {epoch} of {history[-1]['epoch']}"
+
+
+def validation_figures(history: Sequence[Mapping[str, Any]], step: int) -> dict[str, Any]:
+    """Loss and accuracy of the validation after the epoch of `step`, as metrics.jsonl has them."""
+    record = _epoch_of(history, step)
+    return {name: record.get(f"val_{name}") for name in ("loss", "accuracy")}
+
+
+def _epoch_of(history: Sequence[Mapping[str, Any]], step: int) -> Mapping[str, Any]:
+    return next((record for record in history if record["step"] == step), history[-1])
+
+
 def result_lines(
-    history: Sequence[Mapping[str, Any]],
-    best_step: int | None,
-    broken: list[BrokenRecord],
-    speed: str | None,
+    figures: Mapping[str, float | None], served: str, broken: list[BrokenRecord], speed: str | None
 ) -> list[str]:
-    """What came out of a run."""
-    lines = []
-    best = next((r for r in history if r["step"] == best_step), None)
-    accuracy = history[-1].get("val_accuracy")
-    if accuracy is not None:
-        lines.append(f"validation accuracy {accuracy:.3f}")
-    if best is not None and best is not history[-1]:
-        figures = [f"lowest val_loss {best['val_loss']:.4f} after epoch {best['epoch']}"]
-        if best.get("val_accuracy") is not None:
-            figures.append(f"with accuracy {best['val_accuracy']:.3f}")
-        lines.append(f"{', '.join(figures)}: best.keras")
+    """What came out of a run: `figures` of the validation are those of the `served` model."""
+    formats = {"accuracy": ".3f", "loss": ".4f"}
+    known = [
+        f"{name} {value:{form}}"
+        for name, form in formats.items()
+        if (value := finite(figures.get(name))) is not None
+    ]
+    lines = [f"validation {', '.join(known)}: {served}"] if known else []
     if broken:
         lines.append(f"{counted(len(broken), 'broken record')} left out:")
         lines.extend(f"  {record}" for record in broken)

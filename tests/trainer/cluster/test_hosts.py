@@ -65,6 +65,7 @@ def test_values_of_all_are_on_all_in_their_order() -> None:
     def body(hosts: Hosts) -> Any:
         arrays = {"a": np.arange(hosts.index + 1), "b": np.full((1, 2), hosts.index, np.float32)}
         whole = hosts.concatenate("arrays", arrays)
+        whole |= hosts.concatenate("sums", {"sum": arrays["b"]}, sum)
         shared = hosts.share("one", lambda: b"of %d" % hosts.index)
         return (
             hosts.gather("value", [hosts.index]),
@@ -72,7 +73,7 @@ def test_values_of_all_are_on_all_in_their_order() -> None:
             {k: v.tolist() for k, v in whole.items()},
         )
 
-    whole = {"a": [0, 0, 1, 0, 1, 2], "b": [[0, 0], [1, 1], [2, 2]]}
+    whole = {"a": [0, 0, 1, 0, 1, 2], "b": [[0, 0], [1, 1], [2, 2]], "sum": [[3, 3]]}
     assert on_hosts(3, body) == [([[0], [1], [2]], b"of 0", whole)] * 3
 
 

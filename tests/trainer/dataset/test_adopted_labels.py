@@ -41,15 +41,15 @@ def _columns(folder: pathlib.Path) -> ims.Data:
 
 def _labels(data: ims.Data, **options: Any) -> list[Any]:
     evaluated = data.evaluation(batch_size=3, image_size=16, split="train", **options)
-    return [label.tolist() for _, batch, _ in evaluated.as_numpy() for label in batch]
+    return [label.tolist() for _, batch in evaluated.as_numpy() for label in batch]
 
 
 def test_columns_are_several_labels(tmp_path) -> None:
     data = _columns(tmp_path)
     assert _labels(data) == [list(map(float, one)) for one in LABELS]
     assert _labels(data, classes=["big dog"]) == [[1.0], [1.0]]
-    _, labels, weights = next(data.train(batch_size=4, image_size=16).as_numpy())
-    assert labels.shape == (4, 2) and weights.all()
+    _, labels = next(data.train(batch_size=4, image_size=16).as_numpy())
+    assert labels.shape == (4, 2)
 
 
 def test_one_hot_vectors_are_classes(tmp_path) -> None:

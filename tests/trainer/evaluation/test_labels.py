@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.evaluations import evaluation_of
+from tests.trainer.cluster.test_hosts import on_hosts
+from trainer.cluster.hosts import Hosts
 
 pytest.importorskip("tensorflow")
 
+from trainer.evaluation import labels
 from trainer.evaluation.labels import LabelsEvaluation, average_precision
 
 NAMES = ("cat", "dog", "cow")
@@ -76,6 +79,74 @@ def test_figures_by_hand() -> None:
     is_one, said = evaluation.described(0)
     assert "cat" in is_one and "88.1" in is_one and said.count("(") == 2 and "cow" in said
     assert evaluation.described(3)[0] == "without label"
+
+
+def test_too_many_logits_are_counted_in_bins_and_figures_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(6)
+    label, logits = rng.integers(0, 2, (40, 3)), rng.normal(-1, 6, (40, 3))
+    logits[:4] = np.array([[40, 20, -20], [-40, 15.99, 0], [1, 1, 1], [-0.01, 16, -16]])
+    exact = evaluation_of(LabelsEvaluation, label, logits, *NAMES)
+    assert exact.estimate is None and exact.binned.size == 0
+    monkeypatch.setattr(labels, "MAX_LOGITS", 119)
+    found = evaluation_of(LabelsEvaluation, label, logits, *NAMES)
+    assert (found.label, found.logits) == (None, None)
+    bins = found.binned.shape[2]
+    assert bins == 119 // 6 and found.binned[0].sum() == 40 * 3
+    rounded = np.clip(np.floor((logits + 16) * bins / 32), 0, bins - 1)
+    for name, i in zip(NAMES, range(3), strict=True):
+        (row,) = (row for row in found.table().rows if row[0] == name)
+        assert row[4] == pytest.approx(average_precision(label[:, i] > 0, rounded[:, i]))
+    assert found.estimate and "40 records of 3 labels" in found.estimate
+    # Whatever needs no order of all scores stays exact.
+    np.testing.assert_array_equal(found.counts, exact.counts)
+    np.testing.assert_array_equal(found.losses, exact.losses)
+    assert found.most_wrong().tolist() == exact.most_wrong().tolist()
+    assert [found.described(i) for i in range(40)] == [exact.described(i) for i in range(40)]
+
+
+def test_memory_does_not_grow_with_records_times_labels() -> None:
+    num_records, num_labels, batch = 125_000, 19_000, 4
+    names = tuple(map(str, range(num_labels)))
+    collector = labels.LabelsCollector(LabelsEvaluation, names, num_records)
+    logits = np.random.default_rng(1).normal(-6, 3, (batch, num_labels)).astype(np.float32)
+    measured = LabelsEvaluation.measure(logits, (logits > 4).astype(np.float32))
+    rows = {name: np.asarray(values) for name, values in measured.items()}
+    rows |= {"losses": np.ones(batch, np.float32), "weight": np.ones(batch)}
+    collector.add(rows | {"record": np.arange(batch)})
+    found = collector.evaluation()
+    kept = {name: one for name, one in vars(found).items() if isinstance(one, np.ndarray)}
+    of_all = sum(kept.pop(name).nbytes for name in ("counts", "binned"))
+    of_example = sum(one.nbytes for one in kept.values()) / batch
+    assert of_all + of_example * num_records < 128 * 1024**2  # of 12 GB
+    np.testing.assert_array_equal(found.counts[0], np.sum(logits > 4, 0))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("max_logits", [labels.MAX_LOGITS, 30], ids=["exact", "estimate"])
+def test_two_hosts_measure_what_one_does(monkeypatch: pytest.MonkeyPatch, max_logits: int) -> None:
+    monkeypatch.setattr(labels, "MAX_LOGITS", max_logits)
+    rng = np.random.default_rng(8)
+    label, logits = rng.integers(0, 2, (15, 3)), rng.normal(-1, 6, (15, 3))
+    expected = evaluation_of(LabelsEvaluation, label[:14], logits[:14], *NAMES)
+    measured = LabelsEvaluation.measure(logits.astype(np.float32), label.astype(np.float32))
+    rows = {name: np.asarray(values) for name, values in measured.items()}
+    # The last one is a broken record.
+    rows |= {"losses": np.append(expected.losses, 0), "record": np.arange(15)}
+    rows["weight"] = np.append(np.ones(14), 0)
+
+    def body(hosts: Hosts) -> Any:
+        collector = labels.LabelsCollector(LabelsEvaluation, NAMES, 15)
+        for begin in range(3 * hosts.index, 15, 6):
+            own = slice(begin, begin + 3)
+            collector.add({name: values[own] for name, values in rows.items()})
+        return collector.evaluation(hosts)
+
+    for found in on_hosts(2, body):
+        assert found.left_out == 1 and found.record.tolist() == list(range(14))
+        assert (found.estimate is None) == (max_logits > 30)
+        assert found.figures() == expected.figures() and found.table() == expected.table()
 
 
 def test_labels_are_matched_by_the_models_names() -> None:

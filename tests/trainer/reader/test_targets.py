@@ -58,11 +58,10 @@ def test_batches_have_what_each_record_says_and_nothing_for_a_damaged_one(made, 
             expected = np.asarray(LABELS[column](record)) * (number != 3)
             np.testing.assert_array_equal(label, expected.astype(label.dtype))
             assert weight == record["weight"][0] * (number != 3)
-    given = [(y, w) for _, y, w in data.evaluation(batch_size=3, target=column).as_numpy()]
+    given = [y for _, y in data.evaluation(batch_size=3, target=column).as_numpy()]
     expected = np.array([LABELS[column](record) for record in records["validation"]])
-    found = np.concatenate([y for y, _ in given])
+    found = np.concatenate(given)
     np.testing.assert_array_equal(found, expected.astype(found.dtype))
-    assert {w for _, ws in given for w in ws} == {1.0}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_labels_are_mixed_like_classes_and_values_are_not(made, target, augment_
 
     def labels(augment: str) -> Any:
         train = data.train(batch_size=24, target=target, augment=augment, augment_on=augment_on)
-        (_, found, _), spec = next(train.as_numpy()), train.element_spec[1]
+        (_, found), spec = next(train.as_numpy()), train.element_spec[1]
         assert (found.shape, found.dtype) == (tuple(spec.shape), spec.dtype.as_numpy_dtype)
         return found
 

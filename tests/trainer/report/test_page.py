@@ -28,7 +28,7 @@ from trainer.report.pictures import look_up
 pytest.importorskip("tensorflow")
 
 from trainer.evaluation.classes import ClassEvaluation
-from trainer.evaluation.evaluation import Evaluation, plain
+from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, plain
 from trainer.evaluation.labels import LabelsEvaluation
 from trainer.evaluation.values import ValuesEvaluation
 
@@ -243,9 +243,9 @@ def test_of_values_there_are_errors_and_a_plot_of_each(folder: pathlib.Path) -> 
     assert len(page.all("svg")) == 2 and len(page.all("img")) == 4
     assert [attrs["alt"] for attrs in page.all("img")][:2] == ["6, 7", "2, 3"]
     assert "said to be 11, 7" in page.words and "4 of 4 predictions, those" in page.text
-    names = [f"v[{i}]" for i in range(sections.MAX_PLOTS + 2)]
+    names = [f"v[{i}]" for i in range(MAX_SHOWN + 2)]
     many = evaluations.evaluation_of(ValuesEvaluation, np.zeros((3, 8)), np.ones((3, 8)), *names)
     page = rendered([], many)
-    assert len(page.all("svg")) == sections.MAX_PLOTS
+    assert len(page.all("svg")) == MAX_SHOWN
     assert "Of 8 values the first 6." in page.words
     assert "R²" in page.words and "0.7528" not in page.words

@@ -206,7 +206,7 @@ def test_class_weight_weighs_as_keras_does(data: Any, mixed: bool) -> None:
         for model in (ours, theirs):
             model.compile("sgd", loss, weighted_metrics=["accuracy"], jit_compile=False)
     found = ims.fit(ours, train, **options)
-    expected = theirs.fit(train.dataset().map(lambda x, label, weight: (x, label)), **options)
+    expected = theirs.fit(train.dataset(), **options)
     assert found.history["loss"] == pytest.approx(expected.history["loss"], rel=1e-4)
     for mine, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
@@ -358,6 +358,22 @@ def test_broken_records_within_a_call_are_left_out_as_they_are_one_by_one(
     with pytest.raises(UserError, match="which is broken at .* record"):
         refusing = ims.open(folder).train(batch_size=8, augment="none")
         ims.fit(compiled(steps_per_execution=4), refusing, epochs=2, verbose=0)
+
+
+def test_keras_fit_takes_the_class_weight_of_the_data(data: Any) -> None:
+    # The records of classes that are asked for by name are counted.
+    train, weighed = (
+        data.train(batch_size=8, augment="none", seed=2, classes=data.classes, balance=balance)
+        for balance in ("none", "weights")
+    )
+    assert train.class_weight is not None
+    options: dict[str, Any] = {"steps_per_epoch": train.steps_per_epoch, "verbose": 0}
+    one, other = compiled(), compiled()
+    found = one.fit(train.dataset(), class_weight=train.class_weight, **options)
+    expected = other.fit(weighed.dataset(), **options)
+    assert found.history["loss"] == pytest.approx(expected.history["loss"], rel=1e-4)
+    for mine, same in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, same, rtol=1e-4, atol=1e-6)
 
 
 class Refuses(keras.layers.Layer):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.commands import Command, count_calls, kill_at, killed_train, run_forked
 from tests.support.runs import digest, metrics
+from tests.support.trainer_data import make_data_set
 
 pytest.importorskip("tensorflow")
 

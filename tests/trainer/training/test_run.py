@@ -1,0 +1,146 @@
+"""What a run leaves describes the model that `evaluate`, `predict` and `export` take."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from typing import Any
+
+import pytest
+
+from imageshards.example import decode_example, encode_example
+from imageshards.tfrecord import read_records
+from tests.support.cluster import run_hosts
+from tests.support.html_page import Page
+from tests.support.runs import metrics
+from tests.support.trainer_data import make_data_set, rewrite_shard
+from trainer import evaluate
+from trainer.__main__ import main as train
+
+pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.slow
+
+MODELS = "tests.support.tiny_models"
+
+
+@pytest.fixture(scope="module")
+def misleading(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Validation has the pictures of training under other labels: the more a model learns, the
+    higher is its `val_loss`.
+    """
+    path = tmp_path_factory.mktemp("misleading") / "shards"
+    make_data_set(path, {"train": 24, "validation": 24}, size_px=((12, 12),))
+    for shard in sorted(path.glob("train-*.tfrecord")):
+        payloads = []
+        for record in read_records(str(shard)):
+            features = {**decode_example(record.payload)}
+            features["image/class/label"] = [(int(features["image/class/label"][0]) + 1) % 3]
+            payloads.append(encode_example(features))
+        rewrite_shard(path, shard.name.replace("train", "validation"), payloads)
+    return path
+
+
+def _flags(data: pathlib.Path, output: pathlib.Path, *more: object) -> list[str]:
+    flags = ["--data", data, "--output", output, "--batch_size", 8, "--augment", "none", *more]
+    return [*map(str, flags), "--learning_rate", "0.01"]
+
+
+def _evaluated(
+    capsys: pytest.CaptureFixture[str], output: pathlib.Path, data: pathlib.Path
+) -> tuple[Any, Page]:
+    """What `evaluate` says of the model that it takes, and its page."""
+    report = output.parent / "evaluated"
+    argv = ["--model_path", output, "--data", data, "--report", report]
+    assert evaluate.main([*map(str, argv), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return found, Page((report / "index.html").read_text("utf-8"))
+
+
+def _shown(page: Page) -> tuple[list[Any], list[Any]]:
+    """The confusion matrix of a page, and the examples that it shows."""
+    cells = [attrs["title"] for attrs in page.all("td") if "title" in attrs]
+    return cells, [(attrs["alt"], attrs["src"]) for attrs in page.all("img")]
+
+
+def _check(output: pathlib.Path, printed: str, epochs: str, found: Any, expected: Page) -> None:
+    """The last lines and the page of a run show what `evaluate` has found."""
+    figures = f"validation accuracy {found['accuracy']:.3f}, loss {found['loss']:.4f}"
+    assert f"\n{figures}: {epochs}\n" in printed
+    page = Page((output / "report" / "index.html").read_text("utf-8"))
+    assert f"This page describes {epochs}, which evaluate, predict and export take." in page.words
+    assert _shown(page) == _shown(expected)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--model", f"{MODELS}:dense"],
+        ["--model", f"{MODELS}:dense", "--optimizer", "adam", "--ema", 0.5],
+        ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"],
+    ],
+    ids=["plain", "averaged", "callbacks"],
+)
+def test_the_page_and_the_last_line_describe_the_best_model(
+    misleading: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[object],
+) -> None:
+    output = tmp_path / "run"
+    flags = _flags(misleading, output, "--epochs", 4, *more)
+    assert train(flags) == 0
+    printed = capsys.readouterr().out
+    best = min(metrics(output), key=lambda record: record["val_loss"])
+    assert best["epoch"] < 4 and (output / "best.keras").is_file()
+    found, page = _evaluated(capsys, output, misleading)
+    assert found["step"] == best["step"]
+    assert found["loss"] == pytest.approx(best["val_loss"], rel=1e-5)
+    served = f"best.keras, the model after epoch {best['epoch']} of 4"
+    _check(output, printed, served, found, page)
+    # The finished run writes the same page again.
+    (output / "report" / "index.html").unlink()
+    assert train(flags) == 0
+    _check(output, capsys.readouterr().out, served, found, page)
+
+
+def test_without_a_better_epoch_they_describe_the_last_model_as_callbacks_left_it(
+    shapes: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    more = ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"]
+    assert train(_flags(shapes, output, "--epochs", 1, *more)) == 0
+    printed = capsys.readouterr().out
+    found, page = _evaluated(capsys, output, shapes)
+    assert found["loss"] == pytest.approx(math.log(3))
+    _check(output, printed, "model.keras, the model after epoch 1 of 1", found, page)
+
+
+def test_of_a_compiled_model_the_figures_are_those_of_the_best_epoch(
+    misleading: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    flags = ["--data", misleading, "--output", output, "--batch_size", 8, "--epochs", 4]
+    assert train([*map(str, flags), "--augment", "none", "--model", f"{MODELS}:compiled"]) == 0
+    printed = capsys.readouterr().out
+    best = min(metrics(output), key=lambda record: record["val_loss"])
+    assert best["epoch"] < 4
+    figures = f"validation accuracy {best['val_accuracy']:.3f}, loss {best['val_loss']:.4f}"
+    served = f"best.keras, the model after epoch {best['epoch']} of 4"
+    assert f"\n{figures}: {served}\n" in printed
+    page = Page((output / "report" / "index.html").read_text("utf-8"))
+    assert f"This page describes {served}, which evaluate, predict and export take." in page.words
+
+
+@pytest.mark.process
+def test_several_hosts_evaluate_the_best_model_together(
+    misleading: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    flags = _flags(misleading, output, "--epochs", 4, "--model", f"{MODELS}:dense")
+    chief, other = run_hosts(2, *flags)
+    assert (chief.returncode, other.returncode) == (0, 0), chief.stderr + other.stderr
+    best = min(metrics(output), key=lambda record: record["val_loss"])
+    assert best["epoch"] < 4
+    served = f"best.keras, the model after epoch {best['epoch']} of 4"
+    _check(output, chief.stdout, served, *_evaluated(capsys, output, misleading))
