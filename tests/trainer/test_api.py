@@ -255,7 +255,6 @@ def test_balance_weighs_or_repeats_and_leaves_no_weight_to_apply_again(data: Dat
         ({"augment": flip_and_soften, "balance": "weights"}, 0, True),
         ({}, 1, True),
     ],
-    ids=str,
 )
 def test_batches_have_weights_only_where_a_record_may_weigh_something_other_than_1(
     data: Data, asked: dict[str, Any], skip_broken: int, gives_weights: bool
