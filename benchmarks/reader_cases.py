@@ -11,7 +11,7 @@ from benchmarks import inputs
 from benchmarks.cases import SHARDS, Settings
 from benchmarks.measure import BenchmarkError, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
-from benchmarks.reader_kinds import BATCH, SIZE, pixel_folder
+from benchmarks.reader_kinds import BATCH, SIZE, SLOW_READ_SEC, pixel_folder
 from benchmarks.reader_rounds import Window, in_turn
 
 CLASSES = 2
@@ -149,6 +149,24 @@ def reader_vs_tfds(s: Settings) -> Outcome:
     )  # fmt: skip
 
 
+def reader_options(s: Settings) -> Outcome:
+    """A disk whose reads wait, and deterministic operations, against the reader as it is."""
+    found = measured(s, {
+        _HOST: "trainer_host",
+        f"the same, {1e3 * SLOW_READ_SEC:g} ms each read": "slow_disk",
+        "the same, --deterministic": "deterministic",
+    })  # fmt: skip
+    plain, slow, same = found.values()
+    return Outcome(
+        "reader_options", f"{_of_pictures(s)}, random-resized crop to {SIZE[0]} px and flip",
+        _COLUMNS, speed_rows(found),
+        (Figure("slow disk, images/s as a share", faster(slow, plain), 0.95),
+         Figure("--deterministic, images/s as a share", faster(same, plain), 0.95)),
+        (also("by CPU time, slow disk", cheaper(slow, plain)),
+         also("by CPU time, --deterministic", cheaper(same, plain))),
+    )  # fmt: skip
+
+
 def pixels(s: Settings) -> Outcome:
     """Pictures decoded once, in memory: against decoding, and against Keras's own cache."""
     data = shards(s)
@@ -193,5 +211,6 @@ READER_BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "reader_device_crop": reader_device_crop,
     "reader_vs_raw_files": reader_vs_raw_files,
     "reader_vs_tfds": reader_vs_tfds,
+    "reader_options": reader_options,
     "pixels": pixels,
 }

@@ -18,6 +18,7 @@ BATCH = 64
 SIZE = (224, 224)
 STORED = 256
 IMAGE, _LABEL = "image/encoded", "image/class/label"
+SLOW_READ_SEC = 0.003
 _SHUFFLED = 1000
 _AREA, _ASPECT = (0.5, 1.0), (3 / 4, 4 / 3)
 
@@ -64,6 +65,28 @@ def trainer(job: Job, augment_on: str = "host", cache: str = "none") -> Read:
         cache_folder=None if cache == "none" else pixel_folder(job.data),
     )  # fmt: skip
     return batches(train.batches())
+
+
+def slow_disk(job: Job) -> Read:
+    """The same from a local folder each of whose reads takes `SLOW_READ_SEC`."""
+    from imageshards import storage
+
+    original = storage.read_range
+
+    def read_range(*asked: Any) -> bytes:
+        time.sleep(SLOW_READ_SEC)
+        return original(*asked)
+
+    storage.read_range = read_range
+    return trainer(job)
+
+
+def deterministic(job: Job) -> Read:
+    """The same with TensorFlow's deterministic operations, as `--deterministic` asks for."""
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()
+    return trainer(job)
 
 
 def pixel_folder(data: str) -> str:

@@ -33,6 +33,8 @@ SETTLE_SECONDS = 0.7
 KINDS: dict[str, Callable[[Job], Read]] = {
     "trainer_host": reader_kinds.trainer,
     "trainer_device": lambda job: reader_kinds.trainer(job, "device"),
+    "slow_disk": reader_kinds.slow_disk,
+    "deterministic": reader_kinds.deterministic,
     "pixels_host": lambda job: reader_kinds.trainer(job, "host", "pixels"),
     "pixels_device": lambda job: reader_kinds.trainer(job, "device", "pixels"),
     "keras_raw": reader_kinds.keras_raw,

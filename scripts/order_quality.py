@@ -7,13 +7,12 @@ Computed from the plan alone, with sizes of records drawn around 20 kB: no file 
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 
 from trainer.dataset.pieces import Pieces
-from trainer.reader.plan import Deal, Passes
+from trainer.reader.plan import Deal, Order
 
 Array = np.ndarray[Any, Any]
 
@@ -30,20 +29,12 @@ def cut(shards: int, records: int) -> tuple[Pieces, Array]:
     return Pieces.cut(np.array_split(sizes, shards)), np.repeat(np.arange(shards), lengths)
 
 
-def order(passes: Passes, deal: Deal, epoch: int) -> Array:
-    """The numbers of the records at the positions of a pass, int64 [records]."""
-    total = passes.num_records
-    begin, end = epoch * total, (epoch + 1) * total
-    streams = [
-        itertools.chain.from_iterable(
-            row.records for row in passes.rows(stream, int(deal.taken(stream, begin)))
-        )
-        for stream in range(deal.streams)
-    ]
-    runs = (itertools.islice(streams[stream], count) for stream, count in deal.runs(begin, end))
-    found = np.fromiter(itertools.chain.from_iterable(runs), np.int64, total)
+def epoch_of(order: Order, epoch: int) -> Array:
+    """The numbers of the records at the positions of an epoch, int64 [records]."""
+    total = order.num_records
+    found = order.records_at(epoch * total, (epoch + 1) * total)
     if not np.array_equal(np.sort(found), np.arange(total)):
-        raise RuntimeError("a pass does not hold each record once")
+        raise RuntimeError("an epoch does not hold each record once")
     return found
 
 
@@ -83,8 +74,8 @@ def main() -> None:
     deal = Deal.of_batch(BATCH)
     for shards, records in CASES:
         pieces, shard = cut(shards, records)
-        passes = Passes(pieces, None, None, 1, deal)
-        before, found = (order(passes, deal, epoch) for epoch in (0, 1))
+        order = Order(pieces, None, None, 1, deal)
+        before, found = (epoch_of(order, epoch) for epoch in (0, 1))
         true = np.random.default_rng(2).permutation(records)
         name, by_class = f"{shards:,}, {records:,}", shards == CLASSES
         cells = [

@@ -54,8 +54,8 @@ def open(
     Args:
         path: Folder of a data set as `imageshards build` writes it, or `imageshards adopt` for
             TFRecords that others wrote; local, `gs://` or `s3://`.
-        skip_broken: How many broken records may be left out by a loop that resumes; a plain
-            `dataset()` stops at the first.
+        skip_broken: How many damaged records may be left out of training; evaluation datasets stop
+            at the first.
         records_root: Where the shards of an adopted data set may lie besides its own folder: a
             folder, or a place in a store, and all below it.
 

@@ -119,8 +119,8 @@ class ReadConfig:
         "for what --cache keeps (default: OUTPUT/cache, else ~/.cache/imageshards/shards)",
         place=place, metavar="DIR")] = None
     skip_broken: Annotated[int, Option(
-        "how many broken records may be left out; they are listed at the end. Without it the "
-        "first one stops the run", least=0)] = 0
+        "how many damaged records (a wrong checksum, a file that was cut off) may be left out; "
+        "they are listed at the end. Without it the first one stops the run", least=0)] = 0
     threads: Annotated[int | None, Option(
         "of the reader's own pool (default: one per core)", least=1)] = None
     batch_size: Annotated[int, Option(

@@ -143,6 +143,10 @@ def test_processes_get_their_parts_of_every_batch(data: Data, augment: Any) -> N
         made.dataset(process_count=4)
     with pytest.raises(ims.UserError, match="process_index received 3 of process_count 3; expec"):
         made.dataset(process_index=3, process_count=3)
+    with pytest.raises(ims.UserError, match="the input tokens has no fixed length, .* sequence_le"):
+        data.train(batch_size=6, inputs=["image", "tokens"]).dataset(process_count=3)
+    padded = data.train(batch_size=6, inputs=["image", "tokens"], sequence_length=4)
+    assert next(padded.as_numpy(process_count=3))[0]["tokens"].shape == (2, 4)
 
 
 def test_the_picture_comes_alone_and_every_shape_is_static_but_for_a_short_last_batch(

@@ -227,12 +227,24 @@ class TrainingData:
             raise uneven_batch(self.batch_size, process_count, "process")
         if isinstance(self.augment, str):
             check_pairs(self.augment, self.batch_size, process_count, self.mixes, "process")
+            self._check_lengths(process_count)
             slices = ReplicaSlices(1, process_count, process_index)
             batches = self.batches(start_step, slices)
             return _for_keras(batches, self.gives_weights, self.augmentation.device)
         # A function as `augment` gets whole batches.
         whole = _for_keras(self.batches(start_step), self.gives_weights)
         return whole if process_count == 1 else whole.map(_part(process_index, process_count))
+
+    def _check_lengths(self, process_count: int) -> None:
+        """Refuses sequences that each of several processes would pad to another length."""
+        inputs = self.model_inputs
+        varying = [name for name, spec in inputs.features.items() if spec.shape is None]
+        if process_count > 1 and varying and inputs.sequence_length is None:
+            raise UserError(
+                f"process_count received {process_count}, but the input {varying[0]} has no fixed "
+                "length, and each process would pad its part to another one; expected "
+                "sequence_length."
+            )
 
     @property
     def element_spec(self) -> Any:
