@@ -73,9 +73,9 @@ def slow_disk(job: Job) -> Read:
 
     original = storage.read_range
 
-    def read_range(*asked: Any) -> bytes:
+    def read_range(path: str, start: int, end: int) -> bytes:
         time.sleep(SLOW_READ_SEC)
-        return original(*asked)
+        return original(path, start, end)
 
     storage.read_range = read_range
     return trainer(job)
