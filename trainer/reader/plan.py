@@ -171,17 +171,15 @@ class Order:
         records = self._records(epoch, of_epoch, piece)
         first = last - len(records)
         low, high = max(begin, first), min(end, last)
-        before = int(self.deal.taken(stream, epoch * self.num_records))
-        before += low - int(of_epoch.bounds[stream])
+        before = int(of_epoch.taken[stream]) + low - int(of_epoch.bounds[stream])
         positions = self.deal.position(stream, before + np.arange(high - low))
         return Row(piece, records[low - first : high - first], positions)
 
     def _span(self, stream: int, epoch: int, taken: int) -> tuple[int, int]:
         """Where the records of an epoch begin and end that a stream reads after `taken`."""
-        bounds = self._epoch(epoch).bounds
-        before = int(self.deal.taken(stream, epoch * self.num_records))
-        begin, end = int(bounds[stream]), int(bounds[stream + 1])
-        return min(end, begin + max(0, taken - before)), end
+        of_epoch = self._epoch(epoch)
+        begin, end = int(of_epoch.bounds[stream]), int(of_epoch.bounds[stream + 1])
+        return min(end, begin + max(0, taken - int(of_epoch.taken[stream]))), end
 
     def _records(self, epoch: int, of_epoch: _Epoch, piece: int) -> Array:
         """The records of a piece as an epoch reads them."""
@@ -204,11 +202,10 @@ class Order:
         if self._seed is not None:
             order = order[np.argsort(hashed(order, self._seed, epoch), kind="stable")]
         ends = np.cumsum(counts[order])
-        streams, total = np.arange(self.deal.streams), ends[-1]
+        streams, total = np.arange(self.deal.streams), int(ends[-1])
         # Each stream has as many records of an epoch as it owns of the epoch's positions.
-        taken = self.deal.taken(streams, (epoch + 1) * total)
-        shares = taken - self.deal.taken(streams, epoch * total)
-        return _Epoch(order, ends, np.concatenate([[0], np.cumsum(shares)]), times)
+        taken, after = (self.deal.taken(streams, e * total) for e in (epoch, epoch + 1))
+        return _Epoch(order, ends, np.concatenate([[0], np.cumsum(after - taken)]), taken, times)
 
     def _times_in(self, epoch: int) -> Array | None:
         """How often each record is read in an epoch; None for once each."""
@@ -226,13 +223,20 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class _Epoch:
-    """An epoch: its pieces in their order, the number of records up to each piece's end, the first
-    record of each stream (and the number of all), and how often each record is read (None: once).
+    """An epoch.
+
+    Attributes:
+        order: The pieces in their order.
+        ends: Number of records up to each piece's end.
+        bounds: For each stream its first record, and last the number of all records.
+        taken: How many records each stream had before.
+        times: How often each record is read; None for once.
     """
 
     order: Array
     ends: Array
     bounds: Array
+    taken: Array
     times: Array | None
 
 

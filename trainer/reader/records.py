@@ -6,13 +6,14 @@ stream ahead, from local disks, network disks and stores alike.
 
 from __future__ import annotations
 
+import functools
 import secrets
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -151,14 +152,6 @@ def _end() -> None:
 threading._register_atexit(_end)  # type: ignore[attr-defined]
 
 
-class _Asked(NamedTuple):
-    """A row whose piece is being read, for as many iterators as have asked for the row."""
-
-    row: Row
-    piece: Future[Piece]
-    wanted: int
-
-
 class _Reader:
     """Reads the rows of a host's streams; any number of iterators may ask for any row."""
 
@@ -172,25 +165,40 @@ class _Reader:
     ) -> None:
         self._source, self._first_records = source, order.pieces.first
         self._on_damage = on_damage
-        self._streams = [
+        streams = [
             StreamRows(order, stream, periods * int(order.deal.turn(stream)), places)
             for stream, places in turns.items()
         ]
-        self.num_rows = [tf.int64.max if order.epochs is None else len(s) for s in self._streams]
-        self._depth = max(2, READ_AHEAD_PIECES // len(turns))
-        self._asked: dict[tuple[int, int], _Asked] = {}
-        self._lock = threading.RLock()
+        self._num_streams = len(streams)
+        self.num_rows = [tf.int64.max if order.epochs is None else len(rows) for rows in streams]
+        self._depth = max(2, READ_AHEAD_PIECES // len(streams))
+        # Pieces that are being read, each with the number of rows that have asked and not taken.
+        # Several streams may share a piece, and so may several iterators.
+        self._asked: dict[int, tuple[Future[Piece], int]] = {}
+        self._lock = lock = threading.RLock()
+
+        # Rows are looked at twice: as they are asked for, and as they are taken.
+        @functools.lru_cache(2 * (self._depth + 1) * len(streams))
+        def row(stream: int, number: int) -> Row:
+            with lock:
+                found: Row = streams[stream][number]
+            return found
+
+        self._row = row
         weakref.finalize(self, _cancel, self._asked)
 
     def read(self, stream: int, number: int) -> tuple[Array, Array]:
         """Returns the records of a row, object [n], and their numbers, int64 [n]."""
         if stream == number == 0:  # the first call: `interleave` opens one stream after the other
             for ahead in range(self._depth):
-                for each in range(len(self._streams)):
+                for each in range(self._num_streams):
                     self._ask(each, ahead)
         self._ask(stream, number + self._depth)
-        row, piece = self._take(stream, number)
-        held, numbers = piece.result(), row.records
+        row = self._row(stream, number)
+        numbers = row.records
+        if not len(numbers):
+            return np.array([], object), numbers
+        held = self._take(row.piece, stream, number).result()
         found = [held[i] for i in (numbers - self._first_records[row.piece]).tolist()]
         for i, record in enumerate(found):
             if isinstance(record, RecordError):
@@ -201,40 +209,32 @@ class _Reader:
         return np.array(found, object), numbers
 
     def _ask(self, stream: int, number: int) -> None:
-        """Has the piece of a row read, unless it is behind the last one."""
-        key = stream, number
+        """Has the piece of a row read, unless the row is behind the last one."""
+        try:
+            row = self._row(stream, number)
+        except IndexError:
+            return
+        if not len(row.records):
+            return
         with self._lock:
-            asked = self._asked.pop(key, None)
-            if asked is None:
-                try:
-                    row = self._streams[stream][number]
-                except IndexError:
-                    return
-                asked = _Asked(row, self._submit(row), 0)
-            self._asked[key] = asked._replace(wanted=asked.wanted + 1)
+            future, wanted = self._asked.pop(row.piece, (None, 0))
+            future = future or _threads.submit(self._source.read, row.piece)
+            self._asked[row.piece] = future, wanted + 1
             # Iterators that were dropped have not taken what they asked for.
-            while len(self._asked) > 2 * (self._depth + 1) * len(self._streams):
-                self._asked.pop(next(iter(self._asked))).piece.cancel()
+            while len(self._asked) > 2 * (self._depth + 1) * self._num_streams:
+                self._asked.pop(next(iter(self._asked)))[0].cancel()
 
-    def _take(self, stream: int, number: int) -> tuple[Row, Future[Piece]]:
-        key = stream, number
+    def _take(self, piece: int, stream: int, number: int) -> Future[Piece]:
         with self._lock:
-            if key not in self._asked:  # of an iterator that was restored, for example
-                for ahead in reversed(range(self._depth)):
+            if piece not in self._asked:  # of an iterator that was restored, for example
+                for ahead in range(self._depth):
                     self._ask(stream, number + ahead)
-            asked = self._asked.pop(key)
-            if asked.wanted > 1:
-                self._asked[key] = asked._replace(wanted=asked.wanted - 1)
-        return asked.row, asked.piece
-
-    def _submit(self, row: Row) -> Future[Piece]:
-        if len(row.records):
-            return _threads.submit(self._source.read, row.piece)
-        nothing: Future[Piece] = Future()
-        nothing.set_result(())
-        return nothing
+            future, wanted = self._asked.pop(piece)
+            if wanted > 1:
+                self._asked[piece] = future, wanted - 1
+        return future
 
 
-def _cancel(asked: dict[tuple[int, int], _Asked]) -> None:
-    for one in asked.values():
-        one.piece.cancel()
+def _cancel(asked: dict[int, tuple[Future[Piece], int]]) -> None:
+    for future, _ in asked.values():
+        future.cancel()
