@@ -115,12 +115,13 @@ def test_sigterm_says_what_is_saved(
 
 @pytest.mark.slow
 def test_sigterm_stops_the_fill_of_a_cache_which_goes_on_there(tmp_path: pathlib.Path) -> None:
-    # A piece is one shard here; what is done is safe after the first piece and the 65th.
-    path = make_data_set(tmp_path / "d", {"train": 70}, num_shards=70, size_px=((8, 8),))
+    # A piece is one shard here; what is done is safe after the first piece and the 65th. When the
+    # 105th is read, all before the 70th are done, as 32 pieces are read ahead.
+    path = make_data_set(tmp_path / "d", {"train": 120}, num_shards=120, size_px=((8, 8),))
     flags = _flags(path, tmp_path / "run", *SMALL, *PLAIN, "--steps", 2, "--threads", 1)
     flags += ["--cache", "pixels", "--cache_folder", str(tmp_path / "cache")]
     read = ("trainer.reader.pieces", "PieceReader.read")
-    command = Command("trainer", "trainer", *flags, before=kill_at, given=(*read, 67, "SIGTERM"))
+    command = Command("trainer", "trainer", *flags, before=kill_at, given=(*read, 105, "SIGTERM"))
     ran = command.result()
     assert ran.returncode == 143, ran.stderr
     assert "SIGTERM: stopped before the first checkpoint; run the same command" in ran.stderr
@@ -131,4 +132,4 @@ def test_sigterm_stops_the_fill_of_a_cache_which_goes_on_there(tmp_path: pathlib
         "trainer", "trainer", *flags, before=count_calls, given=(*read, str(counted))
     ).result()
     assert ran.returncode == 0, ran.stderr
-    assert counted.stat().st_size == 70 - 65
+    assert counted.stat().st_size == 120 - 65
