@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"  {found[0]}" + (f" and {len(found) - 1} more" if found[1:] else ""))
     last = (args.model / "metrics.jsonl").read_text("utf-8").splitlines()[-1]
     accuracy = float(json.loads(last)["val_accuracy"])
-    print(f"  validation accuracy {accuracy:.4f}")
+    print(f"  validation accuracy {accuracy:.4f} after the last epoch")
     if not accuracy >= LEAST_VAL_ACCURACY:  # NaN, too
         print(f"error: the validation accuracy is below {LEAST_VAL_ACCURACY}.", file=sys.stderr)
         return 1

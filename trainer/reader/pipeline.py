@@ -42,7 +42,8 @@ from trainer.reader.order import evaluation_order, training_order, without_copie
 from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import decode_once
 from trainer.reader.plan import STREAMS, Order
-from trainer.reader.records import READ_AHEAD_BYTES, Source, record_batches
+from trainer.reader.read_ahead import READ_AHEAD_BYTES, Source
+from trainer.reader.records import record_batches
 
 if TYPE_CHECKING:
     from trainer.reader.batches import EvaluationData, TrainingData

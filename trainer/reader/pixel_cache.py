@@ -38,7 +38,7 @@ from trainer.augment.decode import Rows, batch_pictures
 from trainer.cluster.connection import note_work
 from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader.find_broken import explain
-from trainer.reader.records import READ_AHEAD_THREADS, Piece, Source
+from trainer.reader.read_ahead import READ_AHEAD_THREADS, Piece, Source
 
 # Pictures of a piece: it may hold many small ones, and their pixels much more than it.
 _DECODED_AT_ONCE = 64

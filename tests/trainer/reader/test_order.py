@@ -7,6 +7,7 @@ import pathlib
 import threading
 from collections import Counter
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from trainer.reader.pieces import PieceReader
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader import records  # noqa: E402
+from trainer.reader import read_ahead  # noqa: E402
 from trainer.reader.records import record_batches  # noqa: E402
 
 # Shards of unequal length, one of them empty.
@@ -140,7 +141,7 @@ def test_each_host_reads_its_part_of_the_bytes(
         read.clear()
         list(parts.take(6))
         # What is read ahead does not depend on the number of hosts.
-        ahead = records.READ_AHEAD_PIECES + 2 * 64 // hosts
+        ahead = read_ahead.READ_AHEAD_PIECES + 2 * 64 // hosts
         assert 6 * 64 // hosts <= len(read) <= 6 * 64 // hosts + ahead
 
 
@@ -163,7 +164,7 @@ def test_a_resumed_stream_reads_no_more_than_the_next_pieces_of_its_streams(
     for start in (1, 200, 396):
         read.clear()
         next(batches_of(large, 1, 3, start=start).as_numpy_iterator())
-        assert 1 <= len(read) <= records.READ_AHEAD_PIECES + 64
+        assert 1 <= len(read) <= read_ahead.READ_AHEAD_PIECES + 64
 
 
 def test_only_records_of_the_classes_that_pass_the_filters_are_read(dataset: DataSet) -> None:
@@ -322,3 +323,25 @@ def test_the_last_batch_has_records_for_every_replica() -> None:
                 if shares * (replicas - 1) >= last:  # then nothing helps
                     assert last == rest and batch_size / replicas <= replicas
     assert [shareable_size(n, 16, 4) for n in (1, 2, 3, 4, 9)] == [13, 10, 7, 4, 13]
+
+
+def test_iterators_that_were_dropped_leave_a_bounded_number_of_pieces(large: Subset) -> None:
+    made = batches_of(large, 64, 2)
+    for k in range(12):
+        next(made.skip(k).as_numpy_iterator())
+    asked = made.reader._asked
+    assert 0 < len(asked) <= 2 * (made.reader._depth + 1) * 64
+
+
+def test_a_read_that_failed_is_made_again_for_the_next_iterator(
+    dataset: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, original = batches_of(choose(dataset)), storage.read_range
+    monkeypatch.setattr(pieces_module, "RETRY_SEC", 0.0)
+    monkeypatch.setattr(storage, "read_range", Mock(side_effect=OSError(5, "tired")))
+    with pytest.raises(tf.errors.OpError, match="tired"):
+        next(made.as_numpy_iterator())
+    monkeypatch.setattr(storage, "read_range", original)
+    expected = training_order(choose(dataset), 4, 0).records_at(0, 20).tolist()
+    found = [n for _, numbers in made.take(5).as_numpy_iterator() for n in numbers]
+    assert found == expected

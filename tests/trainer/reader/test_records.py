@@ -172,8 +172,8 @@ def test_reads_that_were_asked_for_are_dropped_at_the_end_of_the_program(
 
     threading.Thread(target=first, daemon=True).start()
     begun.wait()
-    from trainer.reader import records
-    while records._threads._work_queue.qsize() < 64:
+    from trainer.reader import read_ahead
+    while read_ahead._threads._work_queue.qsize() < 64:
         time.sleep(0.01)
     """
     run(script, folder, tmp_path / "reads")
