@@ -26,9 +26,9 @@ from trainer.models.step import logs_of_hosts, make_test_step
 from trainer.models.strategy import memory_errors
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecords
-from trainer.reader.find_broken import explain
 from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.stream import distributed, next_batch
+from trainer.reader.unreadable import explain
 
 # What is measured of each kind of target.
 KINDS: Mapping[str, type[Evaluation]] = {

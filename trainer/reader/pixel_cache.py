@@ -37,8 +37,8 @@ from imageshards.tfrecord import RecordError
 from trainer.augment.decode import Rows, batch_pictures
 from trainer.cluster.connection import note_work
 from trainer.dataset.spec import ReadOptions, Subset
-from trainer.reader.find_broken import explain
 from trainer.reader.read_ahead import READ_AHEAD_THREADS, Piece, Source
+from trainer.reader.unreadable import explain
 
 # Pictures of a piece: it may hold many small ones, and their pixels much more than it.
 _DECODED_AT_ONCE = 64
@@ -240,7 +240,7 @@ def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], P
                 # TensorFlow quotes a record, and stumbles over its bytes.
                 except (ValueError, tf.errors.InvalidArgumentError) as e:
                     suspects = first + at + np.arange(len(chunk))
-                    raise explain(e, subset, suspects) from e
+                    raise explain(e, subset, suspects, {}) from e
                 file.write(pixels)
                 found += [
                     one if isinstance(one, RecordError) else rest

@@ -13,8 +13,8 @@ from trainer.dataset.spec import Batch, ReplicaSlices
 from trainer.models.strategy import to_device
 from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecords
-from trainer.reader.find_broken import explain
 from trainer.reader.order import training_order
+from trainer.reader.unreadable import explain
 
 
 class TrainingStream:

@@ -16,7 +16,7 @@ from imageshards.tfrecord import write_records
 from tests.support.external_sets import example, jpeg, whole_split
 from tests.support.manifests import write_manifest
 from trainer.dataset.manifest import load_manifest
-from trainer.reader.find_broken import find_broken
+from trainer.reader.unreadable import find_unreadable
 
 pytest.importorskip("tensorflow")
 
@@ -75,12 +75,12 @@ def test_values_without_labels_are_trained_on_as_a_target(tmp_path) -> None:
 def test_a_record_whose_labels_changed_is_broken(tmp_path) -> None:
     _columns(tmp_path)
     dataset = load_manifest(str(tmp_path))
-    assert find_broken(whole_split(dataset)) == []
+    assert find_unreadable(whole_split(dataset), np.arange(4), {}) is None
     wrong = [{"cat": 2 * a, "big dog": b} for a, b in LABELS]
     _write(tmp_path, *wrong)
-    reasons = {broken.record: broken.reason for broken in find_broken(whole_split(dataset))}
+    found = find_unreadable(whole_split(dataset), np.arange(4), {})
     reason = "it has no feature cat, big dog with a 0 or 1 for each class"
-    assert reasons == {1: reason, 3: reason}
+    assert found is not None and (found.record, found.reason) == (1, reason)
 
 
 @pytest.mark.parametrize(

@@ -144,23 +144,23 @@ def test_numbers_count_only_where_records_are_read(made):
     ],
 )
 def test_a_record_whose_target_is_none_is_named_with_the_reason(made, column, changed, reason):
-    from trainer.reader.find_broken import make_check
+    from trainer.reader.unreadable import make_check
 
     record = {**read_columns(made, "train")[0], column: changed}
     dataset = ims.open(made).train(batch_size=4, target=column).subset.dataset
-    assert make_check(dataset, {})([encode_example(record)]) == [reason]
+    assert make_check(dataset, {})(encode_example(record)) == reason
 
 
 @pytest.mark.parametrize(
     ("weights", "said"), [([0.0], ""), ([-1.0], "-1.0"), ([float("nan")], "nan"), ([], "missing")]
 )
 def test_a_record_whose_weight_is_none_is_named_with_the_reason(made, weights, said):
-    from trainer.reader.find_broken import make_check
+    from trainer.reader.unreadable import make_check
 
     record = {**read_columns(made, "train")[0], "weight": weights}
     train = ims.open(made).train(batch_size=4, target="words", sample_weight="weight")
     expected = said and f"its weight weight is {said}, expected a number of at least 0"
-    assert make_check(train.subset.dataset, {})([encode_example(record)]) == [expected]
+    assert make_check(train.subset.dataset, {})(encode_example(record)) == expected
 
 
 def test_a_cache_of_pixels_knows_nothing_of_targets(made, tmp_path):

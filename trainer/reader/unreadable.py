@@ -22,56 +22,39 @@ from trainer.reader.plan import Array
 # Where pictures vary in size, any size will do to see whether they can be decoded.
 _ANY_SIZE = (64, 64)
 
-# Payloads → what is wrong with each, empty where nothing is.
-_Check = Callable[[Sequence[bytes]], list[str]]
 
+def find_unreadable(
+    subset: Subset, records: Array, inputs: Mapping[str, FeatureSpec]
+) -> BrokenRecord | None:
+    """Returns the first of `records`, numbers within the split, that cannot be parsed or decoded.
 
-def find_broken(
-    subset: Subset,
-    records: Sequence[int] | Array | None = None,
-    inputs: Mapping[str, FeatureSpec] | None = None,
-) -> list[BrokenRecord]:
-    """Finds damaged and unreadable records among `records`, numbers within the split; None for all.
-
-    Their pieces alone are read, in which each wrong checksum and each missing record is found.
-    They are parsed and decoded as the reader does, with `inputs` besides picture and label.
-
-    Returns:
-        The broken records in the order of the split.
+    `inputs` are parsed besides picture and label. Damaged records are passed over: the reader
+    gives empty ones in their place.
 
     Raises:
         OSError, StorageError: A shard is there but cannot be read.
     """
-    found: list[BrokenRecord] = []
     reader, pieces = PieceReader(subset), subset.pieces
-    check = make_check(subset.dataset, inputs or {})
-    wanted = None if records is None else np.unique(records)
-    chosen = range(len(pieces))
-    if wanted is not None:
-        chosen = np.unique(np.searchsorted(pieces.first, wanted, side="right") - 1).tolist()
-    for piece in chosen:
+    check = make_check(subset.dataset, inputs)
+    numbers = np.unique(records)
+    of_record = np.searchsorted(pieces.first, numbers, side="right") - 1
+    for piece in np.unique(of_record).tolist():
         path = subset.split.shards[int(pieces.shard[piece])].path
-        first, places = int(pieces.first[piece]), reader.places(piece)
-        whole = {
-            i: one.payload
-            for i, one in enumerate(places)
-            if isinstance(one, Record) and (wanted is None or first + i in wanted)
-        }
-        reasons = dict(zip(whole, check(list(whole.values())), strict=True))
-        for i, one in enumerate(places):
-            reason = reasons.get(i) if isinstance(one, Record) else one.reason
-            if reason:
-                found.append(BrokenRecord(path, one.number, first + i, one.offset_bytes, reason))
-    return found
+        places = reader.places(piece)
+        for number in numbers[of_record == piece].tolist():
+            one = places[number - int(pieces.first[piece])]
+            if isinstance(one, Record) and (reason := check(one.payload)):
+                return BrokenRecord(path, one.number, number, one.offset_bytes, reason)
+    return None
 
 
 def explain(
     error: BaseException,
     subset: Subset,
     records: Array,
-    inputs: Mapping[str, FeatureSpec] | None = None,
+    inputs: Mapping[str, FeatureSpec],
 ) -> UserError:
-    """Returns one sentence about an error of reading, which names a record that is to blame.
+    """Returns one sentence about an error of reading, which names the record that is to blame.
 
     Args:
         error: What TensorFlow said.
@@ -79,24 +62,23 @@ def explain(
         records: Numbers of the records that may be to blame, within the split.
         inputs: The model's inputs besides the picture.
     """
-    dataset, found = subset.dataset, find_broken(subset, records, inputs)
+    dataset, found = subset.dataset, find_unreadable(subset, records, inputs)
     received = f"⟦--data⟧ received {dataset.data!r}"
-    if not found:
+    if found is None:
         return UserError(
             f"{received}, whose split {subset.split.name} cannot be read ({_first_line(error)}), "
             f"though no record is broken; look with imageshards verify {dataset.data}, look at "
             "memory, disk, network or store, then run the same command again."
         )
-    first = found[0]
     if dataset.adopted:
         remedy = "write its shard again without the record, then run imageshards adopt again"
     else:
-        key = _key(subset, first)
+        key = _key(subset, found)
         remedy = (
             f"leave it out by imageshards build --input {dataset.data} --exclude KEYS --output NEW,"
             f" where KEYS is a text file with the line {key}"
         )
-    return UserError(f"{received}, which has an unreadable record in {first}; {remedy}.")
+    return UserError(f"{received}, which has an unreadable record in {found}; {remedy}.")
 
 
 def _key(subset: Subset, broken: BrokenRecord) -> str:
@@ -117,8 +99,8 @@ def _first_line(error: BaseException) -> str:
     return next(told, "no reason given")[:300]
 
 
-def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:
-    """A function: payloads → what is wrong with each, empty where nothing is."""
+def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> Callable[[bytes], str]:
+    """Returns a function: payload → why the reader cannot read the record; "" where it can."""
     import tensorflow as tf
 
     from trainer.augment.decode import batch_pictures
@@ -130,22 +112,16 @@ def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def read(serialized: tf.Tensor) -> tf.Tensor:
-        encoded = parse(serialized).encoded
-        return tf.shape(pictures(encoded, tf.range(tf.size(encoded, tf.int64))))
+        return tf.shape(pictures(parse(serialized).encoded, tf.range(1, dtype=tf.int64)))
 
-    def check(payloads: Sequence[bytes]) -> list[str]:
-        if not payloads:
-            return []
+    def check(payload: bytes) -> str:
         try:
             with tf.device("CPU"):
-                read(tf.constant(list(payloads), tf.string))
+                read(tf.constant([payload], tf.string))
         # TensorFlow quotes a record that is no tf.train.Example, and stumbles over its bytes.
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:
-            if len(payloads) == 1:
-                return [_reason(dataset, payloads[0], str(getattr(e, "message", e)))]
-            half = len(payloads) // 2
-            return [*check(payloads[:half]), *check(payloads[half:])]
-        return [""] * len(payloads)
+            return _reason(dataset, payload, str(getattr(e, "message", e)))
+        return ""
 
     return check
 

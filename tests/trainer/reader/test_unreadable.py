@@ -1,4 +1,4 @@
-"""Broken records are found, and explained in one sentence."""
+"""Damaged and unreadable records are found, and explained in one sentence."""
 
 import dataclasses
 
@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from imageshards.index import read_index
+from imageshards.tfrecord import RecordError
 from tests.support.external_sets import example, flip_byte, jpeg, records_of, whole_split
 from tests.support.trainer_data import make_data_set, rewrite_shard
 from trainer.dataset.manifest import load_manifest, wrong_sizes
 from trainer.dataset.spec import FeatureSpec, ReadOptions
-from trainer.reader.find_broken import explain, find_broken
+from trainer.reader.pieces import PieceReader
+from trainer.reader.unreadable import explain, find_unreadable
 
 NUM_RECORDS = 20
 LABEL, IMAGE = "image/class/label", "image/encoded"
@@ -40,15 +42,21 @@ def spoil(folder, index, number, payload):
     return records_of(path)[number].offset_bytes
 
 
-def find(subset, *records, **more):
-    return find_broken(subset, *records, **more)
+def find(subset, numbers=range(NUM_RECORDS), inputs=None):
+    return find_unreadable(subset, np.array(numbers), inputs or {})
+
+
+def damaged(subset):
+    """All damaged records by their numbers within the split."""
+    reader = PieceReader(subset)
+    found = [one for piece in range(len(subset.pieces)) for one in reader.read(piece)]
+    return {i: one for i, one in enumerate(found) if isinstance(one, RecordError)}
 
 
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
         (b"no example \xff\xfe", "it is no tf.train.Example"),
-        (b"", "it is empty"),
         (example({IMAGE: jpeg(size_px=(16, 16))}), f"it has no feature {LABEL} with one value"),
         (example({LABEL: 1}), f"it has no picture in {IMAGE}"),
         (example({LABEL: 1, IMAGE: b""}), f"it has no picture in {IMAGE}"),
@@ -69,20 +77,19 @@ def find(subset, *records, **more):
 )
 def test_an_unreadable_record_is_found_with_number_and_offset(folder, payload, reason):
     offset = spoil(folder, 1, 2, payload)
-    (found,) = find(load(folder))
+    found = find(load(folder))
     assert dataclasses.astuple(found)[1:4] == (2, 9, offset)
     assert found.path == str(shard(folder, 1))
     assert found.reason.startswith(reason)
-    assert find(load(folder), [3, 9, 15]) == [found]
-    # A damaged record is found with its piece.
-    assert find(load(folder), [3, 8, 15]) == [found] * (not payload)
+    assert find(load(folder), [3, 9, 15]) == found
+    assert find(load(folder), [3, 8, 15]) is None
 
 
 def test_a_missing_input_of_the_model_is_found(folder):
     dataset = load_manifest(str(folder))
     extra = {"age": FeatureSpec("float32", ())}
     dataset = dataclasses.replace(dataset, features={**dataset.features, **extra})
-    (found,) = find(whole_split(dataset), [4], inputs=extra)
+    found = find(whole_split(dataset), [4], extra)
     assert (found.record, found.reason[:20]) == (4, "a feature is missing")
 
 
@@ -91,13 +98,14 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
     whole = records_of(shard(folder, 1))
     shard(folder, 1).write_bytes(shard(folder, 1).read_bytes()[: whole[5].offset_bytes])
     shard(folder, 2).unlink()
-    found = find(load(folder))
-    assert [r.record for r in found] == [3, 12, 13, *range(14, 20)]
-    assert [r.number for r in found] == [3, 5, 6, *range(6)]
-    assert found[0].reason == "the payload's checksum is wrong"
-    assert found[1].reason == "the file ends before it"
-    assert found[1].offset_bytes == whole[5].offset_bytes
-    assert {r.reason for r in found[3:]} == {"the file is missing"}
+    found = damaged(load(folder))
+    assert [*found] == [3, 12, 13, *range(14, 20)]
+    assert [r.number for r in found.values()] == [3, 5, 6, *range(6)]
+    assert found[3].reason == "the payload's checksum is wrong"
+    assert found[12].reason == "the file ends before it"
+    assert found[12].offset_bytes == whole[5].offset_bytes
+    assert {found[i].reason for i in range(14, 20)} == {"the file is missing"}
+    assert find(load(folder)) is None
     # Of no size that differs the first shard says nothing.
     assert [s.path for s, _ in wrong_sizes(load(folder).split.shards)] == [
         str(shard(folder, 1)),
@@ -108,26 +116,32 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
 def test_a_wrong_length_harms_no_other_record(folder):
     place = records_of(shard(folder, 0))[4].offset_bytes
     flip_byte(shard(folder, 0), place)
-    (found,) = find(load(folder), [0])  # it lies in the same piece
-    assert (found.record, found.offset_bytes) == (4, place)
+    ((number, found),) = damaged(load(folder)).items()
+    assert (number, found.offset_bytes) == (4, place)
     assert "the checksum of its length is wrong" in found.reason
+
+
+def test_an_empty_record_is_a_damaged_one(folder):
+    offset = spoil(folder, 1, 2, b"")
+    ((number, found),) = damaged(load(folder)).items()
+    assert (number, found.offset_bytes, found.reason) == (9, offset, "it is empty")
 
 
 def test_the_error_names_file_record_offset_and_remedy(folder):
     offset = spoil(folder, 1, 2, b"no example")
     subset = load(folder)
-    told = str(explain(ValueError("x"), subset, np.arange(NUM_RECORDS)))
+    told = str(explain(ValueError("x"), subset, np.arange(NUM_RECORDS), {}))
     assert told.count("\n") == 0
     assert f"{shard(folder, 1)}, record 2 at byte {offset}: it is no tf.train.Example" in told
     key = read_index(str(folder), subset.dataset.manifest, "train", ["key"])["key"][9]
     assert told.endswith(f"--output NEW, where KEYS is a text file with the line {key}.")
     adopted = whole_split(dataclasses.replace(subset.dataset, adopted=True))
-    told = str(explain(ValueError("x"), adopted, np.arange(NUM_RECORDS)))
+    told = str(explain(ValueError("x"), adopted, np.arange(NUM_RECORDS), {}))
     assert told.endswith("then run imageshards adopt again.")
 
 
 def test_without_a_broken_record_the_error_quotes_tensorflow(folder):
-    told = str(explain(ValueError("a first\nb second"), load(folder), np.arange(3)))
+    told = str(explain(ValueError("a first\nb second"), load(folder), np.arange(3), {}))
     assert "(a first)" in told and f"imageshards verify {folder}" in told
 
 
@@ -140,7 +154,8 @@ def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jp
     path = data / "train-00000-of-00001.tfrecord"
     payloads = [example({LABEL: 0, IMAGE: p.read_bytes()}) for p in files]
     rewrite_shard(data, path.name, payloads)
-    found = find(load(data))
+    subset = load(data)
+    found = [i for i in range(len(files)) if find(subset, [i]) is not None]
 
     def fails(data):
         try:
@@ -152,4 +167,4 @@ def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jp
     expected = [i for i, p in enumerate(files) if fails(p.read_bytes())]
     assert expected
     assert len(expected) < len(files)
-    assert [r.record for r in found] == expected
+    assert found == expected
