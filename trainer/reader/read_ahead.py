@@ -105,11 +105,11 @@ class RowReader:
         _Ending.calls += 1
         if _Ending.has_begun:
             raise RuntimeError("the program ends")
-        if stream == number == 0:  # the first call: `interleave` opens one stream after the other
-            for ahead in range(self._depth):
-                for each in range(self._num_streams):
-                    self._ask(each, ahead)
-        self._ask(stream, number + self._depth)
+        if stream == number == 0:  # `interleave` opens one stream after the other
+            for each in range(self._num_streams):
+                self._ask(each, 0)
+        for ahead in range(self._depth if number else 1, self._depth + 1):
+            self._ask(stream, number + ahead)
         row = self._row(stream, number)
         numbers = row.records
         if not len(numbers):
