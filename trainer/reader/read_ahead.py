@@ -114,7 +114,12 @@ class RowReader:
         numbers = row.records
         if not len(numbers):
             return np.array([], object), numbers
-        held = self._take(row.piece, stream, number).result()
+        try:
+            held = self._take(row.piece, stream, number).result()
+        except Exception:
+            with self._lock:  # the next iterator is to try again whatever this one has asked for
+                self._asked.clear()
+            raise
         found = [held[i] for i in (numbers - self._first_records[row.piece]).tolist()]
         for i, record in enumerate(found):
             if isinstance(record, RecordError):
@@ -134,8 +139,7 @@ class RowReader:
             return
         with self._lock:
             future, wanted = self._asked.pop(row.piece, (None, 0))
-            if future is None or (future.done() and future.exception() is not None):
-                future = _threads.submit(self._source.read, row.piece)
+            future = future or _threads.submit(self._source.read, row.piece)
             self._asked[row.piece] = future, wanted + 1
             # Iterators that were dropped have not taken what they asked for.
             while len(self._asked) > 2 * (self._depth + 1) * self._num_streams:

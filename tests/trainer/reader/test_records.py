@@ -170,10 +170,11 @@ def test_reads_that_were_asked_for_are_dropped_at_the_end_of_the_program(
         begun.set()
         next(iter(record_batches(training_order(subset, 8, 3), PieceReader(subset), 8)))
 
-    threading.Thread(target=first, daemon=True).start()
+    for _ in range(3):
+        threading.Thread(target=first, daemon=True).start()
     begun.wait()
     from trainer.reader import read_ahead
-    while read_ahead._threads._work_queue.qsize() < 64:
+    while read_ahead._threads._work_queue.qsize() < 120:
         time.sleep(0.01)
     """
     run(script, folder, tmp_path / "reads")
