@@ -27,8 +27,9 @@ from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import ReadConfig, parse_image_size
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import open_dataset, read_options, select, wanted_inputs
+from trainer.dataset.open import open_dataset, read_options, wanted_inputs
 from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec
+from trainer.dataset.subset import select
 from trainer.dataset.target import with_sample_weight, with_target
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
 

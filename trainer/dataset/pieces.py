@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,17 +61,10 @@ class Pieces:
         return Pieces(*(np.concatenate([[], *column]).astype(np.int64) for column in columns))
 
 
-def read_pieces(dataset: DataSet, split: Split) -> Pieces:
-    """The pieces of a split, as the data set's index tells them, which must be there and whole."""
-    return Pieces.cut(record_sizes(dataset, split))
-
-
 def record_sizes(dataset: DataSet, split: Split) -> list[np.ndarray[Any, Any]]:
     """Of each shard of a split the sizes of its records, framing included, in bytes, int64."""
-    shards = range(len(split.shards))
-    return list(
-        storage.map_concurrently(lambda number: shard_sizes(dataset, split, number), shards)
-    )
+    sizes_of = functools.partial(shard_sizes, dataset, split)
+    return list(storage.map_concurrently(sizes_of, range(len(split.shards))))
 
 
 def shard_sizes(dataset: DataSet, split: Split, shard: int) -> np.ndarray[Any, Any]:

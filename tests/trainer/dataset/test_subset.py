@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from imageshards.errors import UserError
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
 from trainer.dataset import subset
-from trainer.dataset.filters import OPERATORS, Filter, parse_filters
+from trainer.dataset.index import OPERATORS, Filter, parse_filter
 from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split
 from trainer.dataset.subset import model_labels
 
@@ -112,7 +112,7 @@ def test_ids_of_the_data_set_become_ids_of_the_model() -> None:
     ],
 )
 def test_filters_are_parsed(text: str, expected: Filter) -> None:
-    assert parse_filters([text], _FILTERED) == (expected,)
+    assert parse_filter(text, _FILTERED) == expected
 
 
 @pytest.mark.parametrize(
@@ -135,14 +135,14 @@ def test_filters_are_parsed(text: str, expected: Filter) -> None:
 )
 def test_a_text_that_is_no_filter_is_refused_with_a_hint(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        parse_filters([text], _FILTERED)
+        parse_filter(text, _FILTERED)
     assert str(caught.value).startswith(f"--where received {text!r}")
 
 
-@given(st.sampled_from(OPERATORS), st.integers(-(2**63), 2**63 - 1), st.sampled_from(["", " "]))
+@given(st.sampled_from([*OPERATORS]), st.integers(-(2**63), 2**63 - 1), st.sampled_from(["", " "]))
 def test_any_int64_is_parsed_exactly(operator: str, value: int, space: str) -> None:
     text = f"image/width{space}{operator}{space}{value}"
-    assert parse_filters([text], _FILTERED) == (Filter("image/width", operator, value),)
+    assert parse_filter(text, _FILTERED) == Filter("image/width", operator, value)
 
 
 def test_a_class_is_found_in_either_form_of_unicode():
