@@ -156,11 +156,8 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf
         resized = tf.image.resize(part, size, method="bilinear", antialias=True)
         return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
 
-    if crop < 1:
-        fitted = crop_and_resize()
-    else:
-        same = tf.reduce_all(tf.equal(shape[:2], size))
-        fitted = tf.cond(same, lambda: image, crop_and_resize)
+    same = tf.reduce_all(tf.equal(shape[:2], size))
+    fitted = crop_and_resize() if crop < 1 else tf.cond(same, lambda: image, crop_and_resize)
     return tf.ensure_shape(fitted, (height_px, width_px, image.shape[2]))
 
 

@@ -156,9 +156,7 @@ def unit_floats(bits: tf.Tensor) -> tf.Tensor:
 
 
 def _pixel_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
-    def around_one(name: str, reach: float) -> tf.Tensor:
-        return _between(unit[name], 1 - reach, 1 + reach)
-
+    factors = {name: getattr(strengths, name) for name in ("brightness", "contrast", "saturation")}
     # Flat rectangles are as likely as tall ones.
     tall = unit["erase_aspect"] * 2 - 1
     aspect = 1 - tf.abs(tall) * (1 - strengths.erase_aspect)
@@ -167,9 +165,7 @@ def _pixel_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
     return {
         **unit,
         "half_tangent": _between(unit["half_tangent"], -steepest, steepest),
-        "brightness": around_one("brightness", strengths.brightness),
-        "contrast": around_one("contrast", strengths.contrast),
-        "saturation": around_one("saturation", strengths.saturation),
+        **{name: _between(unit[name], 1 - most, 1 + most) for name, most in factors.items()},
         "noise_std": unit["noise_std"] * strengths.noise_std,
         "erase": unit["erase"] < strengths.erase,
         "erase_area": _between(unit["erase_area"], *strengths.erase_area),

@@ -44,21 +44,17 @@ class Pieces:
         """
         import numpy as np
 
-        columns: list[list[Any]] = [[], [], [], [], []]
-        first = 0
+        found, first = [np.zeros((5, 0), np.int64)], 0
         for number, sizes in enumerate(shards):
             ends = np.cumsum(sizes)
             offsets = ends - sizes
             begins = np.flatnonzero(np.diff(offsets // PIECE_BYTES, prepend=-1))
             stops = np.append(begins[1:], len(sizes))[: len(begins)]
-            of_shard = (
-                np.full(len(begins), number), first + begins, stops - begins, offsets[begins],
-                ends[stops - 1] - offsets[begins],
-            )  # fmt: skip
-            for column, values in zip(columns, of_shard, strict=True):
-                column.append(values)
+            begin, size = offsets[begins], ends[stops - 1] - offsets[begins]
+            shard = np.full(len(begins), number)
+            found.append(np.stack([shard, first + begins, stops - begins, begin, size]))
             first += len(sizes)
-        return Pieces(*(np.concatenate([[], *column]).astype(np.int64) for column in columns))
+        return Pieces(*np.concatenate(found, axis=1))
 
 
 def record_sizes(dataset: DataSet, split: Split) -> list[np.ndarray[Any, Any]]:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 # The picture's name among a model's inputs.
 IMAGE_INPUT = "image"
 
-# What a model finds: one class of several, any number of labels, or numbers.
-TARGETS = ("class", "labels", "values")
-
 # What the reader makes and a model is trained on: `inputs` (`image` uint8 [B, height, width,
 # channels], and further features by their `input_name`), `label` (of a class int64 [B], or float32
 # [B, classes] after MixUp; of labels float32 [B, classes], 1 where a record has one; of values
@@ -176,7 +173,7 @@ class DataSet:
             `label_feature`, which then names them all; empty where that holds ids or names.
         filename_feature: Which one names the source file; None where none does.
         label_offset: Subtracted from the label in a record to get the class id.
-        target: What the label is, one of `TARGETS`.
+        target: What the label is: `class`, one of several; `labels`, any number of them; `values`.
         label_values: What stands in the records for each of `classes`, in rising order, where that
             is a column's own numbers or texts; empty where it is ids, or the names themselves.
         column: The `--target`; None for the data set's own label.
@@ -329,7 +326,7 @@ class ModelCard:
         training: The training run's configuration, as JSON values.
         step: Training steps behind it.
         compiled: Whether it is a user's compiled model, which brings its own loss and metrics.
-        target: What it finds, one of `TARGETS`.
+        target: What it finds, as `DataSet.target`.
         target_shape: As `DataSet.target_shape`.
         column: The `--target` it was trained with; None for the data set's own label.
     """

@@ -16,7 +16,7 @@ _DECLARED = {"float32": "float[3]", "int64": "int[]", "string": "string[]"}
 
 
 def target_kind(spec: FeatureSpec) -> str | None:
-    """What a column of this form is as a target, one of `TARGETS`; None where it can be none.
+    """The kind of target that a column of this form is: `DataSet.target`; None for none.
 
     Numbers with a fraction are values, one or k of them; a whole number or a text is a class, and
     a list of them, of any length, labels.
