@@ -32,8 +32,6 @@ _INT64 = range(-(2**63), 2**63)
 # A float is compared as records hold it: both sides are float32.
 _DTYPES = {"int64": "int64", "float32": "float32", "string": "object"}
 
-_OF_PICTURE = ("width", "height")
-
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
@@ -175,7 +173,7 @@ def columns_of(dataset: DataSet) -> dict[str, str]:
     found = {feature: column for column, feature in extra.items()}
     if dataset.adopted:
         # Others give our names to other things; the index holds what the roles say.
-        found |= {name: column for name, column in COLUMN_OF.items() if column in _OF_PICTURE}
+        found |= {name: at for name, at in COLUMN_OF.items() if at in ("width", "height")}
         if label := roles_of(manifest)["label"]:
             found[label] = "label" if dataset.features[label].dtype == "int64" else "class_name"
     else:

@@ -38,7 +38,12 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, training: bool = 
     if classes or filters or balance == "sampling" or to_count:
         subset = _chosen(subset, ids)
     if (classes or filters or balance != "none") and not subset.num_records:
-        raise _nothing_left(subset, classes)
+        asked = [f"⟦--where⟧ {text!r}" for text in filters]
+        asked += [f"⟦--classes⟧ {','.join(classes)}"] if classes else []
+        raise UserError(
+            f"{' and '.join(asked) or '⟦--balance⟧'} left no record of the split {split.name}, "
+            f"which has {split.num_records}; expected at least one."
+        )
     if dataset.target == "values":
         _check_numbers(subset, dataset.label_feature, "⟦--target⟧", -math.inf)
     if dataset.weight_feature is not None:
@@ -188,14 +193,4 @@ def _check_numbers(subset: Subset, column: str, flag: str, least: float) -> None
         f"{flag} received {column!r}, which is {value} in record {first} of the split "
         f"{subset.split.name}{others}; expected {'a number' if least < 0 else 'at least 0'} in "
         f"each record that is read: leave others out by ⟦--where⟧{remedy}."
-    )
-
-
-def _nothing_left(subset: Subset, classes: Sequence[str] | None) -> UserError:
-    asked = [f"⟦--where⟧ {text!r}" for text in subset.filters]
-    if classes:
-        asked.append(f"⟦--classes⟧ {','.join(classes)}")
-    return UserError(
-        f"{' and '.join(asked) or '⟦--balance⟧'} left no record of the split "
-        f"{subset.split.name}, which has {subset.split.num_records}; expected at least one."
     )
