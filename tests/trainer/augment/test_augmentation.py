@@ -89,12 +89,7 @@ def _stream(parts: augmentation.Augmentation) -> list[dict[str, Any]]:
 
 def _make(level: str, augment_on: str, **changes: Any) -> augmentation.Augmentation:
     pytest.importorskip("tensorflow")
-    args: dict[str, Any] = {
-        "image": image_spec((64, 64)),
-        "size": (48, 48),
-        "seed": 5,
-        "num_classes": CLASSES,
-    }
+    args = {"image": image_spec((64, 64)), "size": (48, 48), "seed": 5, "num_classes": CLASSES}
     return augmentation.make_augmentation(level, augment_on, **(args | changes))
 
 
