@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
+import itertools
 from typing import Any
 
 import pytest
@@ -54,22 +54,15 @@ def column_values(number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def make_columns(folder: pathlib.Path, **shards: int) -> Dataset:
-    """A data set of cats and dogs with these columns."""
-    dataset = Dataset(folder, shards or None)
-    dataset.manifest["features"] |= COLUMNS
-    number = 0
-    for name, payloads in dataset.payloads.items():
-        for place, payload in enumerate(payloads):
-            dataset.replace(name, place, decode_example(payload) | column_values(number))
-            number += 1
-    return dataset
-
-
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory) -> DataSet:
-    """30 records whose shards are gone: the index has to do."""
-    made = make_columns(tmp_path_factory.mktemp("columns") / "set")
+    """30 records of cats and dogs whose shards are gone: the index has to do."""
+    made = Dataset(tmp_path_factory.mktemp("columns") / "set")
+    made.manifest["features"] |= COLUMNS
+    numbers = itertools.count()
+    for name, payloads in made.payloads.items():
+        for place, payload in enumerate(payloads):
+            made.replace(name, place, decode_example(payload) | column_values(next(numbers)))
     for shard in made.directory.glob("*.tfrecord"):
         shard.unlink()
     return load_manifest(str(made.directory))
