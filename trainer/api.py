@@ -261,7 +261,7 @@ class Data:
         model_inputs = wanted_inputs(config, dataset)
         if not config.skip_broken:
             check_shards(dataset, [found])
-        subset = select(config, dataset, dataset.splits[found.name])
+        subset = select(config, dataset, found)
         return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
 
     def _config(self, asked: dict[str, Any], **splits: Any) -> ReadConfig:

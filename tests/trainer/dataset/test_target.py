@@ -10,8 +10,10 @@ import pytest
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from tests.support.dataset_factory import Dataset
+from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import DataSet, describe
+from trainer.dataset.subset import select
 from trainer.dataset.target import with_target
 
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -74,6 +76,9 @@ def test_the_form_of_a_column_says_what_it_is(opened, column, kind, classes, sha
 
     assert (found.target, found.classes, found.target_shape) == (kind, classes, shape)
     assert (found.num_outputs, found.label_feature) == (outputs, column)
+    # Shards count the classes of the data set's own label.
+    counts = select(ReadConfig(opened.data), found, found.splits["train"]).class_counts
+    assert (counts is not None) == (column == "image/class/label")
 
 
 def test_without_a_column_it_is_the_label_of_the_data_set(opened):
