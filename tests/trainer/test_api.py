@@ -118,11 +118,10 @@ def test_dataset_augments_on_the_host_as_the_device_would(data: Data) -> None:
 
 
 def test_numpy_batches_are_those_of_the_dataset(data: Data) -> None:
-    train = data.train(batch_size=4, augment="none", seed=3)
+    train, val = data.train(batch_size=4, augment="none", seed=3), data.evaluation(batch_size=4)
     found = list(itertools.islice(train.as_numpy(start_step=2), 3))
     assert all(type(array) is np.ndarray for batch in found for array in batch)
     assert_equal(found, taken(train.dataset(2), 3))
-    val = data.evaluation(batch_size=4)
     assert_equal(list(val.as_numpy()), taken(val.dataset(), val.steps))
 
 
@@ -172,12 +171,14 @@ def test_the_centre_is_evaluated_where_that_is_asked_for(tmp_path: pathlib.Path)
 
 
 def test_further_inputs_come_by_their_names(data: Data) -> None:
-    inputs = ["image", "age", "box", "tokens"]
-    asked: dict[str, Any] = {"inputs": inputs, "sequence_length": 3}
-    val = data.evaluation(batch_size=6, **asked)
-    for described in (val, data.train(batch_size=6, augment="none", **asked)):
+    asked: Any = {
+        "inputs": ["image", "age", "box", "tokens"],
+        "sequence_length": 3,
+        "batch_size": 6,
+    }
+    for described in (data.evaluation(**asked), data.train(augment="none", **asked)):
         batch, _ = next(iter(described.dataset()))
-        assert sorted(batch) == sorted(inputs)
+        assert sorted(batch) == sorted(asked["inputs"])
         # A record's number is twice its age; its other features tell it, too.
         for i, record in enumerate(int(2 * age) for age in batch["age"]):
             assert batch["box"][i, 2] == record
@@ -278,12 +279,10 @@ def test_a_function_s_pictures_and_labels_are_taken_as_they_are(data: Data) -> N
     train = data.train(batch_size=4, augment=flip_and_soften, balance="weights")
     (image, label, weight) = train.dataset().element_spec
     assert (image.shape, image.dtype) == ([4, SIDE_PX, SIDE_PX, 3], tf.float32)
-    assert (label.shape, label.dtype) == ([4, 3], tf.float32)
+    assert (label.shape, label.dtype, weight.shape) == ([4, 3], tf.float32, [4])
     _, labels, weights = taken(train.dataset(), 1)[0]
-    known = data.train(batch_size=4).class_weight
-    assert known is not None
+    known = data.train(batch_size=4).class_weight or {}
     assert list(weights) == pytest.approx([known[i] for i in labels.argmax(1)])
-    assert weight.shape == [4]
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from imageshards.errors import UserError
+from imageshards.manifest import RECORD_FEATURES
 from tests.support.trainer_data import ANY_INDEX, edit_manifest, write_manifest
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import (
@@ -166,13 +167,10 @@ def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path)
     splits = _splits(folder, train=20)
     splits["train"]["shards"][0]["classes"] = {"circle": 20}
     features = {
-        "image/encoded": {"dtype": "string", "shape": []},
-        "image/class/label": {"dtype": "int64", "shape": []},
-        "image/filename": {"dtype": "string", "shape": []},
         "tokens": {"dtype": "int64", "shape": None},
         "meta": {"dtype": "float32", "shape": [3]},
     }
-    edit_manifest(folder, splits=splits, features=features)
+    edit_manifest(folder, splits=splits, features=RECORD_FEATURES | features)
     after = _load(folder)
     assert after.features["tokens"] == FeatureSpec("int64", None)
     assert after.features["meta"] == FeatureSpec("float32", (3,))

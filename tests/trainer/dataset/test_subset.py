@@ -19,13 +19,7 @@ from trainer.dataset.index import OPERATORS, Filter, parse_filter
 from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split
 from trainer.dataset.subset import model_labels
 
-_FILTERED = {
-    "image/width": FeatureSpec("int64", ()),
-    "age": FeatureSpec("float32", ()),
-    "text": FeatureSpec("string", ()),
-    "box": FeatureSpec("float32", (4,)),
-    "tokens": FeatureSpec("int64", None),
-}
+_FILTERED = {"image/width": FeatureSpec("int64", ()), **FEATURES}
 
 
 def _counted(counts: tuple[int, ...]) -> DataSet:
@@ -113,7 +107,7 @@ def test_filters_are_parsed(text: str, expected: Filter) -> None:
         ("", "expected FEATURE"),
         (">=3", "expected FEATURE"),
         ("image/widht>=3", r"no feature 'image/widht' \(did you mean image/width\?\)"),
-        ("unlike>=3", r"no feature 'unlike'; expected one of image/width, age"),
+        ("unlike>=3", r"no feature 'unlike'; expected one of image/width, image/encoded"),
         ("image/width>=12.5", "value is '12.5'; expected a whole number"),
         ("image/width>=", "expected a whole number"),
         ("image/width>=9223372036854775808", "expected a whole number"),
