@@ -23,13 +23,8 @@ from trainer.dataset.open import open_dataset
 from trainer.dataset.spec import DataSet, FeatureSpec
 from trainer.reader.batches import open_data
 
-IMAGE = {
-    "size": 32,
-    "mode": "crop",
-    "channels": 3,
-    "mean": [0.1, 0.2, 0.3],
-    "std": [0.2, 0.2, 0.2],
-}
+LEVELS = {"mean": [0.1, 0.2, 0.3], "std": [0.2, 0.2, 0.2]}
+IMAGE = {"size": 32, "mode": "crop", "channels": 3, **LEVELS}
 
 
 def _splits(folder: pathlib.Path, **num_records: int) -> dict[str, Any]:
