@@ -19,6 +19,7 @@ from imageshards import storage
 from imageshards.example import Values, decode_example
 from tests.support.commands import run_module
 from tests.support.dataset_factory import Dataset, features_of, jpeg
+from tests.support.external_sets import flip_byte
 from tests.support.store_servers import store_server
 
 EXTRA = {
@@ -121,11 +122,8 @@ def test_what_does_not_fit_is_told_at_once(made, tmp_path):
 def test_a_record_that_is_damaged_or_of_another_form_is_named_by_its_place(tmp_path):
     dataset = with_extra(tmp_path)
     data, (name,) = ims.open(tmp_path), dataset.payloads
-    source = data.source("train", decode=True)
-    shard = tmp_path / name
-    data_bytes, offset = bytearray(shard.read_bytes()), data.index()["offset"][1].as_py()
-    data_bytes[offset + 50] ^= 1
-    shard.write_bytes(data_bytes)
+    source, offset = data.source("train", decode=True), data.index()["offset"][1].as_py()
+    flip_byte(tmp_path / name, offset + 50)
     assert source[0]["age"] == 1.5
     with pytest.raises(ims.RecordError, match=f"record 1 at byte {offset}: the payload's checksum"):
         source[1]

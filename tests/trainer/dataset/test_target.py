@@ -16,19 +16,15 @@ from trainer.dataset.spec import DataSet, describe
 from trainer.dataset.subset import select
 from trainer.dataset.target import with_target
 
+FORMS: dict[str, dict[str, Any]] = {
+    "float32": {"price": [], "one": [1], "colour": [3], "curve": None, "grid": [2, 2]},
+    "int64": {"year": [], "parts": None, "many": None, "pair": [2]},
+    "string": {"place": [], "note": [], "words": None},
+}
 COLUMNS: dict[str, dict[str, Any]] = {
-    "price": {"dtype": "float32", "shape": []},
-    "one": {"dtype": "float32", "shape": [1]},
-    "colour": {"dtype": "float32", "shape": [3]},
-    "curve": {"dtype": "float32", "shape": None},
-    "grid": {"dtype": "float32", "shape": [2, 2]},
-    "year": {"dtype": "int64", "shape": []},
-    "place": {"dtype": "string", "shape": []},
-    "note": {"dtype": "string", "shape": []},
-    "parts": {"dtype": "int64", "shape": None},
-    "words": {"dtype": "string", "shape": None},
-    "many": {"dtype": "int64", "shape": None},
-    "pair": {"dtype": "int64", "shape": [2]},
+    name: {"dtype": dtype, "shape": shape}
+    for dtype, shapes in FORMS.items()
+    for name, shape in shapes.items()
 }
 # Column → kind, names of classes, shape of the values, how many outputs.
 KINDS: list[tuple[str, str, tuple[str, ...], tuple[int, ...], int]] = [
@@ -93,7 +89,7 @@ def test_without_a_column_it_is_the_label_of_the_data_set(opened):
         ("pair", r"int64 of shape \[2\]; expected a float or a list of floats of fixed length"),
         ("curve", r"float32 of variable length; expected .* --columns curve:float\[3\]\.$"),
         ("grid", r"float32 of shape \[2, 2\]; expected"),
-        ("image/encoded", "the picture; expected .*price, one, colour, year, place, note, parts"),
+        ("image/encoded", "the picture; expected .*price, one, colour, year, parts, many, place"),
         ("note", "does not tell 21 values: it holds texts of up to 256 bytes"),
         ("many", "does not tell 17 values: it holds .* lists of up to 64"),
     ],
