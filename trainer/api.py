@@ -27,8 +27,9 @@ from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import ReadConfig, parse_image_size
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import open_dataset, read_options, select, wanted_inputs
+from trainer.dataset.open import open_dataset, read_options, wanted_inputs
 from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec
+from trainer.dataset.subset import select
 from trainer.dataset.target import with_sample_weight, with_target
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
 
@@ -197,6 +198,7 @@ class Data:
         Raises:
             UserError: The data set does not hold that, or an argument is wrong.
         """
+        asked = {**locals()}  # the arguments
         if not isinstance(augment, str) and not callable(augment):
             raise UserError(
                 f"augment received {augment!r}; expected 'none', 'light', 'strong', or a function "
@@ -209,25 +211,8 @@ class Data:
                 "augment_on received 'device' with a function as augment, which runs on the "
                 "host; expected 'host': leave augment_on out."
             )
-        config = self._config(
-            batch_size=batch_size,
-            seed=seed,
-            augment=augment if isinstance(augment, str) else "none",
-            augment_on=augment_on,
-            image_size=image_size,
-            train_split=split,
-            target=target,
-            sample_weight=sample_weight,
-            validation_split="none",
-            classes=classes,
-            where=where,
-            balance=balance,
-            inputs=inputs,
-            sequence_length=sequence_length,
-            cache=cache,
-            cache_folder=cache_folder,
-            threads=threads,
-        )
+        asked["augment"] = augment if isinstance(augment, str) else "none"
+        config = self._config(asked, train_split=split, validation_split="none")
         described, _ = open_data(config, self.dataset)
         check_pairs(config.augment, config.batch_size, 1, described.mixes)
         return dataclasses.replace(described, augment=augment)
@@ -264,21 +249,7 @@ class Data:
         Raises:
             UserError: The data set does not hold that, or an argument is wrong.
         """
-        config = self._config(
-            batch_size=batch_size,
-            image_size=image_size,
-            eval_crop=eval_crop,
-            validation_split=split,
-            target=target,
-            sample_weight=sample_weight,
-            classes=classes,
-            where=where,
-            inputs=inputs,
-            sequence_length=sequence_length,
-            cache=cache,
-            cache_folder=cache_folder,
-            threads=threads,
-        )
+        config = self._config({**locals()}, validation_split=split)
         found = validation_split(self.dataset, None if split == "none" else split)
         if found is None:
             known = ", ".join(self.splits)
@@ -290,11 +261,15 @@ class Data:
         model_inputs = wanted_inputs(config, dataset)
         if not config.skip_broken:
             check_shards(dataset, [found])
-        subset = select(config, dataset, dataset.splits[found.name])
+        subset = select(config, dataset, found)
         return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
 
-    def _config(self, **asked: Any) -> ReadConfig:
-        """How the data set was opened, and what is asked for, by the names of `ReadConfig`."""
+    def _config(self, asked: dict[str, Any], **splits: Any) -> ReadConfig:
+        """How the data set was opened, and the arguments of a method by the names of `ReadConfig`.
+
+        A method calls its split `split`, so `splits` has the other name.
+        """
+        asked = {name: one for name, one in asked.items() if name not in ("self", "split")}
         for name in ("batch_size", "seed", "sequence_length", "threads"):
             if name in asked:
                 asked[name] = _whole_number(name, asked[name])
@@ -302,7 +277,7 @@ class Data:
             if asked[name] is not None:
                 asked[name] = _names(name, asked[name])
         asked["image_size"] = _image_size(asked["image_size"])
-        return dataclasses.replace(self.config, **asked)
+        return dataclasses.replace(self.config, **asked, **splits)
 
 
 def _whole_number(name: str, value: Any) -> Any:

@@ -17,12 +17,7 @@ from imageshards.text import counted
 MAX_SEED = 2**31 - 1
 MAX_SIDE_PX = 16384
 
-AUGMENT_LEVELS = ("none", "light", "strong")
-AUGMENT_ON = ("auto", "device", "host")
-CACHES = ("none", "pixels")
-BALANCES = ("none", "weights", "sampling")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
-SCHEDULES = ("constant", "linear", "cosine")
 # Of `keras.losses`, by the kind of the target; the first is the default.
 LOSSES = {
     "class": (),
@@ -36,7 +31,6 @@ LOSSES = {
         "log_cosh",
     ),
 }
-CLUSTERS = ("tf_config", "slurm")
 KERAS_HUB = "keras_hub:"  # before a preset's name, as --model
 PRECISIONS = ("float32", "bfloat16", "float16")
 
@@ -110,11 +104,11 @@ class ReadConfig:
         "keeps it", above=0, most=1)] = 1.0
     balance: Annotated[str, Option(
         "weights: rare classes weigh more in the loss; sampling: their records are read several "
-        "times in an epoch", choices=BALANCES)] = "none"
+        "times in an epoch", choices=("none", "weights", "sampling"))] = "none"
     cache: Annotated[str, Option(
         "pixels keeps the pictures of a split decoded once, in --cache_folder; in memory by "
         "--cache_folder /dev/shm",
-        choices=CACHES)] = "none"
+        choices=("none", "pixels"))] = "none"
     cache_folder: Annotated[str | None, Option(
         "for what --cache keeps (default: OUTPUT/cache, else ~/.cache/imageshards/shards)",
         place=place, metavar="DIR")] = None
@@ -130,10 +124,10 @@ class ReadConfig:
         least=0, most=MAX_SEED)] = 0
     augment: Annotated[str, Option(
         "light: random-resized crop and flip; strong: also rotation, colour, noise, erasing, "
-        "MixUp and CutMix", choices=AUGMENT_LEVELS)] = "light"
+        "MixUp and CutMix", choices=("none", "light", "strong"))] = "light"
     augment_on: Annotated[str, Option(
         "where pictures are cropped and changed: device (the reader only decodes), host, or auto: "
-        "the device if it is a GPU", choices=AUGMENT_ON)] = "auto"
+        "the device if it is a GPU", choices=("auto", "device", "host"))] = "auto"
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -143,11 +137,10 @@ class ReadConfig:
                 f"⟦--cache_folder⟧ received {self.cache_folder!r}; expected a local folder."
             )
         for flag, names in (("⟦--classes⟧", self.classes), ("⟦--inputs⟧", self.inputs)):
-            twice = {name for name in names or () if (names or ()).count(name) > 1}
-            if twice or names == ():
+            if names is not None and not 0 < len(names) == len({*names}):
                 raise UserError(
-                    f"{flag} received {','.join(names or ())!r}; expected at least one name, "
-                    "each of them once."
+                    f"{flag} received {','.join(names)!r}; expected at least one name, each of "
+                    "them once."
                 )
 
 
@@ -164,7 +157,8 @@ class OptimizerConfig:
     scale_learning_rate: Annotated[bool, Option(
         "multiplies --learning_rate by global batch / 256")] = False
     schedule: Annotated[str, Option(
-        "of the learning rate, after the warm-up", choices=SCHEDULES)] = "constant"
+        "of the learning rate, after the warm-up",
+        choices=("constant", "linear", "cosine"))] = "constant"
     warmup_steps: Annotated[int, Option(
         "in which the rate rises linearly from 0; not with --schedule linear", least=0)] = 0
     momentum: Annotated[float, Option("of sgd and rmsprop", least=0, below=1)] = 0.9
@@ -255,7 +249,8 @@ class RunConfig:
     cluster: Annotated[str | None, _hosts(
         "several hosts share each batch, every one started with the same command: tf_config takes "
         "their addresses from the variable TF_CONFIG, slurm from srun. The first, the chief, "
-        "alone writes --output and prints (default: this host alone)", choices=CLUSTERS)] = None
+        "alone writes --output and prints (default: this host alone)",
+        choices=("tf_config", "slurm"))] = None
     cluster_port: Annotated[int, _hosts(
         "of the first process on each host, with --cluster slurm", least=1, most=2**16 - 1)] = 2222
     cluster_timeout: Annotated[int, _hosts(

@@ -24,9 +24,9 @@ from trainer.commands.flags import read_config
 from trainer.commands.saved_model import add_model_flags, chosen, find_model
 from trainer.config import ReadConfig, RunConfig
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import model_inputs, open_dataset, read_options, select
+from trainer.dataset.open import model_inputs, open_dataset, read_options
 from trainer.dataset.spec import DataSet, Split
-from trainer.dataset.subset import class_ids
+from trainer.dataset.subset import class_ids, select
 from trainer.dataset.target import with_target_of
 from trainer.evaluation.evaluation import finite, plain
 from trainer.imports import quiet_import

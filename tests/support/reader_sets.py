@@ -15,6 +15,7 @@ from tests.support.external_sets import example
 from tests.support.pictures import saved
 from tests.support.trainer_data import write_manifest, write_shard
 from trainer.augment.augmentation import Augmentation
+from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
     DataSet,
@@ -124,5 +125,11 @@ def choose(
     balance: str = "none",
 ) -> Subset:
     """`select` on the split `train`."""
-    split = dataset.splits["train"]
-    return select(dataset, split, classes=classes, filters=filters, balance=balance)
+    config = ReadConfig(
+        dataset.data,
+        classes=None if classes is None else tuple(classes),
+        where=tuple(filters),
+        balance=balance,
+        batch_size=1,
+    )
+    return select(config, dataset, dataset.splits["train"], training=balance != "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -53,14 +54,11 @@ def test_fit_validates_every_record_once(fitted: dict[int, dict[str, Any]], repl
     assert told["penalty"] > 0 and history["val_loss"][-1] == whole
     assert told["validation"]["loss"] == whole
     assert told["validation"]["accuracy"] == pytest.approx(told["accuracy"], abs=1e-6)
-
-
-@pytest.mark.parametrize("replicas", [1, 4])
-def test_broken_records_count_nowhere(fitted: dict[int, dict[str, Any]], replicas: int) -> None:
-    told = fitted[replicas]["unbroken"]
-    assert told["validation"] == {
-        "crossentropy": pytest.approx(told["loss"], rel=1e-5),
-        "accuracy": pytest.approx(told["accuracy"], abs=1e-6),
+    # Broken records count nowhere.
+    unbroken = told["unbroken"]
+    assert unbroken["validation"] == {
+        "crossentropy": pytest.approx(unbroken["loss"], rel=1e-5),
+        "accuracy": pytest.approx(unbroken["accuracy"], abs=1e-6),
     }
 
 
@@ -127,10 +125,5 @@ def test_a_folder_of_tfds_is_opened(tmp_path: pathlib.Path) -> None:
     assert labels_of(data, split="test") == [0, 0, 1]
     train = data.train(batch_size=2, augment="none")
     assert train.image_shape == (16, 16, 3)
-    seen = [int(pictures[i, 0, 0, 0]) // 40 for pictures, _ in _two(train) for i in range(2)]
-    assert len({*seen}) == 4
-
-
-def _two(train: Any) -> list[Any]:
-    batches = train.as_numpy()
-    return [next(batches), next(batches)]
+    batches = [pictures for pictures, _ in itertools.islice(train.as_numpy(), 2)]
+    assert len({*np.concatenate(batches)[:, 0, 0, 0] // 40}) == 4

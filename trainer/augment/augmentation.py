@@ -103,22 +103,12 @@ def make_augmentation(
     if level == "none":
         return Augmentation(size, batch_pictures(image, size))
     fill = [255 * mean for mean in image.mean]
-    mixed_classes = num_classes if mix and level == "strong" else None
+    how: dict[str, Any] = {"level": level, "seed": seed}
+    how["num_classes"] = num_classes if mix and level == "strong" else None
     if augment_on == "device":
         shipped = shipped_size(image, size)
-        augment = functools.partial(
-            pixels.augment_batch,
-            level=level,
-            seed=seed,
-            size=size,
-            num_classes=mixed_classes,
-            fill=fill,
-        )
-        return Augmentation(shipped, batch_pictures(image, shipped), device=augment)
-    finish = None
-    if mixed_classes:
-        finish = functools.partial(
-            host.mix_batch, level=level, seed=seed, num_classes=mixed_classes
-        )
+        device = functools.partial(pixels.augment_batch, **how, size=size, fill=fill)
+        return Augmentation(shipped, batch_pictures(image, shipped), device=device)
+    finish = functools.partial(host.mix_batch, **how) if how["num_classes"] else None
     pictures = host.augmented_pictures(image, size, level, seed, fill)
     return Augmentation(size, pictures, finish=finish)

@@ -62,6 +62,19 @@ class Encoded:
         """Whether pictures begin as a JPEG does; bool, in the shape of `keys`."""
         return tf.equal(tf.strings.substr(keys, 0, len(_JPEG)), _JPEG)
 
+    def size(self, key: Any) -> Any:
+        """Measures one picture: height and width in pixels, float32 [2]."""
+
+        def of_jpeg() -> Any:
+            return tf.io.extract_jpeg_shape(key)[:2]
+
+        def of_other() -> Any:
+            return tf.shape(self.whole(key))[:2]
+
+        is_jpeg = self.image.is_jpeg
+        found = of_jpeg() if is_jpeg else tf.cond(self.are_jpegs(key), of_jpeg, of_other)
+        return tf.cast(found, tf.float32)
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -143,11 +156,8 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf
         resized = tf.image.resize(part, size, method="bilinear", antialias=True)
         return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
 
-    if crop < 1:
-        fitted = crop_and_resize()
-    else:
-        same = tf.reduce_all(tf.equal(shape[:2], size))
-        fitted = tf.cond(same, lambda: image, crop_and_resize)
+    same = tf.reduce_all(tf.equal(shape[:2], size))
+    fitted = crop_and_resize() if crop < 1 else tf.cond(same, lambda: image, crop_and_resize)
     return tf.ensure_shape(fitted, (height_px, width_px, image.shape[2]))
 
 

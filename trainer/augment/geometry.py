@@ -45,9 +45,8 @@ def crop_windows(
     aspect = _log_between(params["crop_aspect"], low, high)
     window_height = tf.clip_by_value(tf.round(height * tf.sqrt(area * own / aspect)), 1.0, height)
     window_width = tf.clip_by_value(tf.round(width * tf.sqrt(area * aspect / own)), 1.0, width)
-    return place_window(
-        params["crop_y"], params["crop_x"], window_height, window_width, height, width
-    )
+    y, x = params["crop_y"], params["crop_x"]
+    return place_window(y, x, window_height, window_width, height, width)
 
 
 def place_window(
@@ -64,22 +63,14 @@ def place_window(
         # float32 may round the product up to the very end.
         return tf.minimum(tf.floor(unit * (within - side + 1)), within - side)
 
-    return Window(
-        start(y, height_px, within_height_px),
-        start(x, width_px, within_width_px),
-        height_px,
-        width_px,
-    )
+    top, left = start(y, height_px, within_height_px), start(x, width_px, within_width_px)
+    return Window(top, left, height_px, width_px)
 
 
 def scale_down(window: Window, ratio: tf.Tensor) -> Window:
     """`window` for a picture decoded at 1/`ratio` of its size, at least one pixel."""
-    return Window(
-        tf.floor(window.y / ratio),
-        tf.floor(window.x / ratio),
-        tf.maximum(1.0, tf.floor(window.height / ratio)),
-        tf.maximum(1.0, tf.floor(window.width / ratio)),
-    )
+    y, x, height, width = (tf.floor(side / ratio) for side in window)
+    return Window(y, x, tf.maximum(1.0, height), tf.maximum(1.0, width))
 
 
 def rotated_bounds(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -16,15 +17,16 @@ from trainer.augment.geometry import (
     scale_down,
     transform_pictures,
 )
-from trainer.augment.params import LEVELS, LIGHT, NO_MIX, Params, Strengths, draw_params
+from trainer.augment.params import LEVELS, LIGHT, NO_MIX, OF_PAIR, Params, Strengths, draw_params
 from trainer.augment.pixels import (
+    Array,
     adjust_pixels,
     clip_to_uint8,
     mix_pairs,
     noise_rows,
     shares_of,
 )
-from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec
+from trainer.dataset.spec import Batch, ImageSpec
 
 Work = dict[str, tf.Tensor]
 
@@ -34,29 +36,26 @@ _RATIOS = (1, 2, 4, 8)
 
 
 def augmented_pictures(
-    image: ImageSpec,
-    size: tuple[int, int],
-    level: str,
-    seed: int,
-    fill: Sequence[float],
+    image: ImageSpec, size: tuple[int, int], level: str, seed: int, fill: Sequence[float]
 ) -> Pictures:
     """A function that decodes and augments a batch, but does not mix it: see `mix_batch`.
 
     `fill` is the grey level per channel of erased rectangles.
     """
-    strengths = LEVELS[level]
     source = _Source(image, size)
-    is_light = strengths is LIGHT
-    finish_one = _light_picture(size) if is_light else _strong_picture(image, size, fill)
+    if LEVELS[level] is LIGHT:
+        finish_one = functools.partial(_light_picture, size)
+    else:
+        noise = noise_rows(size[1], image.channels)
+        finish_one = functools.partial(_strong_picture, size, noise, fill)
 
     def pictures(
         encoded: tf.Tensor | Rows, position: tf.Tensor, at_once: int = DECODED_AT_ONCE
     ) -> tf.Tensor:
         stored = encoded if isinstance(encoded, Rows) else Encoded(encoded, image)
-        work = source.plan(stored, strengths, draw_params(level, seed, position))
         return tf.map_fn(
             lambda one: finish_one(tf.cast(source.decode(stored, one), tf.float32), one),
-            work,
+            source.plan(stored, LEVELS[level], draw_params(level, seed, position)),
             parallel_iterations=at_once,
             fn_output_signature=tf.TensorSpec((*size, image.channels), tf.uint8),
         )
@@ -71,12 +70,8 @@ def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
     cost nothing.
     """
     params = draw_params(level, seed, batch["position"])
-    drawn = {name: params[name] for name in ("mix", "mix_share", "mix_y", "mix_x")}
-    given = {
-        "inputs": {IMAGE_INPUT: batch["inputs"][IMAGE_INPUT]},
-        "label": batch["label"],
-        "weight": batch["weight"],
-    }
+    drawn = {name: params[name] for name in OF_PAIR}
+    given = {name: batch[name] for name in ("inputs", "label", "weight")}
 
     def mixed(of_pair: tuple[Batch, Params]) -> Batch:
         pair, params = of_pair
@@ -92,7 +87,7 @@ def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
     signature["label"] = tf.TensorSpec((2, num_classes), tf.float32)
     found = tf.map_fn(mixed, pairs, fn_output_signature=signature)
     found = tf.nest.map_structure(lambda v: tf.reshape(v, [-1, *v.shape[2:]]), found)
-    return batch | found | {"inputs": batch["inputs"] | found["inputs"]}
+    return batch | found
 
 
 class _Source:
@@ -101,10 +96,9 @@ class _Source:
     def __init__(self, image: ImageSpec, size: tuple[int, int]) -> None:
         self.size, self.image = size, image
         self.shared_size = None if image.varies else image.size
-        self.ratios: tuple[int, ...] = _RATIOS
-        if self.shared_size is not None:
-            most = min(own / side for own, side in zip(self.shared_size, size, strict=True))
-            self.ratios = tuple(ratio for ratio in _RATIOS if ratio <= max(1, most))
+        shrink = (own / side for own, side in zip(self.shared_size or (), size, strict=False))
+        most = max(1, min(shrink, default=math.inf))
+        self.ratios = tuple(ratio for ratio in _RATIOS if ratio <= most)
 
     def plan(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> Work:
         """For every picture, what to decode and what to do with it, each [batch, …].
@@ -112,15 +106,14 @@ class _Source:
         Computed for the whole batch at once: one by one in the loop over pictures, these many
         tiny operations would cost as much as decoding.
         """
-        if self.shared_size is None:
-            measured = tf.map_fn(
-                functools.partial(_measured, self.image),
-                stored.keys,
-                fn_output_signature=tf.TensorSpec((2,), tf.float32),
-            )
-            height, width = tf.unstack(measured, axis=1)
+        if isinstance(stored, Encoded) and self.shared_size is None:
+            signature = tf.TensorSpec((2,), tf.float32)
+            sizes = tf.map_fn(stored.size, stored.keys, fn_output_signature=signature)
+            height, width = tf.unstack(sizes, axis=1)
         else:
-            height, width = (tf.fill(tf.shape(stored.keys), float(s)) for s in self.shared_size)
+            height, width = (
+                tf.fill(tf.shape(stored.keys), float(s)) for s in self.shared_size or ()
+            )
         window = crop_windows(strengths, params, height, width, self.size)
         work: Work = {"key": stored.keys, "flip": params["flip"]}
         if self.ratios != (1,):
@@ -132,12 +125,13 @@ class _Source:
             window = scale_down(window, ratio)
             height, width = tf.math.ceil(height / ratio), tf.math.ceil(width / ratio)
             work["ratio_index"] = index
-        if strengths is LIGHT:
-            return work | {"part": _as_integers(window)}
-        part = rotated_bounds(window, params["half_tangent"], height, width)
-        inside = window._replace(y=window.y - part.y, x=window.x - part.x)
-        maps = affine_maps(inside, params["flip"], params["half_tangent"], self.size)
-        return work | dict(params) | {"part": _as_integers(part), "map": maps}
+        part = window
+        if strengths is not LIGHT:
+            part = rotated_bounds(window, params["half_tangent"], height, width)
+            inside = window._replace(y=window.y - part.y, x=window.x - part.x)
+            maps = affine_maps(inside, params["flip"], params["half_tangent"], self.size)
+            work |= {**params, "map": maps}
+        return work | {"part": tf.cast(tf.stack(part, axis=1), tf.int32)}
 
     def decode(self, stored: Encoded | Rows, work: Work) -> tf.Tensor:
         """One picture's `part`, [height, width, channels], uint8 or float32."""
@@ -150,11 +144,9 @@ class _Source:
             return tf.switch_case(work["ratio_index"], branches)
 
         def cropped() -> tf.Tensor:
-            channels = self.image.channels
-            pixels = tf.slice(
-                stored.whole(key), [part[0], part[1], 0], [part[2], part[3], channels]
-            )
-            return tf.ensure_shape(pixels, (None, None, channels))
+            y, x, height, width = tf.unstack(part)
+            pixels = stored.whole(key)[y : y + height, x : x + width]
+            return tf.ensure_shape(pixels, (None, None, self.image.channels))
 
         if isinstance(stored, Rows) or self.image.is_jpeg:
             return scaled()
@@ -167,47 +159,20 @@ class _Source:
         return tf.reduce_sum(tf.cast(allowed, tf.int32), axis=1)
 
 
-def _light_picture(size: tuple[int, int]) -> Callable[[tf.Tensor, Work], tf.Tensor]:
-    def picture(part: tf.Tensor, work: Work) -> tf.Tensor:
-        # Resizing floats is faster by more than the cast costs.
-        resized = tf.raw_ops.ResizeBilinear(
-            images=part[tf.newaxis], size=list(size), half_pixel_centers=True
-        )[0]
-        # Rounded to nearest. Between two pixels there is nothing to clip, which costs two passes.
-        pixels = tf.cast(resized + 0.5, tf.uint8)
-        # In three dimensions, `reverse` has a fast path for rows of RGB pixels.
-        return tf.cond(work["flip"], lambda: tf.reverse(pixels, [1]), lambda: pixels)
-
-    return picture
+def _light_picture(size: tuple[int, int], part: tf.Tensor, work: Work) -> tf.Tensor:
+    # Resizing floats is faster by more than the cast costs.
+    resized = tf.raw_ops.ResizeBilinear(
+        images=part[tf.newaxis], size=list(size), half_pixel_centers=True
+    )[0]
+    # Rounded to nearest. Between two pixels there is nothing to clip, which costs two passes.
+    pixels = tf.cast(resized + 0.5, tf.uint8)
+    # In three dimensions, `reverse` has a fast path for rows of RGB pixels.
+    return tf.cond(work["flip"], lambda: tf.reverse(pixels, [1]), lambda: pixels)
 
 
 def _strong_picture(
-    image: ImageSpec, size: tuple[int, int], fill: Sequence[float]
-) -> Callable[[tf.Tensor, Work], tf.Tensor]:
-    noise = noise_rows(size[1], image.channels)
-
-    def picture(part: tf.Tensor, work: Work) -> tf.Tensor:
-        one = {name: value[tf.newaxis] for name, value in work.items()}
-        changed = transform_pictures(part[tf.newaxis], one["map"], size)
-        return clip_to_uint8(adjust_pixels(changed, one, noise, fill, single=True))[0]
-
-    return picture
-
-
-def _measured(image: ImageSpec, key: tf.Tensor) -> tf.Tensor:
-    """Height and width of a picture, float32 [2]."""
-    stored = Encoded(key, image)
-
-    def of_jpeg() -> tf.Tensor:
-        return tf.io.extract_jpeg_shape(key)[:2]
-
-    def of_other() -> tf.Tensor:
-        return tf.shape(stored.whole(key))[:2]
-
-    if image.is_jpeg:
-        return tf.cast(of_jpeg(), tf.float32)
-    return tf.cast(tf.cond(stored.are_jpegs(key), of_jpeg, of_other), tf.float32)
-
-
-def _as_integers(window: Window) -> tf.Tensor:
-    return tf.cast(tf.stack(window, axis=1), tf.int32)
+    size: tuple[int, int], noise: Array, fill: Sequence[float], part: tf.Tensor, work: Work
+) -> tf.Tensor:
+    one = {name: value[tf.newaxis] for name, value in work.items()}
+    changed = transform_pictures(part[tf.newaxis], one["map"], size)
+    return clip_to_uint8(adjust_pixels(changed, one, noise, fill, single=True))[0]

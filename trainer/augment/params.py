@@ -30,25 +30,11 @@ _MASK = 0xFFFFFFFF
 
 # Names of the numbers drawn for each picture and each pair. New ones go to the end: the index of
 # a name decides which number it gets.
-_PICTURE = (
-    "crop_area",
-    "crop_aspect",
-    "crop_y",
-    "crop_x",
-    "flip",
-    "half_tangent",
-    "brightness",
-    "contrast",
-    "saturation",
-    "noise_std",
-    "erase",
-    "erase_area",
-    "erase_aspect",
-    "erase_y",
-    "erase_x",
-    "noise_key",
-)
-_PAIR = ("mix", "mix_share", "mix_y", "mix_x")
+_OF_PICTURE = (
+    "crop_area crop_aspect crop_y crop_x flip half_tangent brightness contrast saturation "
+    "noise_std erase erase_area erase_aspect erase_y erase_x noise_key"
+).split()
+OF_PAIR = ("mix", "mix_share", "mix_y", "mix_x")
 _PICTURE_PURPOSE, _PAIR_PURPOSE, USER_PURPOSE = 1, 2, 3
 
 NO_MIX, MIXUP, CUTMIX = 0.0, 1.0, 2.0
@@ -122,21 +108,20 @@ def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
       `mix_x`: float32 in [0, 1), where CutMix's rectangle lies.
     """
     strengths = LEVELS[level]
-    bits = _columns(_PICTURE, random_bits(seed, position, len(_PICTURE), _PICTURE_PURPOSE))
+    numbers = random_bits(seed, position, len(_OF_PICTURE), _PICTURE_PURPOSE)
+    bits = dict(zip(_OF_PICTURE, tf.unstack(numbers, axis=1), strict=True))
     unit = {name: unit_floats(column) for name, column in bits.items()}
-    params = {
+    crop = {name: unit[name] for name in ("crop_aspect", "crop_y", "crop_x")} | {
         "crop_area": _between(unit["crop_area"], *strengths.crop_area),
-        "crop_aspect": unit["crop_aspect"],
-        "crop_y": unit["crop_y"],
-        "crop_x": unit["crop_x"],
         "flip": unit["flip"] < strengths.flip,
     }
     if strengths is LIGHT:  # which crops and flips only
-        return params
-    params |= _pixel_params(strengths, unit) | {"noise_key": bits["noise_key"]}
+        return crop
     pair = tf.bitwise.right_shift(position, tf.constant(1, position.dtype))
-    numbers = unit_floats(random_bits(seed, pair, len(_PAIR), _PAIR_PURPOSE))
-    return params | _pair_params(strengths, _columns(_PAIR, numbers))
+    numbers = unit_floats(random_bits(seed, pair, len(OF_PAIR), _PAIR_PURPOSE))
+    of_pair = dict(zip(OF_PAIR, tf.unstack(numbers, axis=1), strict=True))
+    pixels = _pixel_params(strengths, unit) | {"noise_key": bits["noise_key"]}
+    return pixels | crop | _pair_params(strengths, of_pair)
 
 
 def random_bits(seed: int, number: tf.Tensor, count: int, purpose: int = 0) -> tf.Tensor:
@@ -171,25 +156,20 @@ def unit_floats(bits: tf.Tensor) -> tf.Tensor:
 
 
 def _pixel_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
-    def around_one(name: str, reach: float) -> tf.Tensor:
-        return _between(unit[name], 1 - reach, 1 + reach)
-
+    factors = {name: getattr(strengths, name) for name in ("brightness", "contrast", "saturation")}
     # Flat rectangles are as likely as tall ones.
     tall = unit["erase_aspect"] * 2 - 1
     aspect = 1 - tf.abs(tall) * (1 - strengths.erase_aspect)
     # Nearly uniform in the angle itself, as it is small.
     steepest = math.tan(strengths.rotation_rad / 2)
     return {
+        **unit,
         "half_tangent": _between(unit["half_tangent"], -steepest, steepest),
-        "brightness": around_one("brightness", strengths.brightness),
-        "contrast": around_one("contrast", strengths.contrast),
-        "saturation": around_one("saturation", strengths.saturation),
+        **{name: _between(unit[name], 1 - most, 1 + most) for name, most in factors.items()},
         "noise_std": unit["noise_std"] * strengths.noise_std,
         "erase": unit["erase"] < strengths.erase,
         "erase_area": _between(unit["erase_area"], *strengths.erase_area),
         "erase_aspect": tf.where(tall < 0, aspect, 1 / aspect),
-        "erase_y": unit["erase_y"],
-        "erase_x": unit["erase_x"],
     }
 
 
@@ -201,15 +181,10 @@ def _pair_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
     share = unit["mix_share"]
     mixup_share = share * share * (3 - 2 * share)
     return {
+        **unit,
         "mix": tf.where(is_mixup, MIXUP, tf.where(is_mixed, CUTMIX, NO_MIX)),
         "mix_share": tf.where(is_mixup, mixup_share, share),
-        "mix_y": unit["mix_y"],
-        "mix_x": unit["mix_x"],
     }
-
-
-def _columns(names: tuple[str, ...], numbers: tf.Tensor) -> dict[str, tf.Tensor]:
-    return dict(zip(names, tf.unstack(numbers, axis=1), strict=True))
 
 
 def _between(unit: tf.Tensor, least: float, greatest: float) -> tf.Tensor:

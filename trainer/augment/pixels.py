@@ -55,9 +55,7 @@ def augment_batch(
     if strengths is not LIGHT:
         changed = adjust_pixels(changed, params, noise_rows(size[1], channels), fill)
     batch = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: clip_to_uint8(changed)}}
-    if num_classes is not None:
-        return mix_pairs(batch, params, num_classes)
-    return batch
+    return batch if num_classes is None else mix_pairs(batch, params, num_classes)
 
 
 def adjust_pixels(
@@ -152,7 +150,13 @@ def mix_pairs(batch: Batch, params: Params, num_classes: int) -> Batch:
     height_px, width_px = pictures.shape[1:3]
     whole = tf.logical_and(weight > 0, partners(weight) > 0)
     mix = tf.where(whole, params["mix"], 0.0)
-    share, box = _own_shares(mix, params, height_px, width_px)
+    # The rectangle that CutMix takes from the partner.
+    side = tf.sqrt(1 - params["mix_share"])
+    height = tf.where(mix == CUTMIX, tf.round(side * height_px), 0.0)
+    width = tf.round(side * width_px)
+    box = place_window(params["mix_y"], params["mix_x"], height, width, height_px, width_px)
+    visible = 1 - height * width / (height_px * width_px)
+    share = tf.where(mix == MIXUP, params["mix_share"], visible)
     label = shares_of(batch["label"], num_classes)
     own = share[:, tf.newaxis]
     return batch | {
@@ -198,18 +202,6 @@ def _erase(rows: tf.Tensor, params: Params, fill: Sequence[float]) -> tf.Tensor:
 
 def _side(side: tf.Tensor, most_px: int) -> tf.Tensor:
     return tf.clip_by_value(tf.round(side), 1.0, float(most_px))
-
-
-def _own_shares(
-    mix: tf.Tensor, params: Params, height_px: int, width_px: int
-) -> tuple[tf.Tensor, Window]:
-    """The share of each picture that stays its own, and the rectangle that does not."""
-    side = tf.sqrt(1 - params["mix_share"])
-    height = tf.where(mix == CUTMIX, tf.round(side * height_px), 0.0)
-    width = tf.round(side * width_px)
-    box = place_window(params["mix_y"], params["mix_x"], height, width, height_px, width_px)
-    visible = 1 - height * width / (height_px * width_px)
-    return tf.where(mix == MIXUP, params["mix_share"], visible), box
 
 
 def _mixed_pictures(

@@ -11,6 +11,8 @@ from typing import Any
 
 from imageshards.errors import UserError
 
+_EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
+
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
@@ -68,18 +70,11 @@ def _of_tf_config(environ: Mapping[str, str]) -> Cluster:
         index += len(chiefs) if kind == "worker" else 0
         return Cluster((*chiefs, *jobs.get("worker", [])), index)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        named = str(e) if type(e) is ValueError else f"{type(e).__name__}: {e}"
-        raise _bad(text, named) from e
-
-
-_EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
-
-
-def _bad(text: str, problem: str) -> UserError:
-    shown = text if len(text) <= 200 else f"{text[:200]}…"
-    return UserError(
-        f"TF_CONFIG received {shown!r}, with {problem}; expected for example {_EXAMPLE}."
-    )
+        problem = str(e) if type(e) is ValueError else f"{type(e).__name__}: {e}"
+        shown = text if len(text) <= 200 else f"{text[:200]}…"
+        raise UserError(
+            f"TF_CONFIG received {shown!r}, with {problem}; expected for example {_EXAMPLE}."
+        ) from e
 
 
 def _of_slurm(environ: Mapping[str, str], port: int) -> Cluster:

@@ -84,18 +84,16 @@ class Hosts:
         self._worked_sec = dict.fromkeys(range(len(self.addresses)), 0.0)
         self._handed_on = 0
         # (name, value) from each peer; None at the end.
-        self._inbox: dict[int, queue.SimpleQueue[tuple[str, bytes] | None]] = {
-            number: queue.SimpleQueue() for number in peers or {}
-        }
-        self._links = {
-            number: Link(
+        self._inbox: dict[int, queue.SimpleQueue[tuple[str, bytes] | None]] = {}
+        self._links: dict[int, Link] = {}
+        for number, connection in (peers or {}).items():
+            self._inbox[number] = queue.SimpleQueue()
+            self._links[number] = Link(
                 connection,
                 functools.partial(self._received, number),
                 functools.partial(self._lost, number),
                 lambda: noted_work() + self._handed_on,
             )
-            for number, connection in (peers or {}).items()
-        }
         for link in self._links.values():
             link.start()
         if self._links:
@@ -110,13 +108,6 @@ class Hosts:
     def is_chief(self) -> bool:
         """Whether this host writes the run's output and prints."""
         return self.index == 0
-
-    def collect(self, name: str, value: bytes, patient: bool = False) -> list[bytes]:
-        """The values of all hosts in their order, on the chief; on others none."""
-        if not self.is_chief:
-            self._send(0, name, value)
-            return []
-        return [value, *(self._take(number, name, patient) for number in sorted(self._links))]
 
     def share(self, name: str, make: Callable[[], bytes], patient: bool = False) -> bytes:
         """What the chief alone makes, on all hosts."""
@@ -136,14 +127,14 @@ class Hosts:
         """
         if self.count == 1:
             return [value]
-        parts = self.collect(name, json.dumps(value).encode(), patient)
-        return json.loads(self.share(name, lambda: b"[" + b",".join(parts) + b"]", patient))
+
+        def joined(values: list[bytes]) -> bytes:
+            return b"[%b]" % b",".join(values)
+
+        return json.loads(self._join(name, json.dumps(value).encode(), joined, patient))
 
     def concatenate(
-        self,
-        name: str,
-        arrays: Mapping[str, Any],
-        join: Callable[[list[Any]], Any] | None = None,
+        self, name: str, arrays: Mapping[str, Any], join: Callable[[list[Any]], Any] | None = None
     ) -> dict[str, Any]:
         """Arrays of all hosts, joined along their first axis in the order of hosts, on all.
 
@@ -153,10 +144,13 @@ class Hosts:
             return dict(arrays)
         import numpy as np
 
-        parts = [_unpacked(one) for one in self.collect(name, _packed(arrays))]
-        join = join or np.concatenate
-        joined = {n: join([part[n] for part in parts]) for n in arrays if parts}
-        return _unpacked(self.share(name, lambda: _packed(joined)))
+        def joined(packed: list[bytes]) -> bytes:
+            parts = [*map(_unpacked, packed)]
+            return _packed(
+                {n: (join or np.concatenate)([part[n] for part in parts]) for n in arrays}
+            )
+
+        return _unpacked(self._join(name, _packed(arrays), joined))
 
     def compare(self, settings: Mapping[str, Any]) -> None:
         """Refuses settings, JSON values by the names to show, that differ; one sentence on all."""
@@ -211,6 +205,16 @@ class Hosts:
             )
         return self._ended or error
 
+    def _join(
+        self, name: str, value: bytes, join: Callable[[list[bytes]], bytes], patient: bool = False
+    ) -> bytes:
+        """What the chief makes of the values of all hosts, in their order, on all hosts."""
+        if not self.is_chief:
+            self._send(0, name, value)
+            return self._take(0, name, patient)
+        values = [value, *(self._take(number, name, patient) for number in sorted(self._links))]
+        return self.share(name, lambda: join(values))
+
     def _send(self, number: int, name: str, value: bytes) -> None:
         self._links[number].send(_VALUE + name.encode() + b"\0" + value)
 
@@ -263,18 +267,19 @@ class Hosts:
     def _watch(self) -> None:
         told = noted_work()
         while not self._left.wait(1.0):
-            limit = self._limit
             if noted_work() != told:
                 told, self._worked_sec[self.index] = noted_work(), time.monotonic()
-            since_sec = max(*self._worked_sec.values(), limit[0] if limit else 0.0)
-            if limit is not None and time.monotonic() > since_sec + self.timeout_sec:
-                here = self.addresses[self.index]
-                problem = f"{limit[1]} did not end within {self.timeout_sec:g} s on {here}"
-                remedy = (
-                    "look at both, or allow more with --cluster_timeout, and run the same command"
+            if (limit := self._limit) is None:
+                continue
+            since_sec = max(*self._worked_sec.values(), limit[0])
+            if time.monotonic() > since_sec + self.timeout_sec:
+                problem = (
+                    f"{limit[1]} did not end within {self.timeout_sec:g} s on "
+                    f"{self.addresses[self.index]}: another host, or the way to it, hangs; look at "
+                    "both, or allow more with --cluster_timeout, and run the same command on all "
+                    "hosts again."
                 )
-                cause = "another host, or the way to it, hangs"
-                self._end(Ended(f"{problem}: {cause}; {remedy} on all hosts again."))
+                self._end(Ended(problem))
 
     def _end(self, ended: Ended) -> None:
         """Makes the main thread end, wherever it waits."""

@@ -49,8 +49,7 @@ def joined(cluster: Cluster | None, timeout_sec: float) -> Iterator[Hosts]:
 
 def _meet(cluster: Cluster, timeout_sec: float) -> Hosts:
     deadline_sec = time.monotonic() + timeout_sec
-    listener = _take_port(cluster.addresses[cluster.index])
-    with listener:
+    with _take_port(cluster.addresses[cluster.index]) as listener:
         if cluster.index == 0:
             peers = _await_others(listener, cluster, deadline_sec, timeout_sec)
     if cluster.index != 0:
@@ -87,7 +86,7 @@ def _await_others(
                         f"--cluster: two processes say that they are {cluster.addresses[number]}; "
                         "expected one process for every address: give each its own task index."
                     )
-                    _answer(connection, problem)
+                    _answer(problem, connection)
                     raise UserError(problem)
                 if number:
                     peers[number] = connection
@@ -99,11 +98,9 @@ def _await_others(
                     "with --cluster_timeout."
                 )
     except UserError as e:
-        for connection in peers.values():
-            _answer(connection, str(e))
+        _answer(str(e), *peers.values())
         raise
-    for connection in peers.values():
-        _answer(connection, "")
+    _answer("", *peers.values())
     return peers
 
 
@@ -137,14 +134,15 @@ def _hello(stream: socket.socket, cluster: Cluster) -> tuple[int, Connection]:
             f"{len(theirs) - 1}, as {theirs[0]} is 0: give each process its own task index."
         )
     if problem:
-        _answer(connection, problem)
+        _answer(problem, connection)
         raise UserError(problem)
     return number, connection
 
 
-def _answer(connection: Connection, problem: str) -> None:
-    with contextlib.suppress(OSError):
-        connection.send_bytes(problem.encode())
+def _answer(problem: str, *connections: Connection) -> None:
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.send_bytes(problem.encode())
 
 
 def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Connection:
@@ -155,12 +153,7 @@ def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Co
     while time.monotonic() < deadline_sec:
         try:
             stream = socket.create_connection((name.strip("[]"), int(port)), timeout=5.0)
-        except OSError as e:
-            reason = e.strerror or str(e)
-            time.sleep(_RETRY_SEC)
-            continue
-        connection = as_connection(stream)
-        try:
+            connection = as_connection(stream)
             connection.send_bytes(hello)
             # The chief may have come later, and gives up first, with the reason.
             if not connection.poll(timeout_sec + 5.0):
@@ -169,7 +162,7 @@ def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Co
             problem = connection.recv_bytes().decode()
         except (OSError, EOFError, UnicodeDecodeError) as e:
             # It ended while others were awaited, or TensorFlow of an earlier run still listens.
-            reason = str(e) or type(e).__name__
+            reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
             time.sleep(_RETRY_SEC)
             continue
         if problem:

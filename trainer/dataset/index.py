@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import operator
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
 from imageshards.index import COLUMN_OF, extra_columns, read_index
 from imageshards.manifest import LABELS_FEATURE, SEVERAL, label_of, roles_of
-from trainer.dataset.filters import Filter, parse_filters
-from trainer.dataset.spec import DataSet, Split
+from trainer.dataset.spec import DataSet, FeatureSpec, Split, find_feature
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     "<=": operator.le,
     "==": operator.eq,
@@ -24,10 +26,65 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
+# Longer operators come first: `>=` is not `>` of a value that begins with `=`.
+_FILTER = re.compile(rf"\s*(.+?)\s*({'|'.join(OPERATORS)})\s*(.*?)\s*", re.DOTALL)
+_INT64 = range(-(2**63), 2**63)
 # A float is compared as records hold it: both sides are float32.
 _DTYPES = {"int64": "int64", "float32": "float32", "string": "object"}
 
-_OF_PICTURE = ("width", "height")
+
+@dataclasses.dataclass(frozen=True)
+class Filter:
+    """A comparison of a scalar feature with a constant of its type; texts have `==` and `!=`."""
+
+    feature: str
+    operator: str
+    value: int | float | str
+
+
+def parse_filter(text: str, features: Mapping[str, FeatureSpec]) -> Filter:
+    """Reads a filter such as `age>=18`, `image/class/text!=cat` or `note=='a, b '`.
+
+    Raises:
+        UserError: The text is no comparison, its feature is unknown or no single value, or the
+            constant is not of the feature's type.
+    """
+    received = f"⟦--where⟧ received {text!r}"
+    match = _FILTER.fullmatch(text)
+    if not match:
+        raise UserError(
+            f"{received}; expected FEATURE, one of {' '.join(OPERATORS)}, and a value, for example "
+            "image/width>=128."
+        )
+    name, comparison, value = match.groups()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    spec = find_feature(name, features, received)
+    if spec.shape != ():
+        raise UserError(
+            f"{received}, but {name} has {spec.form}; expected a feature that is a single value."
+        )
+    if spec.dtype != "string":
+        return Filter(name, comparison, _number(received, spec.dtype, value))
+    if comparison not in ("==", "!="):
+        raise UserError(
+            f"{received}, but {name} is a text; expected == or != in place of {comparison}."
+        )
+    return Filter(name, comparison, value)
+
+
+def _number(received: str, dtype: str, value: str) -> int | float:
+    try:
+        number = int(value) if dtype == "int64" else float(value)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number) or (dtype == "int64" and number not in _INT64):
+        kind = "a whole number" if dtype == "int64" else "a number"
+        raise UserError(
+            f"{received}, whose value is {value!r}; expected {kind} to compare a feature of type "
+            f"{dtype} with."
+        )
+    return number
 
 
 def record_labels(
@@ -46,7 +103,7 @@ def record_labels(
     """
     import numpy as np  # a data set is opened without it
 
-    parsed = parse_filters(filters, dataset.features)
+    parsed = [parse_filter(text, dataset.features) for text in filters]
     column_of = columns_of(dataset)
     for one in parsed:
         if one.feature not in column_of:
@@ -56,9 +113,9 @@ def record_labels(
             )
     label = column_of[dataset.label_feature] if dataset.label_values else "label"
     # The sizes tell how many records there are.
-    wanted = dict.fromkeys(["num_bytes", *(column_of[one.feature] for one in parsed)])
+    wanted = {"num_bytes", *(column_of[one.feature] for one in parsed)}
     if dataset.target != "values":
-        wanted[label] = None
+        wanted.add(label)
     table = read_index(dataset.data, dataset.manifest, split.name, wanted, "⟦--data⟧")
     keep = np.ones(table.num_rows, bool)
     for one in parsed:
@@ -74,23 +131,22 @@ def _ids_of(dataset: DataSet, values: Any) -> tuple[np.ndarray, np.ndarray]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    records = np.arange(len(values))
+    records, count = np.arange(len(values)), len(dataset.classes)
     if pa.types.is_list(values.type):
         records, values = pc.list_parent_indices(values).to_numpy(), pc.list_flatten(values)
+    first = dataset.label_offset
     if dataset.label_values:
         ids = pc.index_in(values, pa.array(dataset.label_values, values.type)).to_numpy()
     else:
-        ids = values.to_numpy() - dataset.label_offset
-    if ids.size and not 0 <= ids.min() <= ids.max() < len(dataset.classes):
+        ids = values.to_numpy() - first
+    if ids.size and not 0 <= ids.min() <= ids.max() < count:
         raise UserError(
-            f"⟦--data⟧ received {dataset.data!r}, whose index has labels from "
-            f"{ids.min() + dataset.label_offset} to {ids.max() + dataset.label_offset}; "
-            f"expected {len(dataset.classes)} classes from {dataset.label_offset} on, as its "
+            f"⟦--data⟧ received {dataset.data!r}, whose index has labels from {ids.min() + first} "
+            f"to {ids.max() + first}; expected {count} classes from {first} on, as its "
             "manifest.json says: copy the data set again."
         )
     if dataset.target == "labels":
-        pairs = np.unique(records * len(dataset.classes) + ids)
-        records, ids = np.divmod(pairs, len(dataset.classes))
+        records, ids = np.divmod(np.unique(records * count + ids), count)
     return records.astype(np.int64), ids.astype(np.int32)
 
 
@@ -117,7 +173,7 @@ def columns_of(dataset: DataSet) -> dict[str, str]:
     found = {feature: column for column, feature in extra.items()}
     if dataset.adopted:
         # Others give our names to other things; the index holds what the roles say.
-        found |= {name: column for name, column in COLUMN_OF.items() if column in _OF_PICTURE}
+        found |= {name: at for name, at in COLUMN_OF.items() if at in ("width", "height")}
         if label := roles_of(manifest)["label"]:
             found[label] = "label" if dataset.features[label].dtype == "int64" else "class_name"
     else:
@@ -136,4 +192,4 @@ def _passes(one: Filter, dataset: DataSet, table: pa.Table, column: str) -> np.n
     values = table[column].to_numpy().astype(dtype)
     if column == "label":
         values = values - dataset.label_offset
-    return np.asarray(_COMPARE[one.operator](values, np.array(one.value, dtype)), bool)
+    return np.asarray(OPERATORS[one.operator](values, np.array(one.value, dtype)), bool)

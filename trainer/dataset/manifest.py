@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -64,7 +65,9 @@ def load_manifest(data: str, records_root: str | None = None) -> DataSet:
 
 def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
     """Refuses shards that are missing, or of another size than in the manifest, before any work."""
-    wrong = wrong_sizes([shard for split in splits for shard in split.shards])
+    shards = [shard for split in splits for shard in split.shards]
+    sizes = storage.map_concurrently(_size_bytes, shards)
+    wrong = [(s, size) for s, size in zip(shards, sizes, strict=True) if size != s.num_bytes]
     if not wrong:
         return
     shard, size = wrong[0]
@@ -78,23 +81,22 @@ def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
     )
 
 
-def wrong_sizes(shards: Sequence[Shard]) -> list[tuple[Shard, int | None]]:
-    """Shards that have another size than they should, with that size: None for a missing one."""
-    sizes = storage.map_concurrently(_size_bytes, shards)
-    return [(s, size) for s, size in zip(shards, sizes, strict=True) if size != s.num_bytes]
-
-
 def _size_bytes(shard: Shard) -> int | None:
-    try:
+    """The size of a shard; None for a missing one."""
+    with contextlib.suppress(OSError):
         found = storage.stat(shard.path)
-    except OSError:
-        return None
-    return None if found is None else found.size_bytes
+        return None if found is None else found.size_bytes
+    return None
 
 
 def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
-    features = {name: _feature(spec) for name, spec in raw["features"].items()}
+    features = {
+        name: FeatureSpec(one["dtype"], None if one["shape"] is None else tuple(one["shape"]))
+        for name, one in raw["features"].items()
+    }
     is_adopted = "adopted" in raw
+    # A build writes JPEGs only. An older `adopt` did not count formats, so any may be there.
+    formats = raw.get("source", {}).get("formats", FORMATS) if is_adopted else ("JPEG",)
     roles, hot = manifest.roles_of(raw), manifest.hot_features_of(raw)
     image, label, filename = (roles[role] or "" for role in ("image", "label", "filename"))
     if not is_adopted and label not in features:  # pictures without labels
@@ -102,10 +104,8 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
     if (label or hot) and not raw["classes"]:
         raise ValueError("it names no class; expected labelled pictures")
     labels = ("int64", "string") if is_adopted else ("int64",)
-    wanted = ((label, labels), *((name, ("int64", "float32")) for name in hot))
-    for name, dtypes in ((image, ("string",)), *wanted):
-        if not name:
-            continue
+    wanted = [(image, ("string",)), *[(label, labels)] * bool(label)]
+    for name, dtypes in (*wanted, *((name, ("int64", "float32")) for name in hot)):
         if name not in features:
             raise ValueError(f"the features lack {name!r}")
         if features[name].dtype not in dtypes:
@@ -116,7 +116,7 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         data=data,
         splits={name: _split(data, name, split) for name, split in raw["splits"].items()},
         classes=tuple(raw["classes"]),
-        image=_image(raw["image"], _formats(raw)),
+        image=_image(raw["image"], tuple(formats)),
         features=features,
         image_feature=image,
         label_feature=", ".join(hot) or label,
@@ -168,18 +168,6 @@ def _fingerprint(raw: dict[str, Any]) -> str:
         told |= {key: raw.get(key) for key in ("adopted", "first_label")}
     told["splits"] = manifest.without_index(raw["splits"])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def _feature(raw: dict[str, Any]) -> FeatureSpec:
-    return FeatureSpec(raw["dtype"], None if raw["shape"] is None else tuple(raw["shape"]))
-
-
-def _formats(raw: dict[str, Any]) -> tuple[str, ...]:
-    """Formats of the pictures in the records: a build writes JPEGs only, whatever it reads."""
-    if "adopted" not in raw:
-        return ("JPEG",)
-    # An older `adopt` did not count formats, so any may be there.
-    return tuple(raw.get("source", {}).get("formats", FORMATS))
 
 
 def _image(raw: dict[str, Any], formats: tuple[str, ...]) -> ImageSpec:

@@ -11,9 +11,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage.concurrency import available_cores
-from imageshards.text import counted
 from trainer.config import ReadConfig
-from trainer.dataset.filters import unknown_feature
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
     IMAGE_INPUT,
@@ -22,11 +20,9 @@ from trainer.dataset.spec import (
     ModelCard,
     ModelInputs,
     ReadOptions,
-    Split,
-    Subset,
+    find_feature,
     input_name,
 )
-from trainer.dataset.subset import select as select_records
 
 CACHE_FOLDER = "cache"
 
@@ -67,17 +63,6 @@ def several_data_sets(paths: Sequence[str]) -> UserError:
     )
 
 
-def select(config: ReadConfig, dataset: DataSet, split: Split, balance: str = "none") -> Subset:
-    """The records of `split` that `config` asks for, counted.
-
-    Raises:
-        UserError: A class is unknown, a filter is wrong, or nothing is left.
-    """
-    return select_records(
-        dataset, split, classes=config.classes, filters=config.where, balance=balance
-    )
-
-
 def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
     """How shards are read, as `config` says.
 
@@ -96,21 +81,6 @@ def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
         folder = folder or pixels_home()
     threads = config.threads or available_cores()
     return ReadOptions(threads, config.cache, folder)
-
-
-def select_training(config: ReadConfig, dataset: DataSet, split: Split) -> Subset:
-    """The records of `split` that are trained on.
-
-    Raises:
-        UserError: As `select`; or there are fewer than a batch.
-    """
-    subset = select(config, dataset, split, config.balance)
-    if subset.num_records < config.batch_size:
-        raise UserError(
-            f"⟦--batch_size⟧ received {config.batch_size}, but the split {split.name} has "
-            f"{counted(subset.num_records, 'record')}; expected at most that many."
-        )
-    return subset
 
 
 def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
@@ -134,13 +104,7 @@ def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
             "size and cannot be rows of one file; expected pictures of one size, as imageshards "
             "build --resize_mode crop makes them: leave ⟦--cache⟧ out."
         )
-    return ModelInputs(
-        size,
-        dataset.image,
-        features,
-        config.sequence_length,
-        config.eval_crop,
-    )
+    return ModelInputs(size, dataset.image, features, config.sequence_length, config.eval_crop)
 
 
 def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, FeatureSpec]:
@@ -165,9 +129,8 @@ def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, Feature
             raise UserError(
                 f"{received}, but {name} is the label, which the model has to find; leave it out."
             )
-        if name not in dataset.features:
-            raise UserError(f"{received}; {unknown_feature(name, dataset.features)}.")
-        if dataset.features[name].dtype == "string":
+        spec = find_feature(name, dataset.features, received)
+        if spec.dtype == "string":
             raise UserError(
                 f"{received}, but {name} is a text, and TensorFlow cannot put texts on devices; "
                 "expected numbers: turn it into some with a column of imageshards build "
@@ -179,7 +142,7 @@ def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, Feature
                 f"{received}, but {same[0]} and {name} would both be called "
                 f"{input_name(name)} as inputs of the model; leave one of them out."
             )
-        inputs[name] = dataset.features[name]
+        inputs[name] = spec
     return inputs
 
 
@@ -190,11 +153,11 @@ def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:
         UserError: The data set lacks a feature, or has it in another form.
     """
     for name, spec in card.inputs.features.items():
-        if dataset.features.get(name) != spec:
-            has = dataset.features.get(name)
+        found = dataset.features.get(name)
+        if found != spec:
+            has = f"as {found.dtype} {found.shape}" if found else "not at all"
             raise UserError(
-                f"⟦--data⟧ received {dataset.data!r}, which has {name} "
-                f"{f'as {has.dtype} {has.shape}' if has else 'not at all'}; expected "
+                f"⟦--data⟧ received {dataset.data!r}, which has {name} {has}; expected "
                 f"{spec.dtype} {spec.shape}, which the model is fed with."
             )
     features = check_inputs(dataset, (IMAGE_INPUT, *card.inputs.features))

@@ -62,9 +62,8 @@ def batch_parser(
     empty = _empty_example(dataset, features)
 
     def batched(values: Any) -> Any:
-        if not isinstance(values, tf.RaggedTensor):
-            return values
-        return values.to_tensor(shape=[None, inputs.sequence_length])
+        is_ragged = isinstance(values, tf.RaggedTensor)
+        return values.to_tensor(shape=[None, inputs.sequence_length]) if is_ragged else values
 
     def parse(serialized: Any) -> Parsed:
         present = tf.strings.length(serialized) > 0
@@ -148,9 +147,8 @@ def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:
         ids = raw - dataset.label_offset
     labels = tf.where(present, ids, tf.zeros_like(ids))
     in_range = (labels >= 0) & (labels < len(dataset.classes))
-    said = (
-        f"Label outside the {len(dataset.classes)} classes (label offset {dataset.label_offset}):"
-    )
+    count, first = len(dataset.classes), dataset.label_offset
+    said = f"Label outside the {count} classes (label offset {first}):"
     return _checked(labels, in_range, [said, tf.boolean_mask(labels, ~in_range)])
 
 

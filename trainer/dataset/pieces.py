@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,34 +44,23 @@ class Pieces:
         """
         import numpy as np
 
-        columns: list[list[Any]] = [[], [], [], [], []]
-        first = 0
+        found, first = [np.zeros((5, 0), np.int64)], 0
         for number, sizes in enumerate(shards):
             ends = np.cumsum(sizes)
             offsets = ends - sizes
             begins = np.flatnonzero(np.diff(offsets // PIECE_BYTES, prepend=-1))
             stops = np.append(begins[1:], len(sizes))[: len(begins)]
-            of_shard = (
-                np.full(len(begins), number), first + begins, stops - begins, offsets[begins],
-                ends[stops - 1] - offsets[begins],
-            )  # fmt: skip
-            for column, values in zip(columns, of_shard, strict=True):
-                column.append(values)
+            begin, size = offsets[begins], ends[stops - 1] - offsets[begins]
+            shard = np.full(len(begins), number)
+            found.append(np.stack([shard, first + begins, stops - begins, begin, size]))
             first += len(sizes)
-        return Pieces(*(np.concatenate([[], *column]).astype(np.int64) for column in columns))
-
-
-def read_pieces(dataset: DataSet, split: Split) -> Pieces:
-    """The pieces of a split, as the data set's index tells them, which must be there and whole."""
-    return Pieces.cut(record_sizes(dataset, split))
+        return Pieces(*np.concatenate(found, axis=1))
 
 
 def record_sizes(dataset: DataSet, split: Split) -> list[np.ndarray[Any, Any]]:
     """Of each shard of a split the sizes of its records, framing included, in bytes, int64."""
-    shards = range(len(split.shards))
-    return list(
-        storage.map_concurrently(lambda number: shard_sizes(dataset, split, number), shards)
-    )
+    sizes_of = functools.partial(shard_sizes, dataset, split)
+    return list(storage.map_concurrently(sizes_of, range(len(split.shards))))
 
 
 def shard_sizes(dataset: DataSet, split: Split, shard: int) -> np.ndarray[Any, Any]:

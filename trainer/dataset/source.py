@@ -10,13 +10,11 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from imageshards import storage, tfrecord
-from imageshards.errors import UserError
 from imageshards.example import Values, decode_record
 from imageshards.jpeg import DECODE_ERRORS, eight_bits, open_picture
 from imageshards.text import counted
-from trainer.dataset.filters import unknown_feature
 from trainer.dataset.pieces import record_sizes
-from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec, Split
+from trainer.dataset.spec import IMAGE_INPUT, DataSet, Split, find_feature
 
 _DTYPES: dict[str, Any] = {"int64": np.int64, "float32": np.float32, "string": np.object_}
 
@@ -38,12 +36,10 @@ class RecordSource:
         decode: bool = False,
     ) -> None:
         names = tuple(dataset.features) if features is None else features
-        for name in names:
-            if name not in dataset.features:
-                raise UserError(
-                    f"features received {name!r}; {unknown_feature(name, dataset.features)}."
-                )
-        self._features = {name: dataset.features[name] for name in names}
+        self._features = {
+            name: find_feature(name, dataset.features, f"features received {name!r}")
+            for name in names
+        }
         self._decoded = dataset.image_feature if decode else None
         self._mode = "RGB" if dataset.image.channels == 3 else "L"
         self._paths = [shard.path for shard in split.shards]
@@ -98,7 +94,7 @@ class RecordSource:
             with open_picture(encoded) as image:  # type: ignore[arg-type]
                 pixels = np.array(eight_bits(image).convert(self._mode))
             return IMAGE_INPUT, np.atleast_3d(pixels)
-        spec: FeatureSpec = self._features[name]
+        spec = self._features[name]
         if spec.shape is not None and len(values) != np.prod(spec.shape, dtype=int):
             raise ValueError(f"{name} has {counted(len(values), 'value')}, not {list(spec.shape)}")
         array = np.array(values, _DTYPES[spec.dtype])

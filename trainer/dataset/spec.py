@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from imageshards.errors import UserError
 from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE
 from imageshards.text import counted
 
@@ -16,9 +19,6 @@ if TYPE_CHECKING:
 
 # The picture's name among a model's inputs.
 IMAGE_INPUT = "image"
-
-# What a model finds: one class of several, any number of labels, or numbers.
-TARGETS = ("class", "labels", "values")
 
 # What the reader makes and a model is trained on: `inputs` (`image` uint8 [B, height, width,
 # channels], and further features by their `input_name`), `label` (of a class int64 [B], or float32
@@ -93,11 +93,8 @@ class Split:
     @property
     def starts(self) -> tuple[int, ...]:
         """The number of every shard's first record within the split."""
-        starts, total = [], 0
-        for shard in self.shards:
-            starts.append(total)
-            total += shard.num_records
-        return tuple(starts)
+        counts = (shard.num_records for shard in self.shards)
+        return tuple(itertools.accumulate(counts, initial=0))[:-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +138,23 @@ class FeatureSpec:
     dtype: str
     shape: tuple[int, ...] | None
 
+    @property
+    def form(self) -> str:
+        """Its shape, for people."""
+        return "variable length" if self.shape is None else f"shape {list(self.shape)}"
+
+
+def find_feature(name: str, features: Mapping[str, FeatureSpec], received: str) -> FeatureSpec:
+    """The feature of this name; `received` begins the `UserError` where there is none."""
+    if name in features:
+        return features[name]
+    near = difflib.get_close_matches(name, features, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    known = ", ".join(features)
+    raise UserError(
+        f"{received}; the records have no feature {name!r}{hint}; expected one of {known}."
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
@@ -159,7 +173,7 @@ class DataSet:
             `label_feature`, which then names them all; empty where that holds ids or names.
         filename_feature: Which one names the source file; None where none does.
         label_offset: Subtracted from the label in a record to get the class id.
-        target: What the label is, one of `TARGETS`.
+        target: What the label is: `class`, one of several; `labels`, any number of them; `values`.
         label_values: What stands in the records for each of `classes`, in rising order, where that
             is a column's own numbers or texts; empty where it is ids, or the names themselves.
         column: The `--target`; None for the data set's own label.
@@ -218,9 +232,9 @@ class Subset:
         filters: What every record has to pass, as `--where` gives it.
         num_records: Records in one pass (an epoch), copies included.
         class_counts: Records per class, copies not counted; None where they are not counted.
-        sampling: Whether records of rare classes are repeated, so that every class comes
-            equally often: max(class_counts) times in each pass.
-        class_weights: One weight in the loss per class; None where all weigh 1.
+        balance: How classes are balanced: by `weights` in the loss, or by `sampling`, which repeats
+            records of rare classes, so that every class comes max(class_counts) times in each pass;
+            `none`.
         record_classes: For each record of the split its class of the model, -1 where it is not
             read: NumPy int32 [records]; None where every record is read once.
     """
@@ -232,16 +246,15 @@ class Subset:
     filters: tuple[str, ...]
     num_records: int
     class_counts: tuple[int, ...] | None
-    sampling: bool = False
-    class_weights: tuple[float, ...] | None = None
+    balance: str = "none"
     record_classes: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     @functools.cached_property
     def pieces(self) -> Pieces:
         """Those of the whole split, read from the index when they are first asked for."""
-        from trainer.dataset.pieces import read_pieces
+        from trainer.dataset.pieces import Pieces, record_sizes
 
-        return read_pieces(self.dataset, self.split)
+        return Pieces.cut(record_sizes(self.dataset, self.split))
 
     @property
     def num_outputs(self) -> int:
@@ -249,16 +262,20 @@ class Subset:
         return len(self.classes) or self.dataset.num_outputs
 
     @property
-    def balance(self) -> str:
-        """`weights`, `sampling` or `none`: how classes were asked to be balanced."""
-        if self.sampling:
-            return "sampling"
-        return "none" if self.class_weights is None else "weights"
+    def class_weights(self) -> tuple[float, ...] | None:
+        """One weight in the loss for each class; None where all weigh 1."""
+        if self.balance != "weights" or self.class_counts is None:
+            return None
+        return balancing_weights(self.class_counts)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether every record of the split is read, each of them once."""
-        return self.class_ids is None and not self.filters and not self.sampling
+
+def balancing_weights(counts: Sequence[float]) -> tuple[float, ...]:
+    """For each class N / (K * n_c), with N records in K classes, n_c of them in c.
+
+    A class without records keeps 1: there is nothing to weigh.
+    """
+    present = sum(1 for n in counts if n)
+    return tuple(sum(counts) / (present * n) if n else 1.0 for n in counts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,7 +326,7 @@ class ModelCard:
         training: The training run's configuration, as JSON values.
         step: Training steps behind it.
         compiled: Whether it is a user's compiled model, which brings its own loss and metrics.
-        target: What it finds, one of `TARGETS`.
+        target: What it finds, as `DataSet.target`.
         target_shape: As `DataSet.target_shape`.
         column: The `--target` it was trained with; None for the data set's own label.
     """

@@ -5,54 +5,57 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from imageshards.errors import UserError
-from imageshards.text import about_look_alikes, composed
-from trainer.dataset.filters import parse_filters
+from imageshards.text import about_look_alikes, composed, counted
+from trainer.config import ReadConfig
 from trainer.dataset.index import column_numbers, record_labels
 from trainer.dataset.spec import DataSet, Split, Subset, describe
 
 
-def select(
-    dataset: DataSet,
-    split: Split,
-    *,
-    classes: Sequence[str] | None = None,
-    filters: Sequence[str] = (),
-    balance: str = "none",
-) -> Subset:
-    """The records of `split` that are read, and how many they are.
+def select(config: ReadConfig, dataset: DataSet, split: Split, training: bool = False) -> Subset:
+    """The records of `split` that `config` asks for, and how many they are.
 
     Their classes are those that the index tells, where some are chosen or repeated; chosen ones
-    are renumbered in the order of `classes`. For `balance` see `balancing_weights`; `sampling`
-    reads every class as often a pass as the largest.
+    are renumbered in the order of `config.classes`. For `training` they are balanced, too.
 
     Raises:
-        UserError: A class is unknown, a filter is wrong, nothing is left, or a class that should
-            be balanced has no records; or there is no index.
+        UserError: A class is unknown, a filter is wrong, nothing is left, or less than a batch for
+            `training`, or a class that should be balanced has no records; or there is no index.
     """
-    parse_filters(filters, dataset.features)
+    classes, filters, balance = config.classes, config.where, config.balance if training else "none"
     _check_kind(dataset, classes, balance)
-    names = tuple(classes) if classes else dataset.classes
+    names = classes or dataset.classes
     ids = tuple(_class_id(dataset, name) for name in names)
     subset = Subset(
-        dataset, split, names, ids if classes else None, tuple(filters), split.num_records,
-        known_counts(dataset, split),
+        dataset, split, names, ids if classes else None, filters, split.num_records,
+        _known_counts(dataset, split), balance,
     )  # fmt: skip
     to_count = balance != "none" and subset.class_counts is None
     if classes or filters or balance == "sampling" or to_count:
         subset = _chosen(subset, ids)
     if (classes or filters or balance != "none") and not subset.num_records:
-        raise _nothing_left(subset, classes)
+        asked = [f"⟦--where⟧ {text!r}" for text in filters]
+        asked += [f"⟦--classes⟧ {','.join(classes)}"] if classes else []
+        raise UserError(
+            f"{' and '.join(asked) or '⟦--balance⟧'} left no record of the split {split.name}, "
+            f"which has {split.num_records}; expected at least one."
+        )
     if dataset.target == "values":
         _check_numbers(subset, dataset.label_feature, "⟦--target⟧", -math.inf)
     if dataset.weight_feature is not None:
         _check_numbers(subset, dataset.weight_feature, "⟦--sample_weight⟧", 0)
-    if balance == "none" or subset.class_counts is None:
-        return subset
-    return _balanced(subset, subset.class_counts, balance)
+    if balance == "sampling" and subset.class_counts is not None:
+        subset = _repeated(subset, subset.class_counts)
+    if training and subset.num_records < config.batch_size:
+        raise UserError(
+            f"⟦--batch_size⟧ received {config.batch_size}, but the split {split.name} has "
+            f"{counted(subset.num_records, 'record')}; expected at most that many."
+        )
+    return subset
 
 
 def _chosen(subset: Subset, ids: Sequence[int]) -> Subset:
@@ -100,28 +103,26 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     known = {composed(name): number for number, name in enumerate(classes)}
     unknown = [name for name in subset.classes if composed(name) not in known]
     if unknown:
-        some = ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
         remedy = "leave them out by ⟦--classes⟧"
         if not subset.dataset.label_values and all(name.isdecimal() for name in unknown):
             remedy = "name them by --class_names of imageshards adopt"
         raise UserError(
-            f"⟦--data⟧ received {subset.dataset.data!r}, whose classes "
-            f"{', '.join(unknown[:8])}{', …' if len(unknown) > 8 else ''} the model does not "
-            f"know; expected some of {some}: {remedy}."
+            f"⟦--data⟧ received {subset.dataset.data!r}, whose classes {_some(unknown)} the model "
+            f"does not know; expected some of {_some(classes)}: {remedy}."
         )
     return tuple(known[composed(name)] for name in subset.classes)
 
 
-def known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
+def _known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
     """Records per class id, added up over the shards; None where one has no counts."""
-    if dataset.target == "values":
+    # Shards count the classes that the data set was built with, not those of another column.
+    if not dataset.classes or dataset.label_values:
         return None
-    totals = dict.fromkeys(dataset.classes, 0)
+    totals: Counter[str] = Counter()
     for shard in split.shards:
         if shard.classes is None:
             return None
-        for name, number in shard.classes.items():
-            totals[name] = totals.get(name, 0) + number
+        totals.update(shard.classes)
     return tuple(totals[name] for name in dataset.classes)
 
 
@@ -134,33 +135,25 @@ def _class_id(dataset: DataSet, name: str) -> int:
     near = difflib.get_close_matches(name, dataset.classes, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     hint = about_look_alikes(name, dataset.classes) or hint
-    some = ", ".join(map(repr, dataset.classes[:8])) + (", …" if len(dataset.classes) > 8 else "")
     raise UserError(
         f"⟦--classes⟧ received {name!r}, which is no class of {dataset.data!r}{hint}; expected "
-        f"names among {some}."
+        f"names among {_some(dataset.classes, repr)}."
     )
 
 
-def balancing_weights(counts: Sequence[float]) -> tuple[float, ...]:
-    """For each class N / (K * n_c), with N records in K classes, n_c of them in c.
-
-    A class without records keeps 1: there is nothing to weigh.
-    """
-    present = sum(1 for n in counts if n)
-    return tuple(sum(counts) / (present * n) if n else 1.0 for n in counts)
+def _some(names: Sequence[str], shown: Callable[[str], str] = str) -> str:
+    return ", ".join([*map(shown, names[:8]), *["…"] * (len(names) > 8)])
 
 
-def _balanced(subset: Subset, counts: tuple[int, ...], balance: str) -> Subset:
-    if balance == "weights":
-        return dataclasses.replace(subset, class_weights=balancing_weights(counts))
+def _repeated(subset: Subset, counts: tuple[int, ...]) -> Subset:
     empty = [name for name, n in zip(subset.classes, counts, strict=True) if not n]
     if empty:
         raise UserError(
             f"⟦--balance⟧ received 'sampling', but the split {subset.split.name} has no record "
-            f"of {', '.join(empty[:8])} to repeat; expected some of every class: leave classes "
+            f"of {_some(empty)} to repeat; expected some of every class: leave classes "
             "out by ⟦--classes⟧, or use ⟦--balance weights|balance='weights'⟧."
         )
-    return dataclasses.replace(subset, num_records=max(counts) * len(counts), sampling=True)
+    return dataclasses.replace(subset, num_records=max(counts) * len(counts))
 
 
 def _check_kind(dataset: DataSet, classes: Sequence[str] | None, balance: str) -> None:
@@ -200,14 +193,4 @@ def _check_numbers(subset: Subset, column: str, flag: str, least: float) -> None
         f"{flag} received {column!r}, which is {value} in record {first} of the split "
         f"{subset.split.name}{others}; expected {'a number' if least < 0 else 'at least 0'} in "
         f"each record that is read: leave others out by ⟦--where⟧{remedy}."
-    )
-
-
-def _nothing_left(subset: Subset, classes: Sequence[str] | None) -> UserError:
-    asked = [f"⟦--where⟧ {text!r}" for text in subset.filters]
-    if classes:
-        asked.append(f"⟦--classes⟧ {','.join(classes)}")
-    return UserError(
-        f"{' and '.join(asked) or '⟦--balance⟧'} left no record of the split "
-        f"{subset.split.name}, which has {subset.split.num_records}; expected at least one."
     )

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from imageshards.errors import UserError
 from imageshards.index import MAX_LIST_VALUES, MAX_TEXT_BYTES, read_index
 from imageshards.text import counted
-from trainer.dataset.filters import unknown_feature
 from trainer.dataset.index import columns_of
-from trainer.dataset.spec import DataSet, FeatureSpec, ModelCard, Split, describe
+from trainer.dataset.spec import DataSet, FeatureSpec, ModelCard, describe, find_feature
 
 # How a list of each type is declared to a build that is to be a target.
 _DECLARED = {"float32": "float[3]", "int64": "int[]", "string": "string[]"}
 
 
 def target_kind(spec: FeatureSpec) -> str | None:
-    """What a column of this form is as a target, one of `TARGETS`; None where it can be none.
+    """The kind of target that a column of this form is: `DataSet.target`; None for none.
 
     Numbers with a fraction are values, one or k of them; a whole number or a text is a class, and
     a list of them, of any length, labels.
@@ -45,18 +43,26 @@ def with_target(dataset: DataSet, column: str | None = None) -> DataSet:
         UserError: There is no such column, it cannot be a target, or the data set has no label of
             its own; or the index does not tell the column's values.
     """
-    if column is None and not dataset.label_feature:
+    if column is None:
+        if dataset.label_feature:
+            return dataset
         raise UserError(
             f"⟦--target⟧ received no column, but the records of {dataset.data!r} have no label of "
             f"their own; expected one of {_possible(dataset)}."
         )
-    if column is None:
-        return dataset
     if column == dataset.label_feature:
         return dataclasses.replace(dataset, column=column)
-    kind = _checked_kind(dataset, str(column))
-    names = None if kind == "values" else _distinct(dataset, str(column))
-    return _relabelled(dataset, str(column), kind, names)
+    kind = _checked_kind(dataset, column)
+    values = () if kind == "values" else _distinct(dataset, column)
+    return dataclasses.replace(
+        dataset,
+        classes=tuple(map(str, values)),
+        label_feature=column,
+        target=kind,
+        column=column,
+        hot_features=(),
+        label_values=values,
+    )
 
 
 def with_target_of(dataset: DataSet, card: ModelCard) -> DataSet:
@@ -69,31 +75,26 @@ def with_target_of(dataset: DataSet, card: ModelCard) -> DataSet:
     if (found.target, found.target_shape) == (card.target, card.target_shape):
         return found
     raise UserError(
-        f"⟦--data⟧ received {dataset.data!r}, where {found.label_feature} is "
-        f"{describe(found)}; expected {describe(card)}, which "
-        "the model finds."
+        f"⟦--data⟧ received {dataset.data!r}, where {found.label_feature} is {describe(found)}; "
+        f"expected {describe(card)}, which the model finds."
     )
 
 
 def _checked_kind(dataset: DataSet, column: str) -> str:
     received = f"⟦--target⟧ received {column!r}"
-    if column not in dataset.features:
-        raise UserError(f"{received}; {unknown_feature(column, dataset.features)}.")
-    spec = dataset.features[column]
-    kind = target_kind(spec) if column != dataset.image_feature else None
-    if kind is None:
-        form = "variable length" if spec.shape is None else f"shape {list(spec.shape)}"
-        what = f"{spec.dtype} of {form}"
+    spec = find_feature(column, dataset.features, received)
+    what, again = f"{spec.dtype} of {spec.form}", ""
+    if column == dataset.image_feature:
+        what = "the picture"
+    elif kind := target_kind(spec):
+        return kind
+    elif not dataset.adopted:
         again = f", or it built with --columns {column}:{_DECLARED[spec.dtype]}"
-        again *= not dataset.adopted
-        if column == dataset.image_feature:
-            what, again = "the picture", ""
-        raise UserError(
-            f"{received}, which is {what}; expected a float or a list of floats of fixed length "
-            "(values), a whole number or a text (a class), or a list of these of variable length "
-            f"(labels): one of {_possible(dataset)}{again}."
-        )
-    return kind
+    raise UserError(
+        f"{received}, which is {what}; expected a float or a list of floats of fixed length "
+        "(values), a whole number or a text (a class), or a list of these of variable length "
+        f"(labels): one of {_possible(dataset)}{again}."
+    )
 
 
 def _possible(dataset: DataSet) -> str:
@@ -101,12 +102,12 @@ def _possible(dataset: DataSet) -> str:
     names = [
         name
         for name, spec in dataset.features.items()
-        if target_kind(spec) and (dataset.adopted or not name.startswith("image/"))
+        if target_kind(spec)
+        and (dataset.adopted or not name.startswith("image/"))
+        and name not in (dataset.image_feature, dataset.filename_feature)
     ]
-    others = (dataset.image_feature, dataset.filename_feature)
     again = "" if dataset.adopted else ": build it again with some"
-    known = ", ".join(name for name in names if name not in others)
-    return known or f"its columns, of which it has none{again}"
+    return ", ".join(names) or f"its columns, of which it has none{again}"
 
 
 def _distinct(dataset: DataSet, column: str) -> tuple[Any, ...]:
@@ -131,26 +132,6 @@ def _distinct(dataset: DataSet, column: str) -> tuple[Any, ...]:
     return tuple(sorted(pc.unique(values).to_pylist()))
 
 
-def _relabelled(dataset: DataSet, column: str, kind: str, values: Sequence[Any] | None) -> DataSet:
-    return dataclasses.replace(
-        dataset,
-        # Their counts are those of the classes that the data set was built with.
-        splits={name: _uncounted(split) for name, split in dataset.splits.items()},
-        classes=tuple(map(str, values or ())),
-        label_feature=column,
-        target=kind,
-        column=column,
-        hot_features=(),
-        label_values=tuple(values or ()),
-    )
-
-
-def _uncounted(split: Split) -> Split:
-    return Split(
-        split.name, tuple(dataclasses.replace(shard, classes=None) for shard in split.shards)
-    )
-
-
 def with_sample_weight(dataset: DataSet, column: str | None) -> DataSet:
     """The data set with records that weigh what a column says.
 
@@ -160,10 +141,9 @@ def with_sample_weight(dataset: DataSet, column: str | None) -> DataSet:
     if column is None:
         return dataset
     received = f"⟦--sample_weight⟧ received {column!r}"
-    if column not in dataset.features:
-        raise UserError(f"{received}; {unknown_feature(column, dataset.features)}.")
-    spec = dataset.features[column]
+    spec = find_feature(column, dataset.features, received)
     if spec.shape != () or spec.dtype == "string":
-        form = "variable length" if spec.shape is None else f"shape {list(spec.shape)}"
-        raise UserError(f"{received}, which is {spec.dtype} of {form}; expected a single number.")
+        raise UserError(
+            f"{received}, which is {spec.dtype} of {spec.form}; expected a single number."
+        )
     return dataclasses.replace(dataset, weight_feature=column)

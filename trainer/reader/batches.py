@@ -23,13 +23,7 @@ from trainer.augment.augmentation import (
 )
 from trainer.config import ReadConfig, uneven_batch
 from trainer.dataset.manifest import check_shards, train_split, validation_split
-from trainer.dataset.open import (
-    open_dataset,
-    read_options,
-    select,
-    select_training,
-    wanted_inputs,
-)
+from trainer.dataset.open import open_dataset, read_options, wanted_inputs
 from trainer.dataset.spec import (
     IMAGE_INPUT,
     WHOLE,
@@ -39,10 +33,11 @@ from trainer.dataset.spec import (
     ReadOptions,
     ReplicaSlices,
     Subset,
+    balancing_weights,
     label_form,
     model_input,
 )
-from trainer.dataset.subset import balancing_weights
+from trainer.dataset.subset import select
 from trainer.dataset.target import with_sample_weight, with_target
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
@@ -401,7 +396,7 @@ def open_data(
         check_shards(dataset, [training] + ([validation] if validation else []))
     options = read_options(config, output)
     train = TrainingData(
-        select_training(config, with_sample_weight(dataset, config.sample_weight), training),
+        select(config, with_sample_weight(dataset, config.sample_weight), training, training=True),
         options,
         inputs,
         config.batch_size,

@@ -22,9 +22,9 @@ def evaluation_order(subset: Subset, batch_size: int) -> Order:
 
 def without_copies(subset: Subset) -> Subset:
     """Returns the same records, each of them once."""
-    if not subset.sampling or subset.class_counts is None:
+    if subset.balance != "sampling" or subset.class_counts is None:
         return subset
-    return dataclasses.replace(subset, sampling=False, num_records=sum(subset.class_counts))
+    return dataclasses.replace(subset, balance="none", num_records=sum(subset.class_counts))
 
 
 def bytes_share(batch_size: int, hosts: int) -> float:
@@ -36,7 +36,7 @@ def bytes_share(batch_size: int, hosts: int) -> float:
 
 def _times(subset: Subset) -> list[tuple[int, int]] | None:
     """How often a record of each class comes in a pass: max(class_counts) of every class."""
-    if not subset.sampling or subset.class_counts is None:
+    if subset.balance != "sampling" or subset.class_counts is None:
         return None
     return [divmod(max(subset.class_counts), count) for count in subset.class_counts]
 

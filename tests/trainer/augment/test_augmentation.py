@@ -89,12 +89,7 @@ def _stream(parts: augmentation.Augmentation) -> list[dict[str, Any]]:
 
 def _make(level: str, augment_on: str, **changes: Any) -> augmentation.Augmentation:
     pytest.importorskip("tensorflow")
-    args: dict[str, Any] = {
-        "image": image_spec((64, 64)),
-        "size": (48, 48),
-        "seed": 5,
-        "num_classes": CLASSES,
-    }
+    args = {"image": image_spec((64, 64)), "size": (48, 48), "seed": 5, "num_classes": CLASSES}
     return augmentation.make_augmentation(level, augment_on, **(args | changes))
 
 
@@ -118,7 +113,7 @@ def test_host_and_device_make_the_same_of_a_stream() -> None:
 
 
 @pytest.mark.parametrize("augment_on", ["host", "device"])
-def test_none_is_the_picture_itself(augment_on: str) -> None:
+def test_none_is_the_picture_itself_and_strong_may_keep_the_labels(augment_on: str) -> None:
     parts = _make("none", augment_on, size=(64, 64))
     assert parts.device is None and parts.finish is None and parts.reader_size == (64, 64)
     import tensorflow as tf
@@ -126,9 +121,5 @@ def test_none_is_the_picture_itself(augment_on: str) -> None:
     encoded = [jpeg(smooth_picture((64, 64), i)) for i in range(COUNT)]
     decoded = np.stack([tf.io.decode_jpeg(one) for one in encoded])
     np.testing.assert_array_equal(_images(_stream(parts)), decoded)
-
-
-def test_strong_without_mixing_keeps_the_labels() -> None:
-    for augment_on in ("host", "device"):
-        for batch in _stream(_make("strong", augment_on, mix=False)):
-            np.testing.assert_array_equal(batch["label"], batch["position"] % CLASSES)
+    for batch in _stream(_make("strong", augment_on, mix=False)):
+        np.testing.assert_array_equal(batch["label"], batch["position"] % CLASSES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from PIL import Image
 
 from imageshards.jpeg import FORMATS
-from tests.support.augment_pictures import image_spec, smooth_picture
+from tests.support.augment_pictures import image_spec, jpeg, smooth_picture
 from tests.support.pictures import saved
 
 tf = pytest.importorskip("tensorflow")
@@ -18,15 +17,6 @@ tf = pytest.importorskip("tensorflow")
 from trainer.augment.decode import MOST_UNROLLED, batch_pictures, fit_inside  # noqa: E402
 
 RNG = np.random.default_rng(0)
-
-
-def _jpegs(*pictures: np.ndarray) -> Any:
-    encoded = []
-    for pixels in pictures:
-        out = io.BytesIO()
-        Image.fromarray(pixels).save(out, "JPEG", quality=95)
-        encoded.append(out.getvalue())
-    return tf.constant(encoded)
 
 
 def _decode(jpegs: Any, spec: Any, size: tuple[int, int]) -> Any:
@@ -83,21 +73,16 @@ def test_the_centre_is_kept_and_the_aspect_too() -> None:
     # Left and right quarters are black, the middle square is grey: only it may remain.
     image = np.zeros((20, 40, 3), np.uint8)
     image[:, 10:30] = 100
-    np.testing.assert_array_equal(
-        fit_inside(tf.constant(image), (10, 10)), np.full((10, 10, 3), 100)
-    )
-    tall = np.transpose(image, (1, 0, 2))
-    np.testing.assert_array_equal(
-        fit_inside(tf.constant(tall), (40, 40)), np.full((40, 40, 3), 100)
-    )
+    for picture, side in ((image, 10), (np.transpose(image, (1, 0, 2)), 40)):
+        found = fit_inside(tf.constant(picture), (side, side))
+        np.testing.assert_array_equal(found, np.full((side, side, 3), 100))
 
 
 def test_the_share_of_the_centre_is_that_of_the_fields_protocol() -> None:
     # Of 256 px on the shortest side the central 224 px: no pixel is changed.
     image = RNG.integers(0, 256, (256, 300, 3), np.uint8)
-    np.testing.assert_array_equal(
-        fit_inside(tf.constant(image), (224, 224), 0.875), image[16:240, 38:262]
-    )
+    found = fit_inside(tf.constant(image), (224, 224), 0.875)
+    np.testing.assert_array_equal(found, image[16:240, 38:262])
     # Resized as a whole first, then cropped: the same part of the picture.
     smooth = np.linspace(0, 255, 512 * 640).reshape(512, 640, 1).astype(np.uint8)
     shorter = tf.image.resize(smooth, (256, 320), antialias=True)
@@ -110,8 +95,9 @@ def test_a_picture_of_the_models_size_is_cropped_too() -> None:
     image = np.full((16, 16, 3), 10, np.uint8)
     image[4:12, 4:12] = 200
     spec, positions = image_spec((16, 16)), tf.zeros(1, tf.int64)
-    assert batch_pictures(spec, (16, 16))(_jpegs(image), positions).numpy().min() < 50
-    assert batch_pictures(spec, (16, 16), 0.5)(_jpegs(image), positions).numpy().min() > 150
+    encoded = tf.constant([jpeg(image)])
+    assert batch_pictures(spec, (16, 16))(encoded, positions).numpy().min() < 50
+    assert batch_pictures(spec, (16, 16), 0.5)(encoded, positions).numpy().min() > 150
     assert fit_inside(tf.constant(image), (1, 1), 0.01).shape == (1, 1, 3)
 
 
@@ -135,7 +121,7 @@ def test_the_side_of_the_part_kept_is_rounded_to_nearest() -> None:
 @pytest.mark.parametrize(("count", "channels"), [(2, 3), (MOST_UNROLLED + 1, 1)])
 def test_a_batch_is_decoded_alike_eagerly_and_in_a_pipeline(count: int, channels: int) -> None:
     values = [(i * 7) % 250 for i in range(count)]
-    jpegs = _jpegs(*(np.full((8, 8, 3), value, np.uint8) for value in values))
+    jpegs = tf.constant([jpeg(np.full((8, 8, 3), value, np.uint8)) for value in values])
     spec = image_spec((8, 8), channels=channels)
     eager = _decode(jpegs, spec, (8, 8))
     mapped = tf.data.Dataset.from_tensors(jpegs).map(lambda j: _decode(j, spec, (8, 8)))
@@ -146,7 +132,7 @@ def test_a_batch_is_decoded_alike_eagerly_and_in_a_pipeline(count: int, channels
 
 
 def test_a_picture_that_is_not_of_the_manifests_size_is_an_error() -> None:
-    jpegs = _jpegs(np.zeros((12, 18, 3), np.uint8))
+    jpegs = tf.constant([jpeg(np.zeros((12, 18, 3), np.uint8))])
     with pytest.raises(tf.errors.InvalidArgumentError, match="EnsureShape|not compatible"):
         _decode(jpegs, image_spec((8, 8)), (8, 8))
     assert _decode(jpegs, image_spec((8, 8), varies=True), (8, 8)).shape == (1, 8, 8, 3)

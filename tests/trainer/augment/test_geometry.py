@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +18,12 @@ sides = st.integers(1, 3000)
 units = st.integers(0, 2**24 - 1).map(lambda number: number / 2**24)
 
 
-def _params(area: float, aspect: float, y: float = 0.5, x: float = 0.5) -> dict[str, Any]:
-    named = {"crop_area": area, "crop_aspect": aspect, "crop_y": y, "crop_x": x}
-    return {name: tf.constant([value], tf.float32) for name, value in named.items()}
-
-
-def _window(*args: Any) -> tuple[float, ...]:
-    return tuple(float(value[0]) for value in geometry.crop_windows(*args))
+def _window(
+    height: int, width: int, size: tuple[int, int], area: float, aspect: float, y: float, x: float
+) -> geometry.Window:
+    named = {"crop_area": 0.08 + 0.92 * area, "crop_aspect": aspect, "crop_y": y, "crop_x": x}
+    params = {name: tf.constant([value], tf.float32) for name, value in named.items()}
+    return geometry.crop_windows(STRONG, params, float(height), float(width), size)
 
 
 @settings(max_examples=200, deadline=None)
@@ -33,8 +31,7 @@ def _window(*args: Any) -> tuple[float, ...]:
 def test_a_window_lies_inside_and_has_the_area_drawn_and_an_allowed_aspect(
     height: int, width: int, size: tuple[int, int], area: float, aspect: float, y: float, x: float
 ) -> None:
-    area = 0.08 + 0.92 * area
-    window = _window(STRONG, _params(area, aspect, y, x), float(height), float(width), size)
+    window = [float(value[0]) for value in _window(height, width, size, area, aspect, y, x)]
     top, left, rows, columns = window
     assert all(value == int(value) for value in window)
     assert 0 <= top and 1 <= rows and top + rows <= height
@@ -46,7 +43,8 @@ def test_a_window_lies_inside_and_has_the_area_drawn_and_an_allowed_aspect(
     largest = min(nearest / own, own / nearest)
     # Each side is rounded to a pixel, so both may be wrong by half a one.
     slack = 1 + 0.6 / rows + 0.6 / columns
-    assert rows * columns / (height * width) == pytest.approx(area * largest, rel=slack - 1)
+    share = (0.08 + 0.92 * area) * largest
+    assert rows * columns / (height * width) == pytest.approx(share, rel=slack - 1)
     assert target * 3 / 4 / slack <= columns / rows <= target * 4 / 3 * slack
 
 
@@ -55,14 +53,10 @@ def _corners(window: geometry.Window, flip: bool, angle_rad: float) -> np.ndarra
     maps = geometry.affine_maps(
         window, tf.constant([flip]), tf.constant([math.tan(angle_rad / 2)]), (4, 6)
     )
-    a = maps.numpy()[0].astype(float)
-    found = []
-    for y, x in ((0, 0), (0, 6), (4, 0), (4, 6)):
-        y_out, x_out = y - 0.5, x - 0.5
-        found.append(
-            (a[3] * x_out + a[4] * y_out + a[5] + 0.5, a[0] * x_out + a[1] * y_out + a[2] + 0.5)
-        )
-    return np.array(found)
+    x_to_xy, y_to_xy = maps.numpy()[0, :6].astype(float).reshape(2, 3)
+    corners = np.array([(0, 0), (6, 0), (0, 4), (6, 4)]) - 0.5
+    places = np.column_stack([corners, np.ones(4)])
+    return np.column_stack([places @ y_to_xy, places @ x_to_xy]) + 0.5
 
 
 WINDOW = geometry.Window(*(tf.constant([value]) for value in (10.0, 20.0, 8.0, 30.0)))
@@ -89,8 +83,7 @@ def test_corners_go_to_the_corners_of_the_window(
 def test_bounds_hold_all_a_turned_window_touches(
     height: int, width: int, area: float, aspect: float, y: float, x: float, angle_rad: float
 ) -> None:
-    params = _params(0.08 + 0.92 * area, aspect, y, x)
-    window = geometry.crop_windows(STRONG, params, float(height), float(width), (4, 6))
+    window = _window(height, width, (4, 6), area, aspect, y, x)
     part = geometry.rotated_bounds(
         window, tf.constant([math.tan(angle_rad / 2)], tf.float32), height, width
     )
@@ -108,9 +101,8 @@ def test_bounds_hold_all_a_turned_window_touches(
 def test_a_shrunk_window_lies_inside_the_shrunk_picture(
     ratio: int, height: int, width: int, area: float, y: float
 ) -> None:
-    params = _params(0.08 + 0.92 * area, 0.5, y, y)
-    window = geometry.crop_windows(STRONG, params, float(height), float(width), (4, 4))
-    scale_down = geometry.scale_down(window, tf.constant([float(ratio)]))
-    top, left, rows, columns = (int(value[0]) for value in scale_down)
+    window = _window(height, width, (4, 4), area, 0.5, y, y)
+    shrunk = geometry.scale_down(window, tf.constant([float(ratio)]))
+    top, left, rows, columns = (int(value[0]) for value in shrunk)
     assert rows >= 1 and top + rows <= math.ceil(height / ratio)
     assert columns >= 1 and left + columns <= math.ceil(width / ratio)

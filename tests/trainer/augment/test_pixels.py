@@ -1,4 +1,4 @@
-"""MixUp and CutMix: labels are the shares of what is seen."""
+"""Augmentation inside the step: whole batches, colour, noise, erasing; MixUp and CutMix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tests.support.augment_pictures import batch  # noqa: E402
+from tests.support.augment_pictures import batch, smooth_picture  # noqa: E402
+from trainer.augment import pixels  # noqa: E402
 from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw_params  # noqa: E402
 from trainer.augment.pixels import mix_pairs  # noqa: E402
 
@@ -17,7 +18,88 @@ CLASSES = 3
 SIZE = (13, 17)
 
 
-def _params(kind: float, share: float, count: int = 2, y: float = 0.3, x: float = 0.8) -> Any:
+@pytest.mark.parametrize(("level", "channels"), [("light", 3), ("strong", 1)])
+def test_pictures_come_in_the_size_of_the_model(level: str, channels: int) -> None:
+    given = batch(np.stack([smooth_picture((40, 48), i, channels) for i in range(12)]))
+    mixed_classes, fill = (CLASSES if level == "strong" else None), [127.5] * channels
+    step = tf.function(lambda some: pixels.augment_batch(some, level, 0, SIZE, mixed_classes, fill))
+    result, traced = step(given), step.get_concrete_function(given).structured_outputs
+    for image in (result["inputs"]["image"], traced["inputs"]["image"]):
+        assert image.dtype == tf.uint8 and image.shape == (12, *SIZE, channels)
+    assert set(result) == set(given)
+
+
+PICTURE = tf.constant(smooth_picture((8, 9), 5)[None], tf.float32)
+LUMINANCE = PICTURE.numpy() @ np.array([0.299, 0.587, 0.114])
+
+
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        ({}, PICTURE),
+        ({"brightness": 1.25}, PICTURE * 1.25),
+        ({"saturation": 0}, np.repeat(LUMINANCE[..., None], 3, -1)),
+        ({"contrast": 0}, np.full_like(PICTURE, round(LUMINANCE.mean()))),
+        ({"contrast": 0.5}, (PICTURE + round(LUMINANCE.mean())) / 2),
+        # Grey has no saturation.
+        ({"saturation": 0.2, "brightness": 0.5}, PICTURE[..., :1] * 0.5),
+    ],
+    ids=str,
+)
+def test_colours_are_scaled(factors: dict[str, float], expected: Any) -> None:
+    names = ("brightness", "contrast", "saturation")
+    given = {name: tf.constant([factors.get(name, 1)], tf.float32) for name in names}
+    found = pixels.adjust_colors(PICTURE[..., : expected.shape[-1]], given)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def _pixel_params(count: int, **changes: Any) -> dict[str, Any]:
+    plain = dict.fromkeys(("brightness", "contrast", "saturation", "erase_aspect"), 1.0)
+    plain |= dict.fromkeys(("noise_std", "erase_area", "erase_y", "erase_x"), 0.0)
+    params = {name: tf.fill([count], changes.get(name, value)) for name, value in plain.items()}
+    return params | {
+        "erase": tf.fill([count], changes.get("erase", False)),
+        "noise_key": tf.constant(range(count), tf.uint32),
+    }
+
+
+def _adjusted(pictures: Any, fill: tuple[float, ...] = (1, 2, 3), **changes: Any) -> np.ndarray:
+    params = _pixel_params(len(pictures), **changes)
+    noise = pixels.noise_rows(pictures.shape[2], pictures.shape[3])
+    return pixels.adjust_pixels(pictures, params, noise, list(fill)).numpy()
+
+
+def test_noise_is_gaussian_and_of_the_strength_drawn() -> None:
+    flat = tf.fill([4, 64, 64, 3], 100.0)
+    noise = _adjusted(flat, noise_std=8.0) - 100
+    assert abs(noise.mean()) < 0.3
+    assert noise.std() == pytest.approx(8, rel=0.03)
+    # Fourth moment of a Gaussian: three times the squared variance.
+    assert np.mean(noise**4) / noise.std() ** 4 == pytest.approx(3, rel=0.1)
+    between = np.corrcoef(noise.reshape(4, -1))
+    assert np.abs(between - np.eye(4)).max() < 0.05
+    rows = np.corrcoef(noise[0].reshape(64, -1))
+    assert (np.abs(rows - np.eye(64)) > 0.9).sum() < 20
+
+
+def test_an_erased_rectangle_has_the_area_the_shape_and_the_colour_asked_for() -> None:
+    found = _adjusted(PICTURE[:, :8, :8], erase=True, erase_area=0.125, erase_aspect=0.5)
+    erased = (np.abs(found[0] - [1, 2, 3]) < 1e-3).all(-1)
+    expected = np.zeros((8, 8), bool)
+    expected[:2, :4] = True
+    np.testing.assert_array_equal(erased, expected)
+    np.testing.assert_allclose(found[0][~expected], PICTURE[0, :, :8].numpy()[~expected], atol=0.01)
+    # It may cover everything, but never leaves the picture.
+    found = _adjusted(PICTURE, erase=True, erase_area=1.0, erase_aspect=3.0, erase_x=0.999)
+    assert np.isfinite(found).all() and (found[0, :, -1] == [1, 2, 3]).all()
+
+
+def test_pixels_are_rounded_and_clipped() -> None:
+    found = pixels.clip_to_uint8(tf.constant([-3.0, 0.4, 0.6, 254.6, 300.0]))
+    np.testing.assert_array_equal(found, [0, 0, 1, 255, 255])
+
+
+def _mix_params(kind: float, share: float, count: int = 2, y: float = 0.3, x: float = 0.8) -> Any:
     values = {"mix": kind, "mix_share": share, "mix_y": y, "mix_x": x}
     return {name: tf.fill([count], value) for name, value in values.items()}
 
@@ -30,7 +112,7 @@ def _dark_and_bright() -> dict[str, Any]:
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.83, 1.0])
 def test_cutmix_swaps_a_rectangle_and_labels_are_the_share_of_pixels_seen(share: float) -> None:
-    result = mix_pairs(_dark_and_bright(), _params(CUTMIX, share), CLASSES)
+    result = mix_pairs(_dark_and_bright(), _mix_params(CUTMIX, share), CLASSES)
     pictures = result["inputs"]["image"].numpy()
     assert set(np.unique(pictures)) <= {0, 255}
     pasted = (pictures[0] == 255).all(-1)
@@ -47,7 +129,7 @@ def test_cutmix_swaps_a_rectangle_and_labels_are_the_share_of_pixels_seen(share:
 def test_mixup_is_the_weighted_mean_of_both(share: float) -> None:
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (2, *SIZE, 1), np.uint8)
-    result = mix_pairs(batch(pictures), _params(MIXUP, share), CLASSES)
+    result = mix_pairs(batch(pictures), _mix_params(MIXUP, share), CLASSES)
     expected = share * pictures.astype(float) + (1 - share) * pictures[::-1]
     assert np.abs(result["inputs"]["image"].numpy() - expected).max() <= 0.5 + 1e-3
     np.testing.assert_allclose(
@@ -55,25 +137,22 @@ def test_mixup_is_the_weighted_mean_of_both(share: float) -> None:
     )
 
 
-def test_a_pair_that_is_not_mixed_stays_as_it_is() -> None:
-    pictures = np.random.default_rng(0).integers(0, 256, (2, *SIZE, 3), np.uint8)
-    result = mix_pairs(batch(pictures), _params(NO_MIX, 0.4), CLASSES)
-    np.testing.assert_array_equal(result["inputs"]["image"], pictures)
-    np.testing.assert_array_equal(result["label"], [[1, 0, 0], [0, 1, 0]])
-
-
-@pytest.mark.parametrize("kind", [MIXUP, CUTMIX])
-def test_a_record_without_weight_is_mixed_into_no_other(kind: float) -> None:
-    given = _dark_and_bright() | {"weight": tf.constant([1.0, 0.0])}
-    result = mix_pairs(given, _params(kind, 0.3), CLASSES)
+@pytest.mark.parametrize(
+    ("kind", "weight"), [(NO_MIX, [1.0, 1.0]), (MIXUP, [1.0, 0.0]), (CUTMIX, [1.0, 0.0])]
+)
+def test_a_pair_stays_as_it_is_unmixed_or_with_a_record_without_weight(
+    kind: float, weight: list[float]
+) -> None:
+    given = _dark_and_bright() | {"weight": tf.constant(weight)}
+    result = mix_pairs(given, _mix_params(kind, 0.3), CLASSES)
     np.testing.assert_array_equal(result["inputs"]["image"], given["inputs"]["image"])
     np.testing.assert_array_equal(result["label"], [[1, 0, 0], [0, 1, 0]])
-    np.testing.assert_array_equal(result["weight"], [1, 0])
+    np.testing.assert_array_equal(result["weight"], weight)
 
 
 def test_weights_of_classes_are_mixed_like_their_labels() -> None:
     given = _dark_and_bright() | {"weight": tf.constant([1.0, 3.0])}
-    result = mix_pairs(given, _params(MIXUP, 0.25), CLASSES)
+    result = mix_pairs(given, _mix_params(MIXUP, 0.25), CLASSES)
     np.testing.assert_allclose(result["weight"], [2.5, 1.5])
 
 

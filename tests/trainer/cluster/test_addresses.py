@@ -17,20 +17,32 @@ def _config(cluster: Any, kind: Any, index: Any) -> dict[str, str]:
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
 
 
+def _slurm(nodes: str, tasks: str, rank: object) -> dict[str, str]:
+    names = ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID")
+    return dict(zip(names, (nodes, tasks, str(rank)), strict=True))
+
+
 HOSTS = {
-    "workers": ({"worker": ["a:1", "b:2", "c:3"]}, "worker", 1, Cluster(ABC, 1)),
-    "one": ({"worker": ["a:1"]}, "worker", 0, Cluster(("a:1",), 0)),
-    "chief": ({"worker": ["b:2", "c:3"], "chief": ["a:1"]}, "chief", 0, Cluster(ABC, 0)),
-    "after a chief": ({"chief": ["a:1"], "worker": ["b:2", "c:3"]}, "worker", 1, Cluster(ABC, 2)),
-    "IPv6": ({"worker": ["[::1]:1", "[::1]:2"], "ps": []}, "worker", 1,
-             Cluster(("[::1]:1", "[::1]:2"), 1)),
+    "workers": (_config({"worker": ["a:1", "b:2", "c:3"]}, "worker", 1), ABC, 1),
+    "one": (_config({"worker": ["a:1"]}, "worker", 0), ("a:1",), 0),
+    "chief": (_config({"worker": ["b:2", "c:3"], "chief": ["a:1"]}, "chief", 0), ABC, 0),
+    "after a chief": (_config({"chief": ["a:1"], "worker": ["b:2", "c:3"]}, "worker", 1), ABC, 2),
+    "IPv6": (_config({"worker": ["[::1]:1", "[::1]:2"], "ps": []}, "worker", 1),
+             ("[::1]:1", "[::1]:2"), 1),
+    "Slurm": (_slurm("gpu[1-2]", "1(x2)", 1), ("gpu1:9", "gpu2:9"), 1),
+    # In the order of Slurm's ranks: sorted by name, gpu10 would come first.
+    "ranks": (_slurm("gpu[9-10]", "1(x2)", 0), ("gpu9:9", "gpu10:9"), 0),
+    "processes": (_slurm("a,b[01-02]", "2,1(x2)", 3), ("a:9", "a:10", "b01:9", "b02:9"), 3),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_tf_config_names_the_hosts(name: str) -> None:
-    *config, expected = HOSTS[name]
-    assert find_cluster("tf_config", 2222, _config(*config)) == expected
+def test_a_scheduler_names_the_hosts(name: str) -> None:
+    environ, addresses, index = HOSTS[name]
+    kind = "tf_config" if "TF_CONFIG" in environ else "slurm"
+    if kind == "slurm":
+        pytest.importorskip("tensorflow")
+    assert find_cluster(kind, 9, environ) == Cluster(addresses, index)
 
 
 @pytest.mark.parametrize(
@@ -59,25 +71,6 @@ def test_a_tf_config_that_names_none_is_one_sentence(environ: dict[str, str], pr
     with pytest.raises(UserError, match=problem) as e:
         find_cluster("tf_config", 2222, environ)
     assert "expected" in str(e.value) and '"worker": ["a:2222", "b:2222"]' in str(e.value)
-
-
-def _slurm(nodes: str, tasks: str, rank: object) -> dict[str, str]:
-    names = ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID")
-    return dict(zip(names, (nodes, tasks, str(rank)), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("nodes", "tasks", "rank", "expected"),
-    [
-        ("gpu[1-2]", "1(x2)", 1, ("gpu1:9", "gpu2:9")),
-        # In the order of Slurm's ranks: sorted by name, gpu10 would come first.
-        ("gpu[9-10]", "1(x2)", 0, ("gpu9:9", "gpu10:9")),
-        ("a,b[01-02]", "2,1(x2)", 3, ("a:9", "a:10", "b01:9", "b02:9")),
-    ],
-)
-def test_slurm_names_the_hosts(nodes: str, tasks: str, rank: int, expected: Any) -> None:
-    pytest.importorskip("tensorflow")
-    assert find_cluster("slurm", 9, _slurm(nodes, tasks, rank)) == Cluster(expected, rank)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Labels that others write as 0s and 1s, as values or not at all, as the trainer reads them."""
+"""Labels that begin at 1, are 0s and 1s, values or none at all, as the trainer reads them."""
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 from typing import Any
 
@@ -15,6 +16,7 @@ from imageshards.errors import UserError
 from imageshards.tfrecord import write_records
 from tests.support.external_sets import example, jpeg, whole_split
 from tests.support.manifests import write_manifest
+from tests.support.trainer_data import make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.reader.unreadable import find_unreadable
 
@@ -42,6 +44,30 @@ def _columns(folder: pathlib.Path) -> ims.Data:
 def _labels(data: ims.Data, **options: Any) -> list[Any]:
     evaluated = data.evaluation(batch_size=3, image_size=16, split="train", **options)
     return [label.tolist() for _, batch in evaluated.as_numpy() for label in batch]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"classes": ["triangle", "circle"]},
+        {"balance": "sampling"},
+        {"augment": "strong", "classes": ["square", "circle"]},
+    ],
+)
+def test_labels_from_1_are_read_as_those_from_0(tmp_path, options) -> None:
+    found = []
+    for first in (0, 1):
+        folder = tmp_path / str(first)
+        data = ims.open(
+            make_data_set(folder, {"train": 13}, size_px=((16, 16),), first_label=first)
+        )
+        train = data.train(batch_size=4, image_size=16, seed=3, **options)
+        evaluated = data.evaluation(batch_size=4, image_size=16, split="train")
+        batches = [*itertools.islice(train.as_numpy(), 3), *evaluated.as_numpy()]
+        found.append([part for batch in batches for part in batch])
+    for zero, one in zip(*found, strict=True):
+        np.testing.assert_array_equal(zero, one)
 
 
 def test_columns_are_several_labels(tmp_path) -> None:

@@ -18,14 +18,9 @@ from trainer.dataset.index import record_labels
 from trainer.dataset.manifest import load_manifest
 
 CLASSES = ("cat", "dog", "elk")
-EXTRA = {
-    "age": {"dtype": "float32", "shape": []},
-    "year": {"dtype": "int64", "shape": []},
-    "place": {"dtype": "string", "shape": []},
-    "width": {"dtype": "int64", "shape": []},
-    "note": {"dtype": "string", "shape": []},
-    "box": {"dtype": "float32", "shape": [4]},
-}
+DTYPES = {"age": "float32", "year": "int64", "place": "string", "width": "int64", "note": "string"}
+EXTRA: dict[str, Any] = {name: {"dtype": dtype, "shape": []} for name, dtype in DTYPES.items()}
+EXTRA["box"] = {"dtype": "float32", "shape": [4]}
 # What record i of class i % 3 has to be, by the filters that say so.
 FILTERS: dict[tuple[str, ...], Callable[[int], bool]] = {
     (): lambda i: True,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
 import pytest
 
 from imageshards.errors import UserError
+from imageshards.manifest import RECORD_FEATURES
 from tests.support.trainer_data import ANY_INDEX, edit_manifest, write_manifest
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import (
@@ -17,20 +19,17 @@ from trainer.dataset.manifest import (
     train_split,
     validation_split,
 )
+from trainer.dataset.open import open_dataset
 from trainer.dataset.spec import DataSet, FeatureSpec
 from trainer.reader.batches import open_data
 
-IMAGE = {
-    "size": 32,
-    "mode": "crop",
-    "channels": 3,
-    "mean": [0.1, 0.2, 0.3],
-    "std": [0.2, 0.2, 0.2],
-}
+LEVELS = {"mean": [0.1, 0.2, 0.3], "std": [0.2, 0.2, 0.2]}
+IMAGE = {"size": 32, "mode": "crop", "channels": 3, **LEVELS}
 
 
 def _splits(folder: pathlib.Path, **num_records: int) -> dict[str, Any]:
     """Splits of one shard of 1000 bytes each."""
+    folder.mkdir(exist_ok=True)
     splits = {}
     for name, count in num_records.items():
         file = f"{name}-00000-of-00001.tfrecord"
@@ -50,18 +49,10 @@ def _load(folder: pathlib.Path) -> DataSet:
     return load_manifest(str(folder))
 
 
-def test_a_manifest_gives_counts_classes_and_pictures(folder: pathlib.Path) -> None:
-    manifest = _load(folder)
-    train = train_split(manifest, None)
-    assert (train.num_records, train.num_bytes, len(train.shards)) == (20, 1000, 1)
-    assert manifest.classes == ("circle", "square", "triangle")
-    assert manifest.image.size == (32, 32) and not manifest.image.varies
-    assert manifest.image.mean == (0.1, 0.2, 0.3)
-
-
 @pytest.mark.parametrize(
     ("changes", "size", "varies"),
     [
+        ({}, (32, 32), False),
         ({"size": [24, 32]}, (24, 32), False),
         ({"mode": "shortest"}, (32, 32), True),
         ({"mode": "none"}, (32, 32), True),
@@ -75,7 +66,7 @@ def test_picture_sizes_vary_by_resize_mode(
 ) -> None:
     edit_manifest(folder, image=IMAGE | changes)
     image = _load(folder).image
-    assert (image.size, image.varies) == (size, varies)
+    assert (image.size, image.varies, image.mean) == (size, varies, (0.1, 0.2, 0.3))
 
 
 def test_unmeasured_pixels_are_normalised_by_the_middle_of_the_range(folder: pathlib.Path) -> None:
@@ -97,8 +88,8 @@ def test_the_usual_split_names_are_found(
 ) -> None:
     edit_manifest(folder, splits=_splits(folder, **dict.fromkeys(names, 7)))
     manifest = _load(folder)
-    found = validation_split(manifest, None)
-    assert train_split(manifest, None).name == train
+    found, trained = validation_split(manifest, None), train_split(manifest, None)
+    assert (trained.name, trained.num_records, trained.num_bytes) == (train, 7, 1000)
     assert find_split(manifest, "--split", "training").name == train  # another word for it
     assert (found.name if found else None) == validation
 
@@ -110,13 +101,8 @@ def test_splits_can_be_named_and_validation_left_out(folder: pathlib.Path) -> No
     assert holdout is not None and holdout.num_records == 3
     assert train_split(manifest, "holdout").name == "holdout"
     assert validation_split(manifest, "none") is validation_split(manifest, None) is None
-    with pytest.raises(
-        UserError, match="--validation_split received 'x'; expected one of train, h"
-    ):
+    with pytest.raises(UserError, match="--validation_split received 'x'; expected one of train,"):
         validation_split(manifest, "x")
-
-
-def test_no_split_to_train_on_is_an_error_that_lists_the_splits(folder: pathlib.Path) -> None:
     edit_manifest(folder, splits=_splits(folder, a=20, train=0))
     with pytest.raises(UserError, match="whose splits with records are a; expected one called"):
         train_split(_load(folder), None)
@@ -156,41 +142,30 @@ def test_shards_must_be_there_with_their_size(folder: pathlib.Path) -> None:
         check_shards(manifest, splits)
 
 
-def _open(folder: pathlib.Path, batch_size: int, **changes: Any) -> Any:
-    return open_data(ReadConfig(str(folder), batch_size=batch_size, **changes))
-
-
-def test_unused_splits_are_not_checked(folder: pathlib.Path) -> None:
+def test_unused_splits_are_not_checked_and_a_missing_size_is_refused(folder: pathlib.Path) -> None:
     (folder / "validation-00000-of-00001.tfrecord").unlink()
-    train, validation = _open(folder, 8, validation_split="none")
-    assert (train.num_records, train.model_inputs.size) == (20, (32, 32))
-    assert validation is None
-
-
-def test_less_than_a_batch_and_a_missing_size_are_refused(folder: pathlib.Path) -> None:
-    with pytest.raises(UserError, match="--batch_size received 21, but the split train has 20 rec"):
-        _open(folder, 21)
+    config = ReadConfig(str(folder), batch_size=8, validation_split="none")
+    train, validation = open_data(config)
+    assert (train.num_records, train.model_inputs.size) == (20, (32, 32)) and validation is None
     edit_manifest(folder, image={"mode": "none", "channels": 3})
     with pytest.raises(UserError, match="how large the pictures are; give .* by --image_size"):
-        _open(folder, 4)
-    assert _open(folder, 4, image_size=(8, 8))[0].model_inputs.size == (8, 8)
+        open_data(config)
+    sized = dataclasses.replace(config, image_size=(8, 8))
+    assert open_data(sized)[0].model_inputs.size == (8, 8)
 
 
 def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path) -> None:
     before = _load(folder)
     assert before.features["image/class/label"] == FeatureSpec("int64", ())
     assert before.filename_feature is None and not before.adopted
+    assert before.classes == ("circle", "square", "triangle")
     splits = _splits(folder, train=20)
     splits["train"]["shards"][0]["classes"] = {"circle": 20}
     features = {
-        "image/encoded": {"dtype": "string", "shape": []},
-        "image/class/label": {"dtype": "int64", "shape": []},
-        "image/filename": {"dtype": "string", "shape": []},
         "tokens": {"dtype": "int64", "shape": None},
         "meta": {"dtype": "float32", "shape": [3]},
     }
-    edit_manifest(folder, splits=splits, features=features)
-    # `edit_manifest` drops keys that are None at the top only.
+    edit_manifest(folder, splits=splits, features=RECORD_FEATURES | features)
     after = _load(folder)
     assert after.features["tokens"] == FeatureSpec("int64", None)
     assert after.features["meta"] == FeatureSpec("float32", (3,))
@@ -200,3 +175,23 @@ def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path)
     # Built again, with another time stamp or path in its options, it is the same data.
     edit_manifest(folder, options={"pinned_classes": ["circle"]}, listed=99)
     assert _load(folder).fingerprint == after.fingerprint
+
+
+def test_a_run_reads_one_data_set_whose_path_may_have_a_comma(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("a", "b", "a,b"):
+        write_manifest(tmp_path / name, splits=_splits(tmp_path / name, train=20), image=IMAGE)
+    assert open_dataset(ReadConfig(f"{tmp_path}/a,b")).data == f"{tmp_path}/a,b"
+    a, b = tmp_path / "a", tmp_path / "b"
+    with pytest.raises(UserError) as caught:
+        open_dataset(ReadConfig("~/a, ~/b"))
+    assert str(caught.value) == (
+        f"--data received {a}, {b}, but a run reads one data set; expected one, as "
+        f"imageshards build --input {a} --input {b} --output ALL joins them."
+    )
+    # One of them is no data set.
+    for data in (f"{a},{tmp_path}/c", f"{a},", f"{a},{'x' * 300}"):
+        with pytest.raises(UserError, match="^--data received '"):
+            open_dataset(ReadConfig(data))

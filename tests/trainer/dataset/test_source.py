@@ -1,8 +1,10 @@
-"""`data.source(split)`: any record by its number, and the loaders of others that read it."""
+"""`data.index(…)`, `data.source(split)`: any record by its number, on this machine and in buckets,
+and the loaders of others that read it."""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import pathlib
 import pickle
@@ -14,9 +16,10 @@ import pytest
 
 import imageshards as ims
 from imageshards import storage
-from imageshards.example import Values
+from imageshards.example import Values, decode_example
 from tests.support.commands import run_module
 from tests.support.dataset_factory import Dataset, features_of, jpeg
+from tests.support.external_sets import flip_byte
 from tests.support.store_servers import store_server
 
 EXTRA = {
@@ -27,33 +30,48 @@ EXTRA = {
 }
 
 
+KEYS = [f"{('cat', 'dog')[i % 2]}/{i}.jpg" for i in range(30)]
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> pathlib.Path:
+def dataset(tmp_path_factory) -> Dataset:
     """Shards of 6, 6 and 6 records, and of validation."""
-    return Dataset(tmp_path_factory.mktemp("data") / "set").directory
+    return Dataset(tmp_path_factory.mktemp("data") / "set")
+
+
+@pytest.fixture(scope="module")
+def made(dataset: Dataset) -> pathlib.Path:
+    return dataset.directory
 
 
 def with_extra(folder: pathlib.Path) -> Dataset:
     dataset = Dataset(folder, {"train": 1}, per_shard=2)
     dataset.manifest["features"] |= EXTRA
     (shard,) = dataset.payloads
+    more: dict[str, Values] = {"age": [1.5], "box": [0.0, 0.1, 0.2, 0.3], "words": [b"\xff"]}
     for number in range(2):
-        more: dict[str, Values] = {
-            "age": [1.5],
-            "box": [0.0, 0.1, 0.2, 0.3],
-            "tokens": [7] * number,
-            "words": [b"\xff"],
-        }
-        dataset.replace(shard, number, features_of(number, number) | more)
+        features = features_of(number, number) | more | {"tokens": [7] * number}
+        dataset.replace(shard, number, features)
     return dataset
 
 
-def test_record_i_is_row_i_of_the_index_in_every_shard(made):
+def test_the_index_is_a_table_of_all_or_one_split(made):
     data = ims.open(made)
+    assert data.index()["key"].to_pylist() == KEYS
+    some = data.index("validation", columns=["key", "label"])
+    assert some.to_pydict() == {"key": KEYS[18:], "label": [0, 1] * 6}
+    with pytest.raises(ims.UserError, match="split received 'test'; expected one of train, valid"):
+        data.index("test")
+
+
+def test_record_i_is_row_i_of_the_index_in_every_shard(dataset, made):
+    data, payloads = ims.open(made), itertools.chain(*dataset.payloads.values())
     for split in data.splits:
         source = data.source(split)
         keys = [record["image/filename"].decode() for record in source]
         assert keys == data.index(split)["key"].to_pylist() and len(source) == len(keys)
+        for record, payload in zip(source, itertools.islice(payloads, len(source)), strict=True):
+            assert {name: [value] for name, value in record.items()} == decode_example(payload)
     assert source[np.int32(2)] == [*source][2]
     assert len(data.source("val", features=["image/width"])[0]) == 1
 
@@ -78,11 +96,8 @@ def test_values_have_the_types_and_shapes_that_the_manifest_says(tmp_path):
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1)])
 def test_pictures_are_decoded_on_request(tmp_path, mode, channels):
     dataset = Dataset(tmp_path, {"train": 1}, per_shard=2)
-    dataset.manifest["image"] |= {
-        "channels": channels,
-        "mean": [0.5] * channels,
-        "std": [1] * channels,
-    }
+    levels = {"mean": [0.5] * channels, "std": [1] * channels}
+    dataset.manifest["image"] |= {"channels": channels, **levels}
     (shard,) = dataset.payloads
     encoded = jpeg(5, (20, 10), mode)
     dataset.replace(shard, 1, features_of(1, 1, image__encoded=[encoded]))
@@ -96,26 +111,19 @@ def test_what_does_not_fit_is_told_at_once(made, tmp_path):
     data = ims.open(made)
     with pytest.raises(ims.UserError, match="split received 'test'; expected one of train, valid"):
         data.source("test")
-    with pytest.raises(
-        ims.UserError, match=r"features received 'image/label'; .*mean image/class/l"
-    ):
+    with pytest.raises(ims.UserError, match="features received 'image/label'; .*mean image/clas"):
         data.source("train", features=["image/label"])
     dataset = Dataset(tmp_path)
     (tmp_path / dataset.splits["train"][1]).unlink()
-    with pytest.raises(
-        ims.UserError, match="path received .* whose shard train-00001.* is missing"
-    ):
+    with pytest.raises(ims.UserError, match="path received .* shard train-00001.* is missing"):
         ims.open(tmp_path).source("train")
 
 
 def test_a_record_that_is_damaged_or_of_another_form_is_named_by_its_place(tmp_path):
     dataset = with_extra(tmp_path)
     data, (name,) = ims.open(tmp_path), dataset.payloads
-    source = data.source("train", decode=True)
-    shard = tmp_path / name
-    data_bytes, offset = bytearray(shard.read_bytes()), data.index()["offset"][1].as_py()
-    data_bytes[offset + 50] ^= 1
-    shard.write_bytes(data_bytes)
+    source, offset = data.source("train", decode=True), data.index()["offset"][1].as_py()
+    flip_byte(tmp_path / name, offset + 50)
     assert source[0]["age"] == 1.5
     with pytest.raises(ims.RecordError, match=f"record 1 at byte {offset}: the payload's checksum"):
         source[1]
@@ -169,11 +177,20 @@ def test_loaders_of_others_give_each_record_once(loader, place, made):
 
 
 @pytest.mark.process
-def test_a_batch_of_a_store_is_read_in_threads(made):
-    with store_server("s3") as server, server.environment():
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_in_a_store_a_record_costs_one_request_and_a_batch_is_read_in_threads(made, kind):
+    with store_server(kind) as server, server.environment():
         folder = f"{server.bucket()}/pets"
         storage.copy_folder(str(made), folder)
-        source = ims.open(folder).source("train", features=["image/filename"])
+        data = ims.open(folder)
+        source, places = data.source("train"), data.index("train").to_pylist()
+        assert source[0] == ims.open(made).source("train")[0]
+        server.clear()
+        before = storage.counts()
+        assert source[7]["image/filename"].decode() == KEYS[7]
+        spent = storage.counts()
+        assert len(server.requests()) == spent.requests - before.requests == 1
+        assert spent.bytes_read - before.bytes_read == places[7]["num_bytes"]
         server.clear()
         assert source.__getitems__([3, 11, 3]) == [source[3], source[11], source[3]]
         assert len(server.requests()) == 6  # one range for each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
+import itertools
 from typing import Any
 
 import pytest
@@ -10,23 +10,21 @@ import pytest
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from tests.support.dataset_factory import Dataset
+from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import DataSet, describe
+from trainer.dataset.subset import select
 from trainer.dataset.target import with_target
 
+FORMS: dict[str, dict[str, Any]] = {
+    "float32": {"price": [], "one": [1], "colour": [3], "curve": None, "grid": [2, 2]},
+    "int64": {"year": [], "parts": None, "many": None, "pair": [2]},
+    "string": {"place": [], "note": [], "words": None},
+}
 COLUMNS: dict[str, dict[str, Any]] = {
-    "price": {"dtype": "float32", "shape": []},
-    "one": {"dtype": "float32", "shape": [1]},
-    "colour": {"dtype": "float32", "shape": [3]},
-    "curve": {"dtype": "float32", "shape": None},
-    "grid": {"dtype": "float32", "shape": [2, 2]},
-    "year": {"dtype": "int64", "shape": []},
-    "place": {"dtype": "string", "shape": []},
-    "note": {"dtype": "string", "shape": []},
-    "parts": {"dtype": "int64", "shape": None},
-    "words": {"dtype": "string", "shape": None},
-    "many": {"dtype": "int64", "shape": None},
-    "pair": {"dtype": "int64", "shape": [2]},
+    name: {"dtype": dtype, "shape": shape}
+    for dtype, shapes in FORMS.items()
+    for name, shape in shapes.items()
 }
 # Column → kind, names of classes, shape of the values, how many outputs.
 KINDS: list[tuple[str, str, tuple[str, ...], tuple[int, ...], int]] = [
@@ -54,22 +52,15 @@ def column_values(number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def make_columns(folder: pathlib.Path, **shards: int) -> Dataset:
-    """A data set of cats and dogs with these columns."""
-    dataset = Dataset(folder, shards or None)
-    dataset.manifest["features"] |= COLUMNS
-    number = 0
-    for name, payloads in dataset.payloads.items():
-        for place, payload in enumerate(payloads):
-            dataset.replace(name, place, decode_example(payload) | column_values(number))
-            number += 1
-    return dataset
-
-
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory) -> DataSet:
-    """30 records whose shards are gone: the index has to do."""
-    made = make_columns(tmp_path_factory.mktemp("columns") / "set")
+    """30 records of cats and dogs whose shards are gone: the index has to do."""
+    made = Dataset(tmp_path_factory.mktemp("columns") / "set")
+    made.manifest["features"] |= COLUMNS
+    numbers = itertools.count()
+    for name, payloads in made.payloads.items():
+        for place, payload in enumerate(payloads):
+            made.replace(name, place, decode_example(payload) | column_values(next(numbers)))
     for shard in made.directory.glob("*.tfrecord"):
         shard.unlink()
     return load_manifest(str(made.directory))
@@ -81,6 +72,9 @@ def test_the_form_of_a_column_says_what_it_is(opened, column, kind, classes, sha
 
     assert (found.target, found.classes, found.target_shape) == (kind, classes, shape)
     assert (found.num_outputs, found.label_feature) == (outputs, column)
+    # Shards count the classes of the data set's own label.
+    counts = select(ReadConfig(opened.data), found, found.splits["train"]).class_counts
+    assert (counts is not None) == (column == "image/class/label")
 
 
 def test_without_a_column_it_is_the_label_of_the_data_set(opened):
@@ -95,7 +89,7 @@ def test_without_a_column_it_is_the_label_of_the_data_set(opened):
         ("pair", r"int64 of shape \[2\]; expected a float or a list of floats of fixed length"),
         ("curve", r"float32 of variable length; expected .* --columns curve:float\[3\]\.$"),
         ("grid", r"float32 of shape \[2, 2\]; expected"),
-        ("image/encoded", "the picture; expected .*price, one, colour, year, place, note, parts"),
+        ("image/encoded", "the picture; expected .*price, one, colour, year, parts, many, place"),
         ("note", "does not tell 21 values: it holds texts of up to 256 bytes"),
         ("many", "does not tell 17 values: it holds .* lists of up to 64"),
     ],

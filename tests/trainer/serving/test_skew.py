@@ -23,8 +23,9 @@ from trainer import export
 from trainer.augment.decode import fit_inside
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest, train_split
-from trainer.dataset.open import check_inputs, select
+from trainer.dataset.open import check_inputs
 from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, ReadOptions
+from trainer.dataset.subset import select
 from trainer.reader.batches import EvaluationData
 from trainer.serving import model_file
 from trainer.training.output_folder import copy_transform
