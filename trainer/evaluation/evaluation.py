@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from trainer.cluster.hosts import ONE_HOST, Hosts
-
 # How many labels or values of one example are shown.
 MAX_SHOWN = 6
+# Joins arrays of all hosts: see `trainer.cluster.hosts.Hosts.concatenate`.
+Concatenate = Callable[..., dict[str, Any]]
 
 
 class Share(float):
@@ -59,22 +59,23 @@ class Collector:
         rows = {name: values[counted] for name, values in batch.items() if name != "weight"}
         self._rows.append(self._kept(rows))
 
-    def evaluation(self, hosts: Hosts = ONE_HOST) -> Any:
-        """The evaluation of all examples of all `hosts`, which call this together."""
+    def evaluation(self, concatenate: Concatenate = lambda _, arrays, join=None: arrays) -> Any:
+        """Returns the evaluation of all examples of all hosts, which call this together."""
         names = self._rows[0]
         mine = {name: np.concatenate([rows[name] for rows in self._rows]) for name in names}
-        left_out = sum(hosts.gather("left out", self._left_out))
-        whole = hosts.concatenate("evaluation", mine)
+        left_out = concatenate("left out", {"left_out": np.array([self._left_out])})["left_out"]
+        whole = concatenate("evaluation", mine)
         order = np.argsort(whole["record"], kind="stable")
         arrays = {name: values[order] for name, values in whole.items()}
-        return self._kind(self._names, left_out, **arrays, **self._sums(hosts))
+        sums = self._sums(concatenate)
+        return self._kind(self._names, int(left_out.sum()), **arrays, **sums)
 
     def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns those columns of a batch's examples that are kept, and sums up the others."""
         return rows
 
-    def _sums(self, hosts: Hosts) -> dict[str, Any]:
-        """Returns the sums over all `hosts`, by the names of an evaluation's attributes."""
+    def _sums(self, concatenate: Concatenate) -> dict[str, Any]:
+        """Returns the sums over all hosts, by the names of an evaluation's attributes."""
         return {}
 
 

@@ -174,7 +174,7 @@ class Evaluator:
     def _figures(self, collector: Collector) -> dict[str, float]:
         with self._hosts.limited("The metrics of an evaluation"):
             further = {one.name: float(one.result()) for one in further_metrics(self._model)}
-        self.evaluation = found = collector.evaluation(self._hosts)
+        self.evaluation = found = collector.evaluation(self._hosts.concatenate)
         return found.epoch_figures() | further
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from imageshards.page import percent
-from trainer.cluster.hosts import Hosts
 from trainer.evaluation.evaluation import (
     MAX_SHOWN,
     Collector,
+    Concatenate,
     Evaluation,
     Share,
     Table,
@@ -63,9 +63,9 @@ class LabelsCollector(Collector):
             relevant[own[one]] += 1
         return {name: rows[name] for name in rows if name not in ("label", "logits")}
 
-    def _sums(self, hosts: Hosts) -> dict[str, Any]:
+    def _sums(self, concatenate: Concatenate) -> dict[str, Any]:
         mine = {"counts": self._counts, "binned": self._binned}
-        return hosts.concatenate("labels", mine, lambda parts: functools.reduce(np.add, parts))
+        return concatenate("labels", mine, lambda parts: functools.reduce(np.add, parts))
 
 
 @dataclasses.dataclass(frozen=True)

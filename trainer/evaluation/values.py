@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from imageshards.page import number
-from trainer.cluster.hosts import Hosts
-from trainer.evaluation.evaluation import MAX_SHOWN, Collector, Evaluation, Table
+from trainer.evaluation.evaluation import MAX_SHOWN, Collector, Concatenate, Evaluation, Table
 
 _ERRORS = ("mse", "mae", "rmse", "r2")
 
@@ -35,9 +34,9 @@ class ValuesCollector(Collector):
             self._moments = _joined(self._moments, own)
         return rows | {"label": label[:, :MAX_SHOWN], "predicted": predicted[:, :MAX_SHOWN]}
 
-    def _sums(self, hosts: Hosts) -> dict[str, Any]:
+    def _sums(self, concatenate: Concatenate) -> dict[str, Any]:
         mine = {"moments": self._moments}
-        return hosts.concatenate("values", mine, lambda parts: functools.reduce(_joined, parts))
+        return concatenate("values", mine, lambda parts: functools.reduce(_joined, parts))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -141,7 +141,7 @@ def test_two_hosts_measure_what_one_does(monkeypatch: pytest.MonkeyPatch, max_lo
         for begin in range(3 * hosts.index, 15, 6):
             own = slice(begin, begin + 3)
             collector.add({name: values[own] for name, values in rows.items()})
-        return collector.evaluation(hosts)
+        return collector.evaluation(hosts.concatenate)
 
     for found in on_hosts(2, body):
         assert found.left_out == 1 and found.record.tolist() == list(range(14))
