@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import contextlib
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import PAGE_NAME
-from imageshards.page import render
+from imageshards.page import render, thumbnail
+from imageshards.tfrecord import RecordError
+from trainer.dataset.source import RecordSource
 from trainer.dataset.spec import Subset
 from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluation import Evaluation
 from trainer.evaluation.values import ValuesEvaluation
 from trainer.report import sections
-from trainer.report.pictures import Source, look_up
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 WRONG_PICTURES = 24
+THUMB_PX = 224
+
+
+class Source(NamedTuple):
+    """One record: its shard's file, its number within it, the file that it was made from, "" where
+    unknown, and a small picture, None where it cannot be shown.
+    """
+
+    shard: str
+    number: int
+    filename: str
+    thumb: Image.Image | None
+
 
 # What else is shown of a kind of target.
 _OF_KIND: Mapping[type[Evaluation], Callable[[Any], dict[str, Any]]] = {
@@ -89,3 +109,28 @@ def page_of(
         facts=list(facts.items()),
         **figures,
     )
+
+
+def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
+    """Reads records again, by their numbers within the split as in `Evaluation.record`.
+
+    What cannot be read any more is left out, and all of it where the index is damaged.
+    """
+    dataset, split = subset.dataset, subset.split
+    names = [name for name in (dataset.image_feature, dataset.filename_feature) if name]
+    found: dict[int, Source] = {}
+    try:
+        source = RecordSource(dataset, split, names)
+    except UserError:
+        return found
+    for number in records:
+        with contextlib.suppress(OSError, RecordError):
+            encoded, filename = [*source[number].values(), b""][:2]
+            shard = bisect_right(split.starts, number) - 1
+            found[number] = Source(
+                os.path.basename(split.shards[shard].path),
+                number - split.starts[shard],
+                filename.decode("utf-8", "replace") if isinstance(filename, bytes) else "",
+                thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None,
+            )
+    return found

@@ -22,8 +22,7 @@ from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import Subset
 from trainer.report import sections
-from trainer.report.page import page_of, write_report
-from trainer.report.pictures import look_up
+from trainer.report.page import look_up, page_of, write_report
 
 pytest.importorskip("tensorflow")
 
