@@ -17,7 +17,7 @@ from trainer.dataset.pieces import PIECE_BYTES
 from trainer.reader.plan import Array, Order, Row, StreamRows
 
 # Pieces of all streams together that are read ahead, and by how many threads.
-READ_AHEAD_PIECES = 128
+READ_AHEAD_PIECES = 256
 READ_AHEAD_BYTES = READ_AHEAD_PIECES * PIECE_BYTES
 READ_AHEAD_THREADS = 32
 # Number of rows of a stream without end.
@@ -108,8 +108,11 @@ class RowReader:
         if stream == number == 0:  # `interleave` opens one stream after the other
             for each in range(self._num_streams):
                 self._ask(each, 0)
-        for ahead in range(self._depth if number else 1, self._depth + 1):
-            self._ask(stream, number + ahead)
+        # Up to two further rows a call, until the stream is so far ahead as it may be: a first batch
+        # does not wait for pieces of later ones.
+        asked, wanted = (min(2 * n + 1, n + self._depth) for n in (number - 1, number))
+        for each in range(max(0, asked), wanted):
+            self._ask(stream, each + 1)
         row = self._row(stream, number)
         numbers = row.records
         if not len(numbers):
