@@ -32,7 +32,7 @@ _SLOW_EVERY = 100
 _HERE = "benchmarks.feeding_cases"
 _PERCENTS, _HOSTS = (1, 50, 99), (1, 2, 4)
 # What a resumed run may read before its first batch: a piece of each stream, and pieces ahead.
-_PIECES, _PIECE_BYTES = 64 + 256, 1 << 20
+_PIECES, _PIECE_BYTES = 64 + 128, 1 << 20
 
 
 def accelerator(s: Settings) -> Outcome:
