@@ -108,7 +108,7 @@ class RowReader:
         if stream == number == 0:  # `interleave` opens one stream after the other
             for each in range(self._num_streams):
                 self._ask(each, 0)
-        # A call asks for two further rows until `_depth` rows are ahead. So the first batch does not
+        # A call asks for two further rows until `_depth` rows are ahead: the first batch does not
         # wait for the pieces of many later batches.
         asked, wanted = (min(2 * n + 1, n + self._depth) for n in (number - 1, number))
         for each in range(max(0, asked), wanted):
