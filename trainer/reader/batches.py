@@ -162,7 +162,7 @@ class TrainingData:
             "order_version": ORDER_VERSION,
             "augment": augment,
             "augment_on": self.augment_on if augment != "none" else None,
-            # Along its edges a window of a decoded picture has other pixels than one of a JPEG.
+            # The reader of JPEGs decodes a window that shrinks a lot at a smaller scale.
             "cache": "pixels" if crops and self.read_options.cache == "pixels" else None,
         }
 
