@@ -100,7 +100,7 @@ def parse_pairs(flag: str, kind: type, text: str) -> dict[str, Any]:
 def parse_num_shards(text: str) -> dict[str, int]:
     """`8` → {"*": 8}, `train=64,validation=8` → that."""
     if _NUMBER.fullmatch(text.strip()):
-        return {"*": int(text)}
+        return {"*": int(text.strip())}
     if "=" not in text:
         expected = "a number, or one for each split as in train=64,validation=8"
         raise _refused("--num_shards", repr(text), expected)

@@ -29,7 +29,10 @@ from imageshards.text import composed, printable
 
 DATA_SET = "data_set"
 TABLE = "table"
-LAYOUTS = ("auto", "class_folders", "split_folders", "flat", TABLE, DATA_SET)
+ARCHIVES = "archives"  # as tells the name of an input
+WEBDATASET = "webdataset"
+LAYOUTS = ("auto", "class_folders", "split_folders", "flat", WEBDATASET, TABLE, DATA_SET)
+ARCHIVE_SUFFIXES = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 # Options of an image table alone.
 TABLE_FLAGS = (

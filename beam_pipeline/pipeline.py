@@ -13,7 +13,7 @@ from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.image_table import TableSchema
-from beam_pipeline.inputs.listing import schemas_of
+from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
 from beam_pipeline.inputs.selection import (
     KeysFile,
     Selected,
@@ -21,6 +21,7 @@ from beam_pipeline.inputs.selection import (
     check_globs,
     share_keys,
 )
+from beam_pipeline.inputs.spool import SPOOL_NAME, announce
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions, ShardOptions
 from beam_pipeline.planning.saved import PLAN_NAME
@@ -52,12 +53,13 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
         UserError: Something the caller can fix.
     """
     staging = state.staging
-    options = with_pinned_classes(options, state.pinned_classes)
-    schemas = schemas_of(options.sources)
+    schemas = schemas_of(options.sources, options.plan.class_names)
+    options = with_pinned_classes(options, (*state.pinned_classes, *named_classes(schemas)))
     columns = columns_of(schemas)
     with transform_temp_folder(options, columns, runner.local, staging) as temporary:
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
         excluded = share_keys(options.exclude, staging) if options.exclude else None
+        announce(spooled_files(options.sources, schemas), storage.join(staging, SPOOL_NAME))
         construct(
             pipeline, options, schemas, staging, state.finished_folder, temporary, excluded, job
         )
@@ -85,7 +87,8 @@ def construct(
         job: As for `build`.
     """
     shards = options.shard_options(byte_versions(options.image.icc))
-    listed = list_batches(pipeline, options, schemas, excluded)  # RefBatch with splits
+    spool = storage.join(staging, SPOOL_NAME)
+    listed = list_batches(pipeline, options, schemas, excluded, spool)  # RefBatch with splits
     columns = listed.batches | "Analyse" >> AnalyseColumns(
         storage.join(staging, TRANSFORM_NAME),
         columns_of(schemas),
@@ -115,11 +118,15 @@ def construct(
 
 
 def list_batches(
-    pipeline: beam.Pipeline, options: BuildOptions, schemas: Schemas, excluded: KeysFile | None
+    pipeline: beam.Pipeline,
+    options: BuildOptions,
+    schemas: Schemas,
+    excluded: KeysFile | None,
+    spool: str,
 ) -> Selected:
     """The images of all inputs that a build takes, with the classes and splits they are of now."""
     first, *more = zip(options.sources, schemas, strict=True)
-    listed = pipeline | "List" >> ListImages(*first, more)  # RefBatch, {reason: files}
+    listed = pipeline | "List" >> ListImages(*first, more, spool)  # RefBatch, {reason: files}
     selected = Selected(listed.batches, (), ())
     if excluded is not None or options.class_map:
         selected = listed.batches | "Select" >> SelectImages(excluded, options.class_map)
@@ -135,6 +142,11 @@ def list_batches(
     return Selected(batches, (listed.skipped, *selected.skipped), checked)
 
 
+def named_classes(schemas: Schemas) -> list[str]:
+    """The class names that inputs bring, in the order of their numbers."""
+    return [name for schema in schemas if schema for name in schema.class_names]
+
+
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
     """The extra columns, which all inputs have alike."""
     return next((schema.columns for schema in schemas if schema), ())
@@ -144,7 +156,7 @@ def unique_keys(
     batches: beam.PCollection, options: BuildOptions, schemas: Schemas
 ) -> tuple[beam.PCollection, ...]:
     """A check that no key occurs twice; paths below one folder are unique by themselves."""
-    if schemas == (None,):
+    if schemas == (None,) and not has_several_archives(options.source):
         return ()
     return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
 

@@ -22,7 +22,13 @@ from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs.listing import schemas_of
 from beam_pipeline.inputs.selection import share_keys
 from beam_pipeline.options import BuildOptions, ColumnSpec
-from beam_pipeline.pipeline import columns_of, list_batches, unique_keys, with_pinned_classes
+from beam_pipeline.pipeline import (
+    columns_of,
+    list_batches,
+    named_classes,
+    unique_keys,
+    with_pinned_classes,
+)
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import survey_and_plan
@@ -42,8 +48,8 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
     """
     state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
     check_output(state, options.overwrite)
-    options = with_pinned_classes(options, state.pinned_classes)
-    schemas = schemas_of(options.sources)
+    schemas = schemas_of(options.sources, options.plan.class_names)
+    options = with_pinned_classes(options, (*state.pinned_classes, *named_classes(schemas)))
     columns = columns_of(schemas)
     copied = options.copied.transform if options.copied else ""
     # Checks them.
@@ -51,7 +57,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
     with storage.temporary_folder() as folder:
         pipeline = runner.new_pipeline()
         excluded = share_keys(options.exclude, folder) if options.exclude else None
-        listed = list_batches(pipeline, options, schemas, excluded)
+        listed = list_batches(pipeline, options, schemas, excluded, folder)
         batches = listed.batches
         checked = [
             batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns),

@@ -10,6 +10,7 @@ import shutil
 import uuid
 from typing import Any
 
+from beam_pipeline.inputs.spool import SPOOL_NAME
 from beam_pipeline.planning.saved import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_FORM, JOB_NAME
@@ -224,7 +225,8 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
             lambda: storage.write(storage.join(staging, JOB_NAME), json.dumps(notes) + "\n"),
         )
         for entry in entries:
-            if entry.is_folder and not (entry.name == REPLACED_NAME and state.manifest is None):
+            kept = {SPOOL_NAME, *([REPLACED_NAME] if state.manifest is None else [])}
+            if entry.is_folder and entry.name not in kept:
                 storage.delete_folder(entry.path)
         storage.delete(e.path for e in entries if e.name == COMMITTED_NAME)
         storage.delete_unfinished(staging, "*")

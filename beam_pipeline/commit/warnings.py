@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
-from beam_pipeline.inputs.listing import (
+from beam_pipeline.inputs.labels import (
     EMPTY_CLASS_FOLDER,
     EMPTY_SPLIT_FOLDER,
     GIVEN_SPLIT,

@@ -324,13 +324,13 @@ def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -
         remedy = "; was the system out of memory?" if death.may_be_memory else ""
         return f"a worker process {death.how}{remedy}; {again} ({deaths} of {MAX_ATTEMPTS} tries)"
     _, batch, _ = pickle.loads(packed)
-    uri = batch.refs[death.picture].uri
+    place = batch.refs[death.picture].place
     fate = ""
     if death.picture in blame.crashed:
         fate = " without that picture"
     elif death.picture in blame.alone:
         fate = ", and that picture is decoded while no other one is"
-    return f"a worker process {death.how} while it decoded {uri!r}; {again}{fate}"
+    return f"a worker process {death.how} while it decoded {place!r}; {again}{fate}"
 
 
 class _Worker:

@@ -16,7 +16,9 @@ import stat
 from collections.abc import Generator, Sequence
 from typing import Any
 
+from beam_pipeline.images.zip_member import ZIP_HEADER_BYTES, read_zip_member
 from beam_pipeline.options import UrlOptions
+from beam_pipeline.planning.refs import WHOLE_FILE, ZIP_MEMBER
 from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.storage import is_local
@@ -57,7 +59,7 @@ def read_images(refs: Sequence[Any], max_bytes: int, urls: UrlOptions = _URLS) -
     Raises:
         StorageError: A bucket, its rights or the credentials: every image in it fails.
     """
-    depth = LOCAL_DEPTH if all(is_local(ref.uri) for ref in refs) else REMOTE_DEPTH
+    depth = LOCAL_DEPTH if all(is_local(ref.path) for ref in refs) else REMOTE_DEPTH
     reading: collections.deque[_Reading] = collections.deque()
     ahead = iter(refs)
     # Files come in the order of a hash, so those that were read are a sample of all of the shard.
@@ -98,6 +100,8 @@ def _size(data: bytes | ImageError) -> int:
 
 
 def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
+    if ref.offset_bytes != WHOLE_FILE:
+        return _read_member(ref, max_bytes)
     if is_local(ref.uri):
         return _read_local(ref.uri, max_bytes)
     if _WEB.match(ref.uri):
@@ -129,6 +133,28 @@ def _read_local(path: str, max_bytes: int) -> bytes | ImageError:
             return file.read(status.st_size)
     except (OSError, ValueError) as e:
         return _read_error(e)
+
+
+def _read_member(ref: Any, max_bytes: int) -> bytes | ImageError:
+    """The bytes of an image that is a range of an archive or of a spooled file."""
+    if ref.size_bytes > max_bytes:
+        return _too_many_bytes(ref.size_bytes, max_bytes)
+    in_zip = ref.form == ZIP_MEMBER
+    num_bytes = ref.size_bytes + (ZIP_HEADER_BYTES if in_zip else 0)
+    try:
+        # A range of another archive of the same name would be another picture, perhaps a whole one.
+        if is_local(ref.path) and not ref.spooled and os.stat(ref.path).st_mtime_ns != ref.mtime_ns:
+            return ImageError("changed", "its archive was replaced after it was listed")
+        data = storage.read_range(ref.path, ref.offset_bytes, ref.offset_bytes + num_bytes)
+        if in_zip:
+            return read_zip_member(data, ref.size_bytes, max_bytes)
+    except OSError as e:
+        return _read_error(e)
+    except ImageError as e:
+        return e
+    if len(data) < num_bytes:
+        return ImageError("truncated", "its archive ends before the image does")
+    return data
 
 
 def _too_many_bytes(size_bytes: int, max_bytes: int) -> ImageError:

@@ -11,9 +11,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from beam_pipeline.inputs.archives import with_files
 from beam_pipeline.inputs.folders import is_data_set
 from beam_pipeline.inputs.layout import is_glob, layout_of
 from beam_pipeline.options import (
+    ARCHIVES,
     DATA_SET,
     TABLE,
     TABLE_FLAGS,
@@ -59,6 +61,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
         UserError: Data sets have different image options or columns, flags differ from theirs, or
             a flag is for none of the inputs.
     """
+    options = options.with_sources([*map(with_files, options.sources)])
     options = options.with_sources(_with_layouts(options))
     found = [
         (source, load_manifest(source.input, "--input", complete=True))
@@ -87,7 +90,12 @@ def _is_data_set(source: InputOptions) -> bool:
     """Whether an input is a data set, which its content tells."""
     if source.layout == DATA_SET:
         return True
-    return layout_of(source) != TABLE and not is_glob(source.input) and is_data_set(source.input)
+    return not _has_rows(source) and not is_glob(source.input) and is_data_set(source.input)
+
+
+def _has_rows(source: InputOptions) -> bool:
+    """Whether an input may have columns: a table, or archives, which may be a WebDataset."""
+    return layout_of(source) in (TABLE, ARCHIVES)
 
 
 def _with_layouts(options: BuildOptions) -> list[InputOptions]:
@@ -97,7 +105,7 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
     """
     are_data_sets = [_is_data_set(source) for source in options.sources]
     others = [s for s, is_one in zip(options.sources, are_data_sets, strict=True) if not is_one]
-    has_table = any(layout_of(source) == TABLE for source in others)
+    has_table = any(map(_has_rows, others))
     for_tables: dict[str, Any] = {}
     if has_table:
         for_tables = {flag: getattr(InputOptions, flag) for flag in TABLE_FLAGS}
@@ -113,7 +121,7 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
                     )
             source = dataclasses.replace(source, layout=DATA_SET, label_regex=None, **for_tables)
         else:
-            flags = {} if layout_of(source) == TABLE else for_tables
+            flags = {} if _has_rows(source) else for_tables
             asked = "splits" in options.given
             source = dataclasses.replace(source, tells_given_splits=asked, **flags)
         if has_folder and (is_one or layout_of(source) == TABLE):

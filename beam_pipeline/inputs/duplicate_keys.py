@@ -49,7 +49,7 @@ def images_with_hashes(batch: RefBatch, suspects: list[int]) -> Iterator[tuple[s
     if not suspects:
         return
     wanted = np.isin(hash_keys(batch), np.array(suspects, "<i8"))
-    yield from ((ref.key, [ref.uri]) for ref in itertools.compress(batch.refs, wanted))
+    yield from ((ref.key, [ref.place]) for ref in itertools.compress(batch.refs, wanted))
 
 
 def first_two(found: Iterable[list[str]]) -> list[str]:

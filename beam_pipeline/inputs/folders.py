@@ -14,7 +14,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from beam_pipeline.inputs.layout import glob_root, literal_prefix, may_match_inside
+from beam_pipeline.inputs.layout import (
+    expand_braces,
+    glob_root,
+    is_glob,
+    literal_prefix,
+    may_match_inside,
+)
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.form import anything, loads
@@ -184,6 +190,22 @@ def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
     if is_local(path):
         return _enter(path, _Walk(passes_over), _folders_above(path))
     return _objects(path, storage.files_below(path), _Walk(passes_over))
+
+
+def matching_files(pattern: str) -> list[str]:
+    """The files that a glob with braces matches, ordered by path; a name without magic as it is.
+
+    Raises:
+        UserError: The root of a glob cannot be listed.
+    """
+    found: list[str] = []
+    for each in expand_braces(pattern):
+        if is_glob(each):
+            matched = files_matching(each, PathFilter(glob_root(each)))
+            found += sorted(file for file, size, _ in matched if not isinstance(size, Skipped))
+        else:
+            found.append(each)
+    return found
 
 
 def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:

@@ -9,13 +9,14 @@ import os
 import re
 import unicodedata
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
-from beam_pipeline.inputs.folders import PathFilter, Skipped, files_matching
-from beam_pipeline.inputs.layout import glob_root, is_glob
+from beam_pipeline.inputs import pictures
+from beam_pipeline.inputs.folders import matching_files
 from beam_pipeline.inputs.table_cells import (
     about_commas,
     cell_text,
@@ -46,6 +47,10 @@ INFERENCE_ROWS = 1000
 _HINT_ROWS = 100
 _ZEROS_AND_ONES = {"0", "1", "0.0", "1.0", "False", "True"}
 
+# In place of a key column: rows are numbered.
+ROW_NUMBERS = "none"
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+
 # An address of a store or a web server. Any other text is a path of this machine.
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -53,7 +58,7 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _USUAL_NAMES = {
     "image": (
         "image", "path", "uri", "file", "filename", "file_name", "image_path", "image_uri", "url",
-        "image_url",
+        "image_url", "img",
     ),
     "label": ("label", "class", "category"),
     "key": ("key", "id"),
@@ -75,6 +80,9 @@ class TableSchema:
         several: Whether images have several labels, in lists or texts.
         separator: What is between those of a text.
         any_path: Whether rows may name files outside of the folder of their table.
+        class_names: Classes that numbers in the label column stand for; empty where a number is the
+            name of a class.
+        has_pictures: Whether the image column of a Parquet file holds pictures, not paths.
     """
 
     image: str
@@ -87,11 +95,14 @@ class TableSchema:
     several: bool = False
     separator: str | None = None
     any_path: bool = False
+    class_names: tuple[str, ...] = ()
+    has_pictures: bool = False
 
     @property
     def names(self) -> list[str]:
         """All columns that are read, each once."""
-        roles = (self.image, self.label, self.key, self.split, self.group)
+        key = None if self.key == ROW_NUMBERS else self.key
+        roles = (self.image, self.label, key, self.split, self.group)
         return list(dict.fromkeys([*filter(None, roles), *(c.name for c in self.columns)]))
 
 
@@ -101,10 +112,8 @@ def table_files(path: str) -> list[str]:
     Raises:
         UserError: None matches.
     """
-    if not is_glob(path):
-        return [path]
-    found = files_matching(path, PathFilter(glob_root(path)))
-    if names := sorted(file for file, size, _ in found if not isinstance(size, Skipped)):
+    names = matching_files(path)
+    if names:
         return names
     raise UserError(
         f"--input {path!r} matches no file; expected image tables (.csv, .jsonl, .parquet) outside "
@@ -122,20 +131,48 @@ def read_schema(source: InputOptions) -> TableSchema:
     if not is_local(source.input):
         storage.check_bucket(source.input, "--input")
     first = table_files(source.input)[0]
-    types: dict[str, pa.DataType] = {}
-    head: list[Row] = []
     if is_parquet(first):
-        schema = parquet_schema(first)
-        types = dict(zip(schema.names, schema.types, strict=True))
-    else:
-        head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
-        if not head:
-            raise UserError(
-                f"--input {first!r} has no row; expected a header and one row per image."
-            )
+        return _parquet_table(source, first)
+    head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
+    if not head:
+        raise UserError(f"--input {first!r} has no row; expected a header and one row per image.")
+    return schema_of_rows(source, head)
+
+
+def _parquet_table(source: InputOptions, path: str) -> TableSchema:
+    arrow = parquet_schema(path)
+    types = dict(zip(arrow.names, arrow.types, strict=True))
+    found = schema_of_rows(source, [], types)
+    if not found.has_pictures:
+        return found
+    return dataclasses.replace(found, class_names=pictures.class_names(arrow, found.label))
+
+
+def schema_of_rows(
+    source: InputOptions,
+    head: Sequence[Row],
+    types: Mapping[str, pa.DataType] = MappingProxyType({}),
+    unused: Collection[str] = (),
+) -> TableSchema:
+    """Finds the columns' roles and types from the first rows, or from the types of Arrow.
+
+    Args:
+        source: The input.
+        head: The first rows.
+        types: Of a Parquet file, which is not read for this.
+        unused: Roles for which no column is looked for, unless a flag names one.
+
+    Raises:
+        UserError: As `read_schema`.
+    """
     names = list(types) or list(dict.fromkeys(name for _, row in head for name in row))
-    unused = {"label"} if source.label == NONE else set()
-    roles = {r: None if r in unused else _role(source, names, r) for r in _USUAL_NAMES}
+    unused = {*unused, *(["label"] if source.label == NONE else [])}
+    roles = {
+        role: _role(source, names, role, types, head)
+        if role not in unused or getattr(source, f"{role}_column") is not None
+        else None
+        for role in _USUAL_NAMES
+    }
     cells = {name: [(where, row.get(name)) for where, row in head] for name in names}
     columns = source.columns
     if columns is None:
@@ -153,9 +190,11 @@ def read_schema(source: InputOptions) -> TableSchema:
             f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
         )
     return TableSchema(
-        image, label, **roles, columns=columns, warnings=tuple(warnings),
+        image, label, roles["key"], roles["split"], roles["group"], columns,
+        warnings=tuple(warnings),
         several=source.label == SEVERAL, separator=source.label_separator,
         any_path=source.allow_any_path,
+        has_pictures=image in types and pictures.holds_pictures(types[image]),
     )  # fmt: skip
 
 
@@ -170,10 +209,16 @@ def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
         )
 
 
-def _role(source: InputOptions, names: Sequence[str], role: str) -> str | None:
+def _role(
+    source: InputOptions,
+    names: Sequence[str],
+    role: str,
+    types: Mapping[str, pa.DataType],
+    head: Sequence[Row],
+) -> str | None:
     """The column of a role: the one that its flag names, or one of a usual name."""
     given: str | None = getattr(source, f"{role}_column")
-    if given is not None and given not in names:
+    if given is not None and given not in names and (role, given) != ("key", ROW_NUMBERS):
         raise UserError(
             f"--{role}_column received {given!r}, but {source.input!r} has the columns "
             f"{_quoted(names)}."
@@ -181,20 +226,25 @@ def _role(source: InputOptions, names: Sequence[str], role: str) -> str | None:
     usual = _USUAL_NAMES[role]
     in_any_case = {name.strip().lower(): name for name in reversed(names)}
     by_name = in_any_case | {name: name for name in names}
+    if role == "key" and given == ROW_NUMBERS:
+        return ROW_NUMBERS
     found = given or next((by_name[name] for name in usual if name in by_name), None)
+    if role == "image" and given is None:
+        with_pictures = (n for n in (found, *types) if n and pictures.holds_pictures(types.get(n)))
+        found = next(with_pictures, found)
     if found is None and role in ("image", "label"):
         other = ", or --label none" if role == "label" else ""
         raise UserError(
             f"--input {source.input!r} has no {role} column among {_quoted(names)}; expected one "
             f"named {' or '.join(usual[:2])}, or --{role}_column{other}"
-            f"{_hint(table_files(source.input)[0], names, role)}."
+            f"{'' if types else _hint(head, names, role)}."
         )
     return found
 
 
-def _hint(path: str, names: Sequence[str], role: str) -> str:
+def _hint(head: Sequence[Row], names: Sequence[str], role: str) -> str:
     """What the first rows of a table say about a column of a role that it seems to lack."""
-    rows = [row for _, row in itertools.islice(read_rows(path), _HINT_ROWS)]
+    rows = [row for _, row in head[:_HINT_ROWS]]
     cells = {name: [row.get(name) for row in rows] for name in names}
     pictures = [name for name in names if any(map(_is_image_name, cells[name]))]
     if any(map(_is_image_name, names)):
@@ -237,35 +287,64 @@ def _check_columns(
 
 
 def read_refs(
-    path: str, schema: TableSchema, row_groups: range | None = None
+    path: str, schema: TableSchema, row_groups: range | None = None, spool: str = ""
 ) -> Iterator[ImageRef]:
     """The references of a file of an image table, or of a part of it, in the order of its rows.
 
     Relative image paths are relative to the folder of the file. An empty split or group counts
-    as none: the split is then drawn by the key.
+    as none: the split is then drawn by the key. Pictures of a Parquet file are written into files
+    in the folder `spool`, from where they are read by ranges.
 
     Raises:
         UserError: A row lacks its image or label, holds a value of the wrong type, or names a file
             outside of the table's folder; the message gives the line.
     """
     folder = os.path.dirname(os.path.abspath(path) if is_local(path) else path)
-    sides = [c.name for c in schema.columns if c.name in BOX_FEATURES]
+    if schema.has_pictures:
+        rows = pictures.read_rows(path, schema.names, schema.image, row_groups, spool)
+        for where, row, ref in rows:
+            yield row_to_ref(where, row, schema, ref)
+        return
     for where, row in read_rows(path, schema.names, row_groups):
         image = _text(where, row, schema.image)
         uri, size_bytes, mtime_ns = _place(where, folder, image, schema.any_path)
-        columns = {c.name: _value(where, row, c) for c in schema.columns}
-        if sides:
-            check_boxes(where, {side: columns[side] for side in sides})
-        yield ImageRef(
-            key=_text(where, row, schema.key) if schema.key else image,
-            uri=uri,
-            label=_label(where, row, schema) if schema.label else None,
-            split=_split(where, row, schema.split),
-            group=_optional_text(where, row, schema.group),
-            size_bytes=size_bytes,
-            mtime_ns=mtime_ns,
-            columns=columns or None,
-        )
+        ref = ImageRef(image, uri, None, size_bytes=size_bytes, mtime_ns=mtime_ns)
+        yield row_to_ref(where, row, schema, ref)
+
+
+def row_to_ref(
+    where: str, row: Mapping[str, Any], schema: TableSchema, place: ImageRef
+) -> ImageRef:
+    """The reference of a row, whose image is at `place`.
+
+    Args:
+        where: File and line, for messages.
+        row: Cells by column.
+        schema: What the columns are for.
+        place: The key that the image has unless a column says it, and where its bytes are.
+
+    Raises:
+        UserError: As `read_refs`.
+    """
+    columns = {c.name: _value(where, row, c) for c in schema.columns}
+    sides = {name: columns[name] for name in BOX_FEATURES if name in columns}
+    if sides:
+        check_boxes(where, sides)
+    key = place.key
+    if schema.key:
+        key = row_key(where) if schema.key == ROW_NUMBERS else _text(where, row, schema.key)
+    return place._replace(
+        key=key,
+        label=_label(where, row, schema) if schema.label else None,
+        split=_split(where, row, schema.split) or place.split,
+        group=_optional_text(where, row, schema.group),
+        columns=columns or None,
+    )
+
+
+def row_key(where: str) -> str:
+    """The key of a row that has none: its file's name and its number."""
+    return where.rpartition("/")[2]
 
 
 def _place(where: str, folder: str, image: str, any_path: bool) -> tuple[str, int, int]:
@@ -358,15 +437,26 @@ def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
                 f"--columns {schema.label}:float and train with --target {schema.label}"
             )
             raise wrong_cell(where, schema.label, cell, expected, remedy)
-        return _text(where, row, schema.label)
+        return _class_of(where, _text(where, row, schema.label), schema)
     try:
-        return labels_in(cell, schema.separator)
+        labels = labels_in(cell, schema.separator)
+        return tuple(sorted({_class_of(where, label, schema) for label in labels}))
     except ValueError:
         expected, remedy = 'a list of labels as in ["a", "b"]', "of text say the --label_separator"
         if schema.separator is not None:
             expected = f"labels with {schema.separator!r} between them"
             remedy = "of lists leave --label_separator out"
         raise wrong_cell(where, schema.label, cell, expected, f"fix the row; {remedy}") from None
+
+
+def _class_of(where: str, label: str, schema: TableSchema) -> str:
+    """The class of a label, which may be a number where classes have names."""
+    if not schema.class_names or label in schema.class_names or not _NUMBER.fullmatch(label):
+        return label
+    if int(label) < len(schema.class_names):
+        return schema.class_names[int(label)]
+    expected = f"0 to {len(schema.class_names) - 1}, the number of a class"
+    raise wrong_cell(where, schema.label, int(label), expected)
 
 
 def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None:

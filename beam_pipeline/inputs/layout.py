@@ -7,13 +7,21 @@ import os
 import pathlib
 import re
 
-from beam_pipeline.options import DATA_SET, TABLE, TABLE_SUFFIXES, InputOptions
+from beam_pipeline.options import (
+    ARCHIVE_SUFFIXES,
+    ARCHIVES,
+    DATA_SET,
+    TABLE,
+    TABLE_SUFFIXES,
+    InputOptions,
+)
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 from imageshards.storage import is_local
 
 _MAGIC = re.compile(r"[*?\[]")
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 # Folders of a data set that a build replaces as a whole.
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
@@ -23,9 +31,26 @@ def is_glob(path: str) -> bool:
     return bool(_MAGIC.search(path)) and not (is_local(path) and os.path.lexists(path))
 
 
+def expand_braces(pattern: str) -> list[str]:
+    """Expands `{00..03}.tar` and `{a,b}.tar` as the shell does, unless a file has that name.
+
+    The numbers of a range have as many digits as its first number.
+    """
+    found = _BRACES.search(pattern)
+    if not found or (is_local(pattern) and os.path.lexists(pattern)):
+        return [pattern]
+    first, dots, last = found[1].partition("..")
+    if dots:
+        parts = [f"{n:0{len(first)}d}" for n in range(int(first), int(last) + 1)]
+    else:
+        parts = found[1].split(",")
+    before, behind = pattern[: found.start()], pattern[found.end() :]
+    return [name for part in parts for name in expand_braces(f"{before}{part}{behind}")]
+
+
 def literal_prefix(pattern: str) -> str:
     """What every name that a pattern matches begins with."""
-    return _MAGIC.split(pattern)[0]
+    return re.split(f"{_MAGIC.pattern}|{_BRACES.pattern}", pattern)[0]
 
 
 def glob_root(pattern: str) -> str:
@@ -42,7 +67,7 @@ def input_root(source: InputOptions) -> str:
 
 
 def layout_of(source: InputOptions) -> str:
-    """The layout asked for, or the one that the input's name tells.
+    """The layout asked for, or the one that the input's name tells; `ARCHIVES` for archives.
 
     `folders` means that the folders' names must tell whether they are classes or splits.
 
@@ -51,8 +76,12 @@ def layout_of(source: InputOptions) -> str:
     """
     if source.layout in (TABLE, DATA_SET):
         return source.layout
-    if source.layout == "auto" and source.input.lower().endswith(TABLE_SUFFIXES):
-        if not (is_local(source.input) and os.path.isdir(source.input)):
+    name = expand_braces(source.input)[0].lower()
+    is_file = not (is_local(source.input) and os.path.isdir(source.input))
+    if is_file and name.endswith(ARCHIVE_SUFFIXES):
+        return ARCHIVES
+    if source.layout == "auto" and name.endswith(TABLE_SUFFIXES):
+        if is_file:
             if source.label_regex is not None:
                 raise UserError(
                     f"--label_regex was given, but --input {source.input!r} is an image table, "

@@ -7,7 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from beam_pipeline.inputs import image_table
+from beam_pipeline.inputs import image_table, webdataset
+from beam_pipeline.inputs.archive_refs import archive_refs
+from beam_pipeline.inputs.archives import (
+    archive_files,
+)
 from beam_pipeline.inputs.data_sets import named
 from beam_pipeline.inputs.folders import (
     UNREADABLE_FOLDER,
@@ -22,27 +26,34 @@ from beam_pipeline.inputs.folders import (
     subfolders,
 )
 from beam_pipeline.inputs.image_table import TableSchema
-from beam_pipeline.inputs.layout import input_root, is_glob, layout_of
+from beam_pipeline.inputs.labels import (
+    EMPTY_CLASS_FOLDER,
+    EMPTY_SPLIT_FOLDER,
+    GIVEN_SPLIT,
+    cut_label,
+    is_split,
+    labels_by_name,
+    layout_by_names,
+    no_class_folder,
+    no_image,
+)
+from beam_pipeline.inputs.layout import expand_braces, input_root, is_glob, layout_of
 from beam_pipeline.inputs.records import list_records, shards_to_list
-from beam_pipeline.inputs.table_cells import split_labels
+from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.table_rows import parts
-from beam_pipeline.options import DATA_SET, TABLE, TABLE_FLAGS, InputOptions, label_group
+from beam_pipeline.options import (
+    ARCHIVES,
+    DATA_SET,
+    TABLE,
+    TABLE_FLAGS,
+    InputOptions,
+)
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import NONE, ONE, SPLIT_NAMES
+from imageshards.manifest import NONE
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import composed, key_of
-
-EMPTY_CLASS_FOLDER = "empty_class_folder"
-EMPTY_SPLIT_FOLDER = "empty_split_folder"
-UNREAD_FORMAT = "unread_format"
-GIVEN_SPLIT = "given_split"
-
-# What phones and cameras write, where --extensions does not name it: no stray files, but pictures.
-_UNREAD = (
-    ".avif", ".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +63,9 @@ class ListingTask:
     Attributes:
         path: Folder, glob or file to list.
         split, label: What the folder gives every image in it; None if it does not.
-        kind: `folder`, `glob`, `table`, `shard`; `outside` for files outside of class folders,
-            which are only counted, with the name of a split that has no class folder.
+        kind: `folder`, `glob`, `table`, `shard`, `archive`; `outside` for files outside of class
+            folders, which are only counted, with the name of a split that has no class folder.
+        prefix: Of an archive, what keys begin with; "" for nothing.
         row_groups: Of a Parquet file; None for all.
         entry: Of a shard, in the manifest of its data set.
         source: Number of the input.
@@ -66,10 +78,34 @@ class ListingTask:
     row_groups: range | None = None
     entry: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: int = 0
+    prefix: str = ""
 
 
-def schema_of(source: InputOptions) -> TableSchema | None:
-    """The columns of an image table; None for other inputs.
+def spooled_files(
+    sources: Sequence[InputOptions], schemas: Sequence[TableSchema | None]
+) -> list[storage.Stat]:
+    """The files of all inputs that cannot be read by ranges, as they are now."""
+    paths: list[str] = []
+    for source, schema in zip(sources, schemas, strict=True):
+        if schema is not None and schema.has_pictures:
+            paths += image_table.table_files(source.input)
+        elif layout_of(source) == ARCHIVES:
+            paths += [path for path, _ in archive_files(source) if decompressed(path)]
+    return [found for found in map_concurrently(storage.stat, paths) if found]
+
+
+def has_several_archives(source: InputOptions) -> bool:
+    """Whether an input is a folder of archives, or several behind a glob."""
+    several = expand_braces(source.input) != [source.input] or is_glob(source.input)
+    return layout_of(source) == ARCHIVES and several
+
+
+def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) -> TableSchema | None:
+    """The columns of an image table or of WebDataset archives; None for other inputs.
+
+    Args:
+        source: The input.
+        class_names: The classes that numbers in place of labels stand for.
 
     Raises:
         UserError: The table cannot be read or lacks a column, or a column was named for an
@@ -82,8 +118,14 @@ def schema_of(source: InputOptions) -> TableSchema | None:
             f"--exclude_glob was given, but --input {source.input!r} is {what}; expected a folder "
             "or a glob: leave images out of this input by their keys, in a file for --exclude."
         )
+    schema = None
     if layout == TABLE:
-        return image_table.read_schema(source)
+        schema = image_table.read_schema(source)
+    elif layout == ARCHIVES:
+        schema = webdataset.read_schema(source)
+    if schema is not None:
+        names = schema.class_names or tuple(class_names or ())
+        return dataclasses.replace(schema, class_names=names)
     for flag in TABLE_FLAGS:
         if getattr(source, flag) != getattr(InputOptions, flag):
             raise UserError(
@@ -93,13 +135,15 @@ def schema_of(source: InputOptions) -> TableSchema | None:
     return None
 
 
-def schemas_of(sources: Sequence[InputOptions]) -> tuple[TableSchema | None, ...]:
-    """The columns of each input that is an image table; None for others.
+def schemas_of(
+    sources: Sequence[InputOptions], class_names: Sequence[str] | None = None
+) -> tuple[TableSchema | None, ...]:
+    """The columns of each input that has some, as `schema_of` finds them; None for others.
 
     Raises:
         UserError: As `schema_of`, or the images of two inputs would have other extra columns.
     """
-    schemas = tuple(map(schema_of, sources))
+    schemas = tuple(schema_of(source, class_names) for source in sources)
     columns = [
         schema.columns if schema else source.record_columns
         for source, schema in zip(sources, schemas, strict=True)
@@ -131,6 +175,9 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     elif layout == DATA_SET:
         for path, split, entry in shards_to_list(source):
             yield ListingTask(path, split, kind="shard", entry=entry)
+    elif layout == ARCHIVES:
+        for path, prefix in archive_files(source):
+            yield ListingTask(path, kind="archive", prefix=prefix)
     elif layout == "flat":
         if source.label_regex is None and source.label != NONE:
             raise UserError(
@@ -149,13 +196,13 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
     passes_over = path_filter(source)
     top = subfolders(source.input, passes_over)
     nested = layout == "folders" and any(
-        subfolders(path, passes_over) for name, path in top if _is_split(name)
+        subfolders(path, passes_over) for name, path in top if is_split(name)
     )
     if layout == "split_folders" or nested:
         # A data set beside split folders is neither a split nor a class.
-        top = [(name, path) for name, path in top if _is_split(name) or not is_data_set(path)]
+        top = [(name, path) for name, path in top if is_split(name) or not is_data_set(path)]
     if layout == "folders":
-        layout = _layout_by_names(source.input, top, nested)
+        layout = layout_by_names(source.input, top, nested)
     others = [ListingTask(source.input, kind="outside")]
     found = []
     if layout == "class_folders":
@@ -171,11 +218,7 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
             others.append(ListingTask(split_path, empty, kind="outside"))
             found += of_split
     if not found:
-        raise UserError(
-            f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, an image "
-            "table (.csv, .jsonl, .parquet), or labels in file names and a --label_regex that "
-            "finds them, such as '^([a-z]+)' for cat.0.jpg; --label none takes images without one."
-        )
+        raise no_class_folder(source)
     if none_readable(task.path for task in found):
         raise _nothing_readable(source, found[0].path)
     yield from found
@@ -189,31 +232,13 @@ def _nothing_readable(source: InputOptions, folder: str) -> UserError:
     )
 
 
-def _layout_by_names(path: str, top: list[tuple[str, str]], nested: bool) -> str:
-    """Tells splits from classes by the names of the folders, if they can be told.
-
-    `nested` says whether one of `top` that is named like a split has folders in it.
-    """
-    splits = [name for name, _ in top if _is_split(name)]
-    if not splits or (len(splits) < len(top) and not nested):
-        return "class_folders"  # a class may be called train
-    if len(splits) == len(top) and nested:
-        return "split_folders"
-    raise UserError(
-        f"--input {path!r} has the folder {splits[0]!r}, which may be a split or a class; say "
-        "--layout split_folders for ROOT/<split>/<class>/*.jpg, or --layout class_folders for "
-        "ROOT/<class>/*.jpg."
-    )
-
-
-def _is_split(name: str) -> bool:
-    return name.lower() in SPLIT_NAMES
-
-
 def list_task(
-    task: ListingTask, source: InputOptions, schema: TableSchema | None
+    task: ListingTask, source: InputOptions, schema: TableSchema | None, spool: str = ""
 ) -> Iterator[ImageRef | Skipped]:
     """Lists what a task says: references, and what was passed over.
+
+    Args:
+        spool: Folder for what cannot be read by ranges.
 
     Raises:
         UserError: A file name does not match --label_regex, or a row of a table is wrong.
@@ -224,8 +249,10 @@ def list_task(
             yield Skipped(EMPTY_SPLIT_FOLDER, task.split)
         return
     refs: Iterator[ImageRef | Skipped]
-    if schema is not None:
-        refs = image_table.read_refs(task.path, schema, task.row_groups)
+    if task.kind == "archive":
+        refs = archive_refs(task.path, task.prefix, source, schema, spool)
+    elif schema is not None:
+        refs = image_table.read_refs(task.path, schema, task.row_groups, spool)
     elif task.kind == "shard":
         labels = source.record_label, source.label
         refs = list_records(task.path, task.split, task.entry, source.record_columns, labels)
@@ -269,43 +296,16 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
         if isinstance(size_bytes, Skipped):
             yield size_bytes
         elif not below.lower().endswith(source.extensions):
-            yield Skipped("not_an_image_name")
-            if below.lower().endswith(_UNREAD):
-                yield Skipped(UNREAD_FORMAT, below[below.rindex(".") :].lower())
+            yield from no_image(below)
         else:
             key, name = key_of(below), key_of(below.rpartition("/")[2])
-            label, split, group = _labels(task, source, regex, name, key)
+            if task.label is None:
+                label, split, group = labels_by_name(source, regex, name, key)
+            else:
+                label, split, group = cut_label(task.label, source), task.split, None
             yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
 
 
 def path_filter(source: InputOptions) -> PathFilter:
     """What decides which files and folders of an input are passed over."""
     return PathFilter(input_root(source), source.exclude_glob)
-
-
-def _labels(
-    task: ListingTask, source: InputOptions, regex: re.Pattern[str] | None, name: str, key: str
-) -> tuple[Label, str | None, str | None]:
-    if task.label is not None:
-        return _cut(task.label, source), task.split, None
-    label, groups = None, dict[str, str]()
-    if regex is not None:
-        found, group = regex.search(composed(name)), label_group(regex)
-        label = found.group(group) if found and group is not None else None
-        if found is None or not label:
-            raise UserError(
-                f"--label_regex {regex.pattern!r} does not match the file name {name!r}; fix the "
-                "expression or take the file out."
-            )
-        label, groups = _cut(label, source), found.groupdict()
-    top = key.split("/")[0]
-    known = source.layout == "auto" and _is_split(top)
-    by_folder = top if top != key and (known or source.layout == "split_folders") else None
-    return label, groups.get("split") or by_folder, groups.get("group")
-
-
-def _cut(text: str, source: InputOptions) -> Label:
-    """The label that a folder or file name says: one, or those that it has."""
-    if source.label == ONE:
-        return text
-    return split_labels(text, source.label_separator) if source.label_separator else (text,)

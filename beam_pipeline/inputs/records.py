@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from beam_pipeline.options import ColumnSpec, InputOptions
-from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.refs import RECORD, ImageRef
 from imageshards import storage, tfrecord
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_example
@@ -73,7 +73,7 @@ def list_records(
         size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
         yield ImageRef(
             key, path, label, split, None, size_bytes, version, of_records.get(offset, unread),
-            offset, source_bytes=source_bytes,
+            offset, source_bytes=source_bytes, form=RECORD,
         )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ _QUOTED = re.compile('"[^"]*"')
 _BATCH_ROWS = 1000
 # Of a part of a Parquet file, about: a second of work.
 _PART_ROWS = 100_000
+_PART_BYTES = 128 << 20  # of pictures, which are spooled
 
 
 def read_rows(
@@ -73,9 +74,11 @@ def parts(path: str) -> list[range | None]:
     """
     if not is_parquet(path):
         return [None]
-    with _parquet_file(path) as file:
+    with open_parquet(path) as file:
         groups, rows = file.num_row_groups, file.metadata.num_rows
-    step = max(1, groups * _PART_ROWS // max(1, rows))
+        num_bytes = sum(file.metadata.row_group(i).total_byte_size for i in range(groups))
+    by_rows = groups * _PART_ROWS // max(1, rows)
+    step = max(1, min(by_rows, groups * _PART_BYTES // max(1, num_bytes)))
     return [range(at, min(at + step, groups)) for at in range(0, groups, step)] or [None]
 
 
@@ -85,7 +88,7 @@ def parquet_schema(path: str) -> pa.Schema:
     Raises:
         UserError: It cannot be read, or names a column twice.
     """
-    with _parquet_file(path) as file:
+    with open_parquet(path) as file:
         schema = file.schema_arrow
     _check_unique(f"--input {path!r}", schema.names)
     for name in set(_INDEX_COLUMNS).intersection(schema.names):
@@ -188,7 +191,7 @@ def _parquet_rows(
     path: str, columns: Sequence[str] | None, row_groups: range | None
 ) -> Iterator[Row]:
     wanted = list(parquet_schema(path).names if columns is None else columns)
-    with _parquet_file(path) as file:
+    with open_parquet(path) as file:
         _check_present(path, columns, file.schema_arrow.names)
         groups = range(file.num_row_groups) if row_groups is None else row_groups
         if groups.stop > file.num_row_groups:
@@ -201,7 +204,7 @@ def _parquet_rows(
 
 
 @contextlib.contextmanager
-def _parquet_file(path: str) -> Iterator[parquet.ParquetFile]:
+def open_parquet(path: str) -> Iterator[parquet.ParquetFile]:
     try:
         with storage.open_read(path) as file:
             yield parquet.ParquetFile(file)

@@ -14,10 +14,13 @@ import apache_beam as beam
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
+from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
+from imageshards import storage
 from imageshards.progress import note_activity
 from imageshards.storage import is_local
+from imageshards.storage.concurrency import available_cores
 
 BATCH_SIZE = 1000
 
@@ -55,6 +58,8 @@ class ListImages(beam.PTransform):
         schema: The columns of an image table, where the caller has read them; default:
             `schema_of(source)`.
         more: Other inputs, and the columns of those that are tables.
+        spool: Folder that all workers see, for what cannot be read by ranges: compressed tars, and
+            Parquet files with pictures.
 
     Raises:
         UserError: The table cannot be read, or a flag does not fit the input; while running:
@@ -66,9 +71,11 @@ class ListImages(beam.PTransform):
         source: InputOptions,
         schema: TableSchema | None = None,
         more: Sequence[tuple[InputOptions, TableSchema | None]] = (),
+        spool: str = "",
     ):
         super().__init__()
         self._inputs = ((source, schema_of(source) if schema is None else schema), *more)
+        self._spool = spool and storage.place("spool", spool)
 
     def expand(self, pipeline: beam.Pipeline) -> Listed:
         listed = (
@@ -79,7 +86,7 @@ class ListImages(beam.PTransform):
             | "Spread" >> beam.Reshuffle()
             | "Some" >> beam.BatchElements(_TASKS_TOGETHER, _TASKS_TOGETHER)  # [ListingTask]
             | "ListTasks"
-            >> beam.FlatMap(list_tasks, self._inputs)
+            >> beam.FlatMap(list_tasks, self._inputs, self._spool)
             .with_output_types(RefBatch, skipped=dict[str, int])
             .with_outputs("skipped", main="batches")
         )
@@ -95,17 +102,21 @@ def tasks_of_all(inputs: _Inputs) -> Iterator[ListingTask]:
         yield from (dataclasses.replace(t, source=number) for t in tasks) if number else tasks
 
 
-def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs) -> Iterator[Any]:
+def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -> Iterator[Any]:
     """ListingTasks → `RefBatch`es; tagged `skipped`: {reason: files}.
 
     A store gives a thousand names per request, so several of its folders are listed at once, each
     no further than one batch ahead. What small folders hold travels together.
     """
-    # Parts of tables are read in turn, as each may need much memory; a disk answers at once.
+    # Parts of tables are read in turn, as each may need much memory; a disk answers at once. To
+    # spool a file keeps a core busy.
     in_turn = any(is_local(task.path) or task.kind == "table" for task in tasks)
+    at_once = 1 if in_turn else _TASKS_AT_ONCE
+    if all(_is_spooled(task, inputs) for task in tasks):
+        at_once = available_cores()
     held: list[ImageRef] = []
-    listed = (_list(task, inputs) for task in tasks)
-    for each in interleave(listed, 1 if in_turn else _TASKS_AT_ONCE):
+    listed = (_list(task, inputs, spool) for task in tasks)
+    for each in interleave(listed, at_once):
         if not isinstance(each, RefBatch):
             yield each
             continue
@@ -118,10 +129,15 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs) -> Iterator[Any]:
         yield RefBatch(held)
 
 
-def _list(task: ListingTask, inputs: _Inputs) -> Iterator[Any]:
+def _is_spooled(task: ListingTask, inputs: _Inputs) -> bool:
+    schema = inputs[task.source][1]
+    return decompressed(task.path) is not None or bool(schema and schema.has_pictures)
+
+
+def _list(task: ListingTask, inputs: _Inputs, spool: str) -> Iterator[Any]:
     skipped: collections.Counter[str] = collections.Counter()
     refs: list[ImageRef] = []
-    for found in list_task(task, *inputs[task.source]):
+    for found in list_task(task, *inputs[task.source], spool):
         if isinstance(found, Skipped):
             skipped[str(found)] += 1
             continue

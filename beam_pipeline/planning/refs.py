@@ -12,7 +12,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-NOT_A_RECORD = -1
+# In place of an offset: the image is a whole file.
+WHOLE_FILE = -1
+# What the bytes of a reference are: an encoded picture, a member of a zip archive behind its local
+# header, or a framed record of a dataset.
+PICTURE, ZIP_MEMBER, RECORD = "", "zip", "record"
 # In place of the time of change of a file that was not there.
 MISSING = -1
 
@@ -32,26 +36,30 @@ def names_of(label: Label | list[str]) -> tuple[str, ...]:
 
 
 class ImageRef(NamedTuple):
-    """One listed image, before any of its pixels was read: a file, or a record of a data set.
+    """One listed image, before any of its pixels was read: a file, or a range of bytes of one.
 
         ImageRef("cat/1.jpg", "photos/cat/1.jpg", "cat")
 
     Attributes:
         key: Stable name: the path below the input root, or the table's id.
-        uri: Where the bytes are, on any filesystem Beam knows; of a record: its shard.
+        uri: Where the bytes are, on any filesystem Beam knows: the image's file, its archive, its
+            Parquet file or its shard.
         label: Class name as listed; the names of several, or None where images have none.
         split: Split given by the input, later the assigned one.
         group: Images of one group share a split; None stands for the key.
-        size_bytes: Size when listed, of a record that of its payload; -1 if unknown.
+        size_bytes: Size when listed, of a record that of its payload, in a zip the compressed
+            size; -1 if unknown.
         mtime_ns: Modification time when listed; 0 if unknown, `MISSING` if the file was not
             there. Neither enters a record: they
             tell finished work from stale work when a job is resumed. Of a record it is the
             beginning of its shard's SHA-256, which says that better.
         columns: Extra columns: raw values as listed, later features of the record.
-        offset_bytes: Where a record starts in its shard, framing included; `NOT_A_RECORD` for a
-            file.
+        offset_bytes: Where the bytes start in their file, a record's framing and the local header
+            of a zip's member included; `WHOLE_FILE` for a file of its own.
         source: Number of the input that it is of.
         source_bytes: Of a record, where an index says it: size of the original file.
+        form: `PICTURE`, `ZIP_MEMBER` or `RECORD`.
+        spooled: File with the bytes, where `uri` cannot be read by ranges; "" for `uri` itself.
     """
 
     key: str
@@ -62,14 +70,26 @@ class ImageRef(NamedTuple):
     size_bytes: int = -1
     mtime_ns: int = 0
     columns: Mapping[str, Any] | None = None
-    offset_bytes: int = NOT_A_RECORD
+    offset_bytes: int = WHOLE_FILE
     source: int = 0
     source_bytes: int | None = None
+    form: str = PICTURE
+    spooled: str = ""
 
     @property
     def is_record(self) -> bool:
-        """Whether it is a record of a data set, not a file."""
-        return self.offset_bytes != NOT_A_RECORD
+        """Whether it is a record of a data set, not a picture."""
+        return self.form == RECORD
+
+    @property
+    def path(self) -> str:
+        """The file from which the bytes are read."""
+        return self.spooled or self.uri
+
+    @property
+    def place(self) -> str:
+        """Where a person finds the image: its file, or its name and the file that holds it."""
+        return self.uri if self.offset_bytes == WHOLE_FILE else f"{self.key} of {self.uri}"
 
 
 class RefBatch:

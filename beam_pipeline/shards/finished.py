@@ -26,7 +26,7 @@ def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
     digest.update(repr((unit.name, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
-        where = (ref.offset_bytes, ref.source_bytes) if ref.is_record else None
+        where = (ref.offset_bytes, ref.source_bytes) if ref.offset_bytes >= 0 else None
         digest.update(repr((*ref[:7], columns, where)).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
 

@@ -313,7 +313,7 @@ SEVERAL = {"label": "several"}
     [
         ("m.csv", "", {}, ["no row"]),
         ("m.jsonl", "\n\n", {}, ["no row"]),
-        ("m.csv", "img,label\nx,a\n", {}, ["no image column", "'img', 'label'", "--image_column"]),
+        ("m.csv", "pic,label\nx,a\n", {}, ["no image column", "'pic', 'label'", "--image_column"]),
         ("m.csv", "image,target\nx,a\n", {}, ["no label column", "'target'", "--label_column"]),
         ("m.csv", H + "x,a,1\n", {"label_column": "x"}, ["--label_column", "'x'", "'age'"]),
         ("m.csv", H + "x,a,1\n", {"group_column": "x"}, ["--group_column", "'x'"]),

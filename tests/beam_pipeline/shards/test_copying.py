@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from beam_pipeline.options import UrlOptions
-from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.refs import RECORD, ImageRef
 from beam_pipeline.shards import copying
 from beam_pipeline.shards.copying import (
     DAMAGED,
@@ -34,7 +34,7 @@ def refs_of(made: Dataset) -> list[tuple[ImageRef, bytes]]:
             key, label = features["image/filename"][0], features["image/class/text"][0]
             ref = ImageRef(
                 key.decode(), path, label.decode(), "train",
-                size_bytes=len(payload), offset_bytes=offset,
+                size_bytes=len(payload), offset_bytes=offset, form=RECORD,
             )  # fmt: skip
             found.append((ref, payload))
     random.Random(5).shuffle(found)

@@ -1,0 +1,137 @@
+"""The images of an archive as references, labelled as in the folder that holds them unpacked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from beam_pipeline.inputs import webdataset
+from beam_pipeline.inputs.archives import (
+    Member,
+    images_and_others,
+    open_archive,
+    without_wrapper,
+)
+from beam_pipeline.inputs.folders import PathFilter, Skipped
+from beam_pipeline.inputs.image_table import TableSchema
+from beam_pipeline.inputs.labels import (
+    EMPTY_CLASS_FOLDER,
+    cut_label,
+    is_split,
+    labels_by_name,
+    layout_by_names,
+    no_class_folder,
+    no_image,
+)
+from beam_pipeline.inputs.spool import decompressed, spool_tar
+from beam_pipeline.options import InputOptions
+from beam_pipeline.planning.refs import ImageRef
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.manifest import NONE
+from imageshards.text import composed, key_of
+
+
+def archive_refs(
+    path: str, prefix: str, source: InputOptions, schema: TableSchema | None, spool: str
+) -> Iterator[ImageRef | Skipped]:
+    """The references of an archive, and what is passed over in it.
+
+    Args:
+        path: The archive.
+        prefix: What keys begin with; "" for the only archive of an input.
+        source: The input.
+        schema: Of WebDataset archives; None for others.
+        spool: Folder for the contents of compressed archives.
+
+    Raises:
+        UserError: The archive cannot be read to its end, or an image has no label.
+    """
+    found = storage.stat(path)
+    if found is None:
+        raise UserError(
+            f"--input {path!r} is no file; expected an archive (.tar, .zip, .tar.gz): fix the path."
+        )
+    spooled = spool_tar(found, spool) if decompressed(path) else ""
+    blank = ImageRef("", path, None, mtime_ns=found.mtime_ns, spooled=spooled)
+    with open_archive(path, spooled) as archive:
+        if schema is not None:
+            yield from webdataset.read_refs(archive, source, schema, prefix, blank)
+            return
+        members: dict[str, Member] = {}
+        passes_over = PathFilter("", source.exclude_glob)
+        for member in archive.members():
+            if isinstance(member, Skipped):
+                yield member
+            elif skipped := passes_over(f"/{member.name}"):
+                yield skipped
+            else:
+                members[member.name] = member  # of two of one name, the last would be unpacked
+    images, others = images_and_others(members.values(), source.extensions)
+    for other in others:
+        yield from no_image(other.name)
+    yield from _members_in_folders(prefix, source, images, others, blank)
+
+
+def _members_in_folders(
+    prefix: str,
+    source: InputOptions,
+    images: Sequence[Member],
+    others: Sequence[Member],
+    blank: ImageRef,
+) -> Iterator[ImageRef | Skipped]:
+    regex = re.compile(composed(source.label_regex)) if source.label_regex else None
+    in_folders = regex is None and source.label != NONE
+    start = without_wrapper([m.name for m in images], is_split) if in_folders else 0
+    wrapper = images[0].name[:start] if images else ""
+    names = [member.name[start:] for member in images]
+    place = _folder_place(prefix, source, names) if in_folders else None
+    of_labels: set[str] = set()
+    for member, name in zip(images, names, strict=True):
+        key = key_of("/".join(filter(None, (prefix, name))))
+        if place is None:
+            label, split, group = labels_by_name(source, regex, key.rpartition("/")[2], key)
+        else:
+            split, folder = place(name)
+            if folder is None:
+                yield Skipped("outside_class_folders")
+                continue
+            of_labels.add(folder)
+            label, group = cut_label(folder, source), None
+        yield blank._replace(
+            key=key, label=label, split=split, group=group, size_bytes=member.size_bytes,
+            offset_bytes=member.offset_bytes, form=member.form,
+        )  # fmt: skip
+    if place is not None:
+        beside = [member.name[start:] for member in others if member.name.startswith(wrapper)]
+        folders = {folder for _, folder in map(place, beside) if folder}
+        yield from (Skipped(EMPTY_CLASS_FOLDER, name) for name in sorted(folders - of_labels))
+
+
+def _folder_place(
+    prefix: str, source: InputOptions, names: Sequence[str]
+) -> Callable[[str], tuple[str | None, str | None]]:
+    """Returns what gives the (split, class) of a member's name, by its folders.
+
+    An archive among several is a folder itself: that of a split where its name says so, that of a
+    class where it has no folders. The class is None outside of class folders.
+    """
+    above, _, stem = key_of(prefix).rpartition("/")
+    top = sorted({name.partition("/")[0] for name in names if "/" in name})
+    if not top:
+        if not stem and names:
+            raise no_class_folder(source)
+        in_split = above.rpartition("/")[2]
+        of_all = in_split if is_split(in_split) else None, stem
+        return lambda name: of_all
+    layout = source.layout
+    if layout not in ("class_folders", "split_folders"):
+        nested = any(name.count("/") > 1 and is_split(name.partition("/")[0]) for name in names)
+        layout = layout_by_names(source.input, [(name, name) for name in top], nested)
+    by_name = stem if is_split(stem) else None
+
+    def place(name: str) -> tuple[str | None, str | None]:
+        first, second, *_ = *map(key_of, name.split("/")[:-1]), None, None
+        return (by_name, first) if layout == "class_folders" else (first, second)
+
+    return place

@@ -1,0 +1,314 @@
+"""Images in tar and zip archives: each becomes a range of bytes of its archive, never a file.
+
+Only headers are read, by `tarfile` and `zipfile`. From a store they come in ranges that grow while
+neighbours are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import posixpath
+import re
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from beam_pipeline.images.zip_member import DEFLATED, STORED
+from beam_pipeline.inputs.folders import PathFilter, Skipped, matching_files
+from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of
+from beam_pipeline.inputs.spool import decompressed
+from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATA_SET, TABLE, InputOptions
+from beam_pipeline.planning.refs import PICTURE, ZIP_MEMBER
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.storage.base import RANGE_BYTES
+
+# A header of a tar has 512 bytes: with a larger buffer, each would read data of images, too.
+_LOCAL_BUFFER_BYTES = 4096
+_FIRST_RANGE_BYTES = 64 << 10
+# Names of a folder in a store that are looked at for archives.
+_PEEKED_NAMES = 1000
+_FILES = (*ARCHIVE_SUFFIXES, ".parquet")
+_SUFFIX = re.compile(f"(?:{'|'.join(map(re.escape, _FILES))})$", re.IGNORECASE)
+_ENCRYPTED = 0x01  # a flag of a zip's member
+_TAR_BLOCK_BYTES = tarfile.BLOCKSIZE
+
+
+class Member(NamedTuple):
+    """A file in an archive.
+
+    Attributes:
+        name: Path inside the archive, normalised; of a tar inside a tar, behind the stem of the
+            inner one.
+        offset_bytes: Where its bytes begin in the archive; in a zip, its local header.
+        size_bytes: How many they are; in a zip, compressed.
+        form: As for an `ImageRef`.
+    """
+
+    name: str
+    offset_bytes: int
+    size_bytes: int
+    form: str = PICTURE
+
+
+def archive_files(source: InputOptions) -> list[tuple[str, str]]:
+    """Returns (path, what keys begin with) of each archive of an input.
+
+    Keys of one archive begin with nothing. Keys of several archives begin with the path of their
+    archive below the input's folder, without its suffix.
+
+    Raises:
+        UserError: No archive matches the glob.
+    """
+    pattern = source.input
+    if not is_glob(pattern) and expand_braces(pattern) == [pattern]:
+        return [(pattern, "")]
+    found = matching_files(pattern)
+    if not found:
+        raise UserError(
+            f"--input {pattern!r} matches no file; expected archives (.tar, .zip, .tar.gz): fix "
+            "the pattern."
+        )
+    start = len(glob_root(pattern)) + 1
+    return [(path, _SUFFIX.sub("", path[start:])) for path in found]
+
+
+def with_files(source: InputOptions) -> InputOptions:
+    """An input that is a folder of archives or Parquet files as a glob of them; others as they are.
+
+    Such a folder has neither folders nor images beside the files.
+    """
+    folder = source.input.rstrip("/")
+    if (
+        source.layout in (TABLE, DATA_SET)
+        or is_glob(folder)
+        or layout_of(source) in (TABLE, ARCHIVES)
+    ):
+        return source
+    passes_over = PathFilter(folder)
+    suffixes = set()
+    try:
+        for path, is_folder in _first_entries(folder):
+            if passes_over(path):
+                continue
+            if is_folder or path.lower().endswith(source.extensions):
+                return source
+            suffixes |= {found[0] for found in [_SUFFIX.search(path)] if found}
+    except OSError:  # told where the folder is listed
+        return source
+    if not suffixes:
+        return source
+    names = ",".join(f"*{suffix}" for suffix in sorted(suffixes))
+    pattern = f"{{{names}}}" if len(suffixes) > 1 else names
+    return dataclasses.replace(source, input=storage.join(folder, pattern))
+
+
+def _first_entries(folder: str) -> Iterator[tuple[str, bool]]:
+    if storage.is_local(folder):
+        yield from ((entry.path, entry.is_folder) for entry in storage.list_folder(folder))
+        return
+    above = len(folder) + 1
+    for _, file in zip(range(_PEEKED_NAMES), storage.files_below(folder), strict=False):
+        yield file.path, "/" in file.path[above:]
+
+
+class Archive:
+    """An open archive: its members, and their contents.
+
+    Raises (all methods):
+        UserError: The archive cannot be read, is truncated or no archive.
+    """
+
+    def __init__(self, path: str, file: Any, name: str = ""):
+        self._path = path
+        self._file = file
+        self._is_zip = (name or path).lower().endswith(".zip")
+
+    def members(self) -> Iterator[Member | Skipped]:
+        """Yields the files of the archive in their order, and what is passed over."""
+        with self._as_user_errors():
+            yield from self._of_zip() if self._is_zip else self._of_tar(0, None, "")
+
+    def read(self, member: Member) -> bytes:
+        """Returns the bytes of a member of a tar."""
+        with self._as_user_errors():
+            self._file.seek(member.offset_bytes)
+            data: bytes = self._file.read(member.size_bytes)
+            return data
+
+    def _of_tar(self, start: int, end: int | None, folder: str) -> Iterator[Member | Skipped]:
+        self._file.seek(start)
+        with tarfile.TarFile(fileobj=self._file) as tar:
+            while (found := tar.next()) and (end is None or found.offset < end):
+                # Else the tar file keeps each header in memory.
+                tar.members.clear()  # type: ignore[attr-defined]
+                yield from self._tar_member(found, folder)
+                self._file.seek(tar.offset)  # others may have read in between
+            if found is None:
+                self._check_end(tar.offset)
+
+    def _tar_member(self, found: tarfile.TarInfo, folder: str) -> Iterator[Member | Skipped]:
+        if found.isdir():
+            return
+        name = _inside(found.name)
+        if name is None:
+            yield Skipped("outside_archive")
+        elif found.islnk() or found.issym():
+            yield Skipped("link")
+        elif not found.isreg() or found.issparse():
+            yield Skipped("special_file")
+        elif name.lower().endswith(".tar"):
+            inner = posixpath.join(folder, name[: -len(".tar")])
+            end = found.offset_data + found.size
+            yield from self._of_tar(found.offset_data, end, inner)
+        else:
+            yield Member(posixpath.join(folder, name), found.offset_data, found.size)
+
+    def _check_end(self, offset: int) -> None:
+        """Refuses a tar that has no header where one should follow: `tarfile` just ends there."""
+        self._file.seek(offset)
+        block = self._file.read(_TAR_BLOCK_BYTES)
+        if block.strip(b"\0") or 0 < len(block) < _TAR_BLOCK_BYTES:
+            raise tarfile.ReadError(f"no header at byte {offset:,}")
+
+    def _of_zip(self) -> Iterator[Member | Skipped]:
+        with zipfile.ZipFile(self._file) as archive:
+            for found in archive.infolist():
+                # Some programs of Windows write its own separators.
+                name = _inside(found.filename.replace("\\", "/"))
+                if found.is_dir():
+                    continue
+                if name is None:
+                    yield Skipped("outside_archive")
+                elif stat.S_ISLNK(found.external_attr >> 16):
+                    yield Skipped("link")
+                elif found.flag_bits & _ENCRYPTED:
+                    yield Skipped("encrypted")
+                elif found.compress_type not in (STORED, DEFLATED):
+                    yield Skipped("unknown_compression")
+                else:
+                    yield Member(name, found.header_offset, found.compress_size, ZIP_MEMBER)
+
+    @contextlib.contextmanager
+    def _as_user_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
+            raise unreadable(self._path, e) from e
+
+
+def unreadable(path: str, e: BaseException) -> UserError:
+    """Returns the error for an archive that cannot be read to its end."""
+    reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
+    if isinstance(e, OSError) and e.errno:
+        return UserError(
+            f"--input {path!r} cannot be read ({reason}); fix the path or its permissions."
+        )
+    return UserError(
+        f"--input {path!r} is damaged, cut off or no archive of its name ({reason}); expected a "
+        "whole .tar, .zip or .tar.gz: fetch or pack it again."
+    )
+
+
+def _inside(name: str) -> str | None:
+    """Returns the path of a member inside its archive; None if it leads out of the archive."""
+    path = posixpath.normpath(name)
+    if path.startswith(("/", "../")) or path in ("..", "."):
+        return None
+    return path
+
+
+@contextlib.contextmanager
+def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
+    """Opens an archive, or its decompressed copy.
+
+    Without a copy, a compressed tar can only be read from its beginning on.
+
+    Raises:
+        UserError: There is no such file, or it is not readable.
+    """
+    place = spooled or path
+    try:
+        with contextlib.ExitStack() as stack:
+            if not spooled and (opener := decompressed(path)):
+                file: Any = stack.enter_context(opener(storage.open_read(path)))
+            elif storage.is_local(place):
+                file = stack.enter_context(open(place, "rb", buffering=_LOCAL_BUFFER_BYTES))
+            else:
+                file = _StoreFile(place)
+            yield Archive(path, file, place)
+    except OSError as e:
+        raise unreadable(path, e) from e
+
+
+class _StoreFile:
+    """An object of a store, in ranges that are small for single headers and grow for neighbours."""
+
+    def __init__(self, path: str):
+        found = storage.stat(path)
+        if found is None:
+            raise FileNotFoundError(2, os.strerror(2), path)
+        self._path, self._size = path, found.size_bytes
+        self._position = self._start = 0
+        self._data = b""
+        self._range_bytes = _FIRST_RANGE_BYTES
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        begin = self._position
+        end = self._size if size < 0 else min(begin + size, self._size)
+        if not self._start <= begin <= end <= self._start + len(self._data):
+            is_near = 0 <= begin - self._start < len(self._data) + self._range_bytes
+            grown = min(4 * self._range_bytes, RANGE_BYTES)
+            self._range_bytes = grown if is_near else _FIRST_RANGE_BYTES
+            until = min(max(end, begin + self._range_bytes), self._size)
+            self._data = storage.read_range(self._path, begin, until) if until > begin else b""
+            self._start = begin
+        self._position = max(begin, end)
+        return self._data[begin - self._start : end - self._start]
+
+
+# Folders inside an archive.
+
+
+def without_wrapper(names: Sequence[str], is_split: Callable[[str], bool]) -> int:
+    """Returns how many characters of each name are folders that hold all images and mean nothing.
+
+    `flower_photos/` of `flower_photos/daisy/1.jpg` is such a folder, `train/` of
+    `train/daisy/1.jpg` is none.
+    """
+    length = 0
+    while names:
+        top = {name[length:].partition("/")[0] for name in names}
+        (first, *others) = top
+        deep = all(name.count("/", length) > 1 for name in names)
+        if others or is_split(first) or not deep:
+            break
+        length += len(first) + 1
+    return length
+
+
+def images_and_others(
+    members: Iterable[Member], extensions: tuple[str, ...]
+) -> tuple[list[Member], list[Member]]:
+    """Splits members into images and others, by their names."""
+    images: list[Member] = []
+    others: list[Member] = []
+    for member in members:
+        (images if member.name.lower().endswith(extensions) else others).append(member)
+    return images, others

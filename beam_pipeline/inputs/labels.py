@@ -1,0 +1,93 @@
+"""Labels and splits that the names of files and folders say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from beam_pipeline.inputs.folders import Skipped
+from beam_pipeline.inputs.table_cells import split_labels
+from beam_pipeline.options import InputOptions, label_group
+from beam_pipeline.planning.refs import Label
+from imageshards.errors import UserError
+from imageshards.manifest import ONE, SPLIT_NAMES
+from imageshards.text import composed
+
+EMPTY_CLASS_FOLDER = "empty_class_folder"
+EMPTY_SPLIT_FOLDER = "empty_split_folder"
+UNREAD_FORMAT = "unread_format"
+GIVEN_SPLIT = "given_split"
+
+# What phones and cameras write, where --extensions does not name it: no stray files, but pictures.
+_UNREAD = (
+    ".avif", ".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2",
+)  # fmt: skip
+
+
+def is_split(name: str) -> bool:
+    """Whether a folder of this name is a split, unless a flag says otherwise."""
+    return name.lower() in SPLIT_NAMES
+
+
+def layout_by_names(path: str, top: list[tuple[str, str]], nested: bool) -> str:
+    """Tells splits from classes by the names of the folders, if they can be told.
+
+    `nested` says whether one of `top` that is named like a split has folders in it.
+    """
+    splits = [name for name, _ in top if is_split(name)]
+    if not splits or (len(splits) < len(top) and not nested):
+        return "class_folders"  # a class may be called train
+    if len(splits) == len(top) and nested:
+        return "split_folders"
+    raise UserError(
+        f"--input {path!r} has the folder {splits[0]!r}, which may be a split or a class; say "
+        "--layout split_folders for ROOT/<split>/<class>/*.jpg, or --layout class_folders for "
+        "ROOT/<class>/*.jpg."
+    )
+
+
+def no_class_folder(source: InputOptions) -> UserError:
+    """The error for an input whose labels are in no folder."""
+    return UserError(
+        f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, an image "
+        "table (.csv, .jsonl, .parquet), or labels in file names and a --label_regex that "
+        "finds them, such as '^([a-z]+)' for cat.0.jpg; --label none takes images without one."
+    )
+
+
+def no_image(name: str) -> Iterator[Skipped]:
+    """What is passed over, and told, of a file whose name is none of an image."""
+    yield Skipped("not_an_image_name")
+    if name.lower().endswith(_UNREAD):
+        yield Skipped(UNREAD_FORMAT, name[name.rindex(".") :].lower())
+
+
+def labels_by_name(
+    source: InputOptions, regex: re.Pattern[str] | None, name: str, key: str
+) -> tuple[Label, str | None, str | None]:
+    """The (label, split, group) of an image by its file name, and its split by its folder.
+
+    Raises:
+        UserError: The name does not match --label_regex.
+    """
+    label, groups = None, dict[str, str]()
+    if regex is not None:
+        found, group = regex.search(composed(name)), label_group(regex)
+        label = found.group(group) if found and group is not None else None
+        if found is None or not label:
+            raise UserError(
+                f"--label_regex {regex.pattern!r} does not match the file name {name!r}; fix the "
+                "expression or take the file out."
+            )
+        label, groups = cut_label(label, source), found.groupdict()
+    top = key.split("/")[0]
+    known = source.layout == "auto" and is_split(top)
+    by_folder = top if top != key and (known or source.layout == "split_folders") else None
+    return label, groups.get("split") or by_folder, groups.get("group")
+
+
+def cut_label(text: str, source: InputOptions) -> Label:
+    """The label that a folder or file name says: one, or those that it has."""
+    if source.label == ONE:
+        return text
+    return split_labels(text, source.label_separator) if source.label_separator else (text,)

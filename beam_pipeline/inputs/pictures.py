@@ -1,0 +1,121 @@
+"""Parquet files that hold pictures, as the Hugging Face Hub has them.
+
+Single values of a Parquet column cannot be read by ranges. So the pictures of some row groups are
+written once, one behind the other, into a spooled file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from beam_pipeline.inputs.spool import check_space, spooled_path
+from beam_pipeline.inputs.table_rows import open_parquet
+from beam_pipeline.planning.refs import ImageRef
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.manifest import SPLIT_NAMES
+
+# Rows that are held at once: pictures are large.
+_BATCH_ROWS = 256
+# The Hub takes the split from the first word of a file's name.
+_SPLIT = re.compile(rf"({'|'.join(SPLIT_NAMES)})(?=[-_.])", re.IGNORECASE)
+
+# `FILE row N`, the other cells of the row, and the place of its picture.
+Row = tuple[str, dict[str, Any], ImageRef]
+
+
+def holds_pictures(kind: pa.DataType | None) -> bool:
+    """Whether a column of an Arrow type holds encoded pictures, alone or beside their paths."""
+    if kind is None:
+        return False
+    if pa.types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 and holds_pictures(kind.field("bytes").type)
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def class_names(schema: pa.Schema, column: str) -> tuple[str, ...]:
+    """Returns the classes that the numbers of a column stand for; none where nothing says so.
+
+    Hugging Face's `datasets` writes them into the metadata of the schema.
+    """
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        names = features[column]["names"]
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return tuple(names)
+    return ()
+
+
+def read_rows(
+    path: str, columns: Sequence[str], image: str, row_groups: range | None, spool: str
+) -> Iterator[Row]:
+    """Yields the rows of a part of a Parquet file, their pictures written into a spooled file.
+
+    The key of a picture is its path, where the file says one, else the file's name and the row's
+    number.
+
+    Raises:
+        UserError: The file cannot be read, a row has no picture, or the disk is full.
+    """
+    found = storage.stat(path)
+    with open_parquet(path) as file:
+        groups = range(file.num_row_groups) if row_groups is None else row_groups
+        if found is None or groups.stop > file.num_row_groups:
+            raise UserError(f"{path} was replaced while it was read; run the same command again.")
+        spooled = spooled_path(spool, found, f"{groups.start}-{groups.stop}")
+        number = sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
+        blank = ImageRef("", path, None, split_of(path), mtime_ns=found.mtime_ns, spooled=spooled)
+        others = [name for name in columns if name != image]
+        offset = 0
+        with contextlib.ExitStack() as stack:
+            is_there = storage.exists(spooled)
+            target = None if is_there else stack.enter_context(storage.open_write(spooled))
+            rows: list[Row] = []
+            for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns):
+                data, sizes, paths = _pictures(batch.column(batch.schema.get_field_index(image)))
+                if target is not None:
+                    check_space(spool, len(data), path)
+                    target.write(data)
+                cells = batch.select(others).to_pylist() if others else [{}] * len(sizes)
+                for row, size, name in zip(cells, sizes, paths, strict=True):
+                    number += 1
+                    where = f"{path} row {number}"
+                    if size is None:
+                        raise UserError(
+                            f"{where} has no picture in column {image!r}; expected bytes of one: "
+                            "fill it in, or remove the row."
+                        )
+                    key = name or where.rpartition("/")[2]
+                    ref = blank._replace(key=key, size_bytes=size, offset_bytes=offset)
+                    rows.append((where, row, ref))
+                    offset += size
+        yield from rows
+
+
+def _pictures(column: pa.Array) -> tuple[memoryview, list[int | None], list[str | None]]:
+    """All bytes of a column's pictures, the size of each (None for no picture), and their paths."""
+    paths: list[str | None] = [None] * len(column)
+    if pa.types.is_struct(column.type):
+        if column.type.get_field_index("path") >= 0:
+            paths = pc.struct_field(column, "path").to_pylist()
+        column = pc.struct_field(column, "bytes")
+    column = column.cast(pa.large_binary())
+    _, offsets, values = column.buffers()
+    ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    given = column.is_valid().to_pylist()
+    sizes = [size if ok else None for size, ok in zip(np.diff(ends).tolist(), given, strict=True)]
+    return memoryview(values or b"")[ends[0] : ends[-1]], sizes, paths
+
+
+def split_of(path: str) -> str | None:
+    """Returns the split that a file's name begins with, as in `train-00000-of-00004.parquet`."""
+    found = _SPLIT.match(path.rpartition("/")[2])
+    return found[1] if found else None

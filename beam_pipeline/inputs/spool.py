@@ -1,0 +1,118 @@
+"""What cannot be read by ranges is written once into plain files, from where images are read.
+
+Spooled files are in the folder of the unfinished dataset (`.staging/spool/`) and go with it.
+Their names are hashes of path, size and time of what they hold: a resumed build finds them, and
+another source is spooled anew.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.storage.base import RANGE_BYTES, Stat
+
+SPOOL_NAME = "spool"
+# A disk is not filled to its last byte.
+_LEFT_FREE_BYTES = 256 << 20
+
+_OPENERS: dict[tuple[str, ...], Callable[..., Any]] = {
+    (".tar.gz", ".tgz"): gzip.open,
+    (".tar.bz2", ".tbz2"): bz2.open,
+    (".tar.xz", ".txz"): lzma.open,
+}
+DECOMPRESSION_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
+
+
+def decompressed(path: str) -> Callable[..., Any] | None:
+    """Returns what opens a compressed tar as a stream; None for any other file."""
+    return next((o for ends, o in _OPENERS.items() if path.lower().endswith(ends)), None)
+
+
+def spooled_path(folder: str, source: Stat, part: str = "") -> str:
+    """Returns where the contents of a file, or of a part of it, are spooled.
+
+    Raises:
+        UserError: No folder was given.
+    """
+    if not folder:
+        raise UserError(
+            f"--input {source.path!r} cannot be read by ranges; expected a folder to unpack it in: "
+            "give ListImages one by spool."
+        )
+    said = repr((source.path, source.size_bytes, source.mtime_ns, source.version, part))
+    digest = hashlib.sha256(said.encode("utf-8", "backslashreplace"))
+    return storage.join(folder, digest.hexdigest()[:32])
+
+
+def spool_tar(source: Stat, folder: str) -> str:
+    """Writes a compressed tar as a plain one, unless that is there; returns its path.
+
+    Raises:
+        UserError: The archive is damaged, or the disk is full.
+    """
+    path = spooled_path(folder, source) + ".tar"
+    opener = decompressed(source.path)
+    if opener is None or storage.exists(path):
+        return path
+    with storage.open_write(path) as target, storage.open_read(source.path) as stored:
+        try:
+            with opener(stored) as content:
+                while data := content.read(RANGE_BYTES):
+                    check_space(folder, len(data), source.path)
+                    target.write(data)
+        except DECOMPRESSION_ERRORS as e:
+            raise UserError(
+                f"--input {source.path!r} cannot be unpacked to its end ({e}); expected a whole "
+                "archive: fetch or pack it again."
+            ) from e
+    return path
+
+
+def check_space(folder: str, num_bytes: int, path: str) -> None:
+    """Refuses to spool what the disk has no room for.
+
+    Raises:
+        UserError: There is too little room.
+    """
+    place = os.path.abspath(folder) if storage.is_local(folder) else tempfile.gettempdir()
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    free = shutil.disk_usage(place).free
+    if num_bytes + _LEFT_FREE_BYTES > free:
+        raise UserError(
+            f"--input {path!r} is unpacked into {folder!r}, where {free / 1e9:.1f} GB are free; "
+            f"expected at least {(num_bytes + _LEFT_FREE_BYTES) / 1e9:.1f} GB: make room, choose "
+            "another --output, or pack the images without compression."
+        )
+
+
+def announce(sources: Iterable[Stat], folder: str) -> None:
+    """Says what is going to be spooled, and checks that there is room for at least its size.
+
+    Raises:
+        UserError: There is too little room.
+    """
+    files = list(sources)
+    if not files:
+        return
+    total = sum(file.size_bytes for file in files)
+    more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+    there = sum(file.size_bytes for file in storage.files_below(folder))
+    check_space(folder, max(0, total - there), files[0].path)
+    print(
+        f"{files[0].path}{more}, {total / 1e6:,.0f} MB, cannot be read by ranges: unpacked into "
+        f"{folder} until the dataset is finished",
+        file=sys.stderr,
+    )

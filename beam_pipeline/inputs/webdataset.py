@@ -1,0 +1,168 @@
+"""WebDataset archives: members of one key, up to the first dot of their name, are one sample.
+
+The image of a sample is read by its range. Its other members are cells of a row: `cls` and `txt` by
+their names, and what a `json` holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from beam_pipeline.inputs.archives import Archive, Member, archive_files, open_archive
+from beam_pipeline.inputs.folders import PathFilter, Skipped
+from beam_pipeline.inputs.image_table import TableSchema, row_to_ref, schema_of_rows
+from beam_pipeline.options import WEBDATASET, InputOptions
+from beam_pipeline.planning.refs import ImageRef
+from imageshards.errors import UserError
+from imageshards.manifest import NONE
+from imageshards.text import key_of, printable
+
+# Members from which WebDataset is told, and samples from which types of columns are inferred.
+_FIRST_MEMBERS = 100
+_INFERENCE_SAMPLES = 100
+# A larger text is none that belongs to a picture.
+_MAX_TEXT_BYTES = 16 << 20
+_IMAGE = "image"
+_TEXTS = ("cls", "txt")
+
+_Sample = tuple[str, Member | None, dict[str, Member], list[Skipped]]
+
+
+def read_schema(source: InputOptions) -> TableSchema | None:
+    """The columns of WebDataset archives, from their first samples; None for other archives.
+
+    Raises:
+        UserError: The first archive cannot be read, or a column is missing.
+    """
+    path, _ = archive_files(source)[0]
+    with open_archive(path) as archive:
+        is_asked = source.layout == WEBDATASET
+        if not is_asked and (source.layout != "auto" or not _is_webdataset(archive, source)):
+            return None
+    with open_archive(path) as archive:
+        samples = (each for each in _samples(archive, source) if each[1] is not None)
+        head = [
+            (f"{path}: {key}", {_IMAGE: ""} | _cells(archive, path, texts))
+            for key, _, texts, _ in itertools.islice(samples, _INFERENCE_SAMPLES)
+        ]
+    if not head:
+        raise UserError(f"--input {path!r} has no sample with an image; expected KEY.jpg members.")
+    named = source
+    names = {name for _, row in head for name in row}
+    if source.label != NONE and source.label_column is None and "cls" in names:
+        named = dataclasses.replace(source, label_column="cls")
+    if source.columns is None:
+        # No feature of a record holds an object.
+        nested = {n for _, row in head for n, cell in row.items() if isinstance(cell, dict)}
+        head = [(where, {n: c for n, c in row.items() if n not in nested}) for where, row in head]
+    return schema_of_rows(
+        dataclasses.replace(named, image_column=_IMAGE), head, unused=("key", "split")
+    )
+
+
+def _is_webdataset(archive: Archive, source: InputOptions) -> bool:
+    """Whether an image and its class, or its JSON, share a key among the first members.
+
+    A text beside an image may hold a caption, or the boxes of a detection dataset. So texts make a
+    WebDataset only where labels do not come from folders.
+    """
+    wanted = {"cls", "json"}
+    if source.label == NONE or source.label_column == "txt":
+        wanted.add("txt")
+    found = itertools.islice(archive.members(), _FIRST_MEMBERS)
+    endings: dict[str, set[str]] = {}
+    images: set[str] = set()
+    for member in found:
+        if isinstance(member, Member):
+            key, ending = _key_and_ending(member.name)
+            endings.setdefault(key, set()).add(ending)
+            if member.name.lower().endswith(source.extensions):
+                images.add(key)
+    return source.label_regex is None and any(endings[key] & wanted for key in images)
+
+
+def _key_and_ending(name: str) -> tuple[str, str]:
+    """`a/000.seg.png` → (`a/000`, `seg.png`)."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, ending = base.partition(".")
+    return folder + slash + stem, ending.lower()
+
+
+def _samples(archive: Archive, source: InputOptions) -> Iterator[_Sample]:
+    """Yields (key, image, texts by ending, what is passed over) of neighbours with one key."""
+    passes_over = PathFilter("", source.exclude_glob)
+
+    def key_of_member(member: Member | Skipped) -> str:
+        return "" if isinstance(member, Skipped) else _key_and_ending(member.name)[0]
+
+    for key, members in itertools.groupby(archive.members(), key_of_member):
+        image: Member | None = None
+        texts: dict[str, Member] = {}
+        skipped: list[Skipped] = []
+        for member in members:
+            if isinstance(member, Skipped):
+                skipped.append(member)
+            elif why := passes_over(f"/{member.name}"):
+                skipped.append(why)
+            elif (ending := _key_and_ending(member.name)[1]) in (*_TEXTS, "json"):
+                texts[ending] = member
+            elif image is None and f".{ending}" in source.extensions:
+                image = member
+            else:
+                skipped.append(Skipped("other_member"))
+        if image is None and texts:
+            skipped.append(Skipped("sample_without_image"))
+        yield key, image, texts, skipped
+
+
+def _cells(archive: Archive, path: str, texts: dict[str, Member]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for ending, member in texts.items():
+        where = f"{path}: {printable(member.name)}"
+        if member.size_bytes > _MAX_TEXT_BYTES:
+            raise UserError(f"{where} has {member.size_bytes:,} bytes; expected a short text.")
+        try:
+            text = archive.read(member).decode()
+            found = json.loads(text) if ending == "json" else {ending: text.strip()}
+        except (ValueError, RecursionError) as e:
+            kind = "JSON" if ending == "json" else "UTF-8 text"
+            raise UserError(f"{where} is not {kind} ({e}); pack the archive again.") from e
+        if not isinstance(found, dict):
+            raise UserError(f"{where} is no JSON object; expected {{column: value}}.")
+        row = found | row if ending == "json" else row | found
+    return row
+
+
+def read_refs(
+    archive: Archive, source: InputOptions, schema: TableSchema, prefix: str, blank: ImageRef
+) -> Iterator[ImageRef | Skipped]:
+    """The references of an archive's samples, and what is passed over.
+
+    Args:
+        archive: The open archive.
+        source: The input.
+        schema: Of `read_schema`.
+        prefix: What keys begin with; "" for nothing.
+        blank: A reference that says where the archive is.
+
+    Raises:
+        UserError: A sample lacks its label or a column.
+    """
+    reads_texts = bool(schema.label or schema.columns or schema.key or schema.split or schema.group)
+    for key, image, texts, skipped in _samples(archive, source):
+        yield from skipped
+        if image is None:
+            continue
+        place = blank._replace(
+            key=key_of("/".join(filter(None, (prefix, image.name)))),
+            size_bytes=image.size_bytes,
+            offset_bytes=image.offset_bytes,
+            form=image.form,
+        )
+        where = f"{blank.uri}: {printable(key)}"
+        row = _cells(archive, blank.uri, texts) if reads_texts else {}
+        yield row_to_ref(where, row, schema, place)

@@ -1,0 +1,159 @@
+"""Whole builds from archives, WebDataset and Parquet: the records of the folder that they hold."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import pathlib
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tests.support.builds import build, class_folders, manifest, records_of, shard_bytes
+
+pytestmark = pytest.mark.process
+
+FLAGS = ["--image_size", "32", "--num_shards", "train=3,validation=1", "--no_report"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> pathlib.Path:
+    root = class_folders(tmp_path_factory.mktemp("photos") / "photos", {"cat": 12, "dog": 15}, 1)
+    (root / "notes.txt").write_text("no picture")
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(photos, tmp_path_factory) -> Mapping[str, bytes]:
+    output = tmp_path_factory.mktemp("expected") / "out"
+    assert build("--input", photos, "--output", output, *FLAGS) == 0
+    return shard_bytes(output)
+
+
+def files_of(photos: pathlib.Path) -> dict[str, bytes]:
+    """Path below the folder → content."""
+    files = sorted(path for path in photos.rglob("*") if path.is_file())
+    return {str(path.relative_to(photos)): path.read_bytes() for path in files}
+
+
+def tar_of(files: Mapping[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def zip_of(files: Mapping[str, bytes], method: int) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+def tar_of_tars(files: Mapping[str, bytes]) -> bytes:
+    folders: dict[str, dict[str, bytes]] = {}
+    for name, data in files.items():
+        folder, _, below = name.rpartition("/")
+        folders.setdefault(folder, {})[below] = data
+    return tar_of({f"{folder or 'top'}.tar": tar_of(inside) for folder, inside in folders.items()})
+
+
+def below(folder: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {f"{folder}/{name}": data for name, data in files.items()}
+
+
+PACKED: dict[str, Callable[[Mapping[str, bytes]], bytes]] = {
+    "photos.tar": tar_of,
+    "wrapped.tar": lambda files: tar_of(below("photos", files)),
+    "dotted.tar": lambda files: tar_of(below("./photos", files)),
+    "stored.zip": lambda files: zip_of(files, zipfile.ZIP_STORED),
+    "deflated.zip": lambda files: zip_of(files, zipfile.ZIP_DEFLATED),
+    "tars.tar": lambda files: tar_of_tars({n: d for n, d in files.items() if "/" in n}),
+    "photos.tar.gz": lambda files: gzip.compress(tar_of(files)),
+    "photos.tgz": lambda files: gzip.compress(tar_of(below("flower_photos", files))),
+    "photos.tar.bz2": lambda files: bz2.compress(tar_of(files)),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_an_archive_gives_the_shards_of_its_folder(photos, expected, tmp_path, name, capfd):
+    path = tmp_path / name
+    path.write_bytes(PACKED[name](files_of(photos)))
+    assert build("--input", path, "--output", tmp_path / "out", *FLAGS) == 0
+    assert shard_bytes(tmp_path / "out") == expected
+    assert not (tmp_path / "out" / ".staging").exists()
+    is_spooled = "unpacked into" in capfd.readouterr().err
+    assert is_spooled == name.endswith((".gz", ".tgz", ".bz2"))
+    assert manifest(tmp_path / "out")["rejects"] == {}
+
+
+def parquet_of(files: Mapping[str, bytes], path: pathlib.Path, names: list[str]) -> None:
+    images = {name: data for name, data in files.items() if name.endswith(".jpg")}
+    rows = pa.table(
+        {
+            "image": pa.array([{"bytes": data, "path": name} for name, data in images.items()]),
+            "label": pa.array([names.index(name.split("/")[0]) for name in images], pa.int64()),
+        }
+    )
+    features = {"label": {"names": names, "_type": "ClassLabel"}, "image": {"_type": "Image"}}
+    said = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    parquet.write_table(rows.replace_schema_metadata(said), path, row_group_size=5)
+
+
+def test_parquet_with_pictures_gives_the_shards_of_the_folder(photos, expected, tmp_path):
+    parquet_of(files_of(photos), tmp_path / "data.parquet", ["cat", "dog"])
+    assert build("--input", tmp_path / "data.parquet", "--output", tmp_path / "out", *FLAGS) == 0
+    assert shard_bytes(tmp_path / "out") == expected
+
+
+def webdataset(files: Mapping[str, bytes], path: pathlib.Path, label: str) -> None:
+    samples: dict[str, bytes] = {}
+    for name, data in files.items():
+        if name.endswith(".jpg"):
+            stem, folder = name.removesuffix(".jpg"), name.split("/")[0]
+            samples[name] = data
+            samples[f"{stem}.json"] = json.dumps({"folder": folder, "size": len(data)}).encode()
+            if label == "cls":
+                samples[f"{stem}.cls"] = str(["cat", "dog"].index(folder)).encode()
+    path.write_bytes(tar_of(samples))
+
+
+@pytest.mark.parametrize(
+    ("label", "flags"),
+    [
+        ("cls", ["--class_names", "cat,dog", "--columns", ""]),
+        ("json", ["--label_column", "folder", "--columns", ""]),
+    ],
+)
+def test_webdataset_gives_the_shards_of_the_folder(photos, expected, tmp_path, label, flags):
+    webdataset(files_of(photos), tmp_path / "00000.tar", label)
+    output = tmp_path / "out"
+    assert build("--input", tmp_path / "00000.tar", "--output", output, *flags, *FLAGS) == 0
+    assert shard_bytes(output) == expected
+
+
+def test_several_webdataset_archives_with_columns(photos, tmp_path):
+    files = files_of(photos)
+    (tmp_path / "set").mkdir()
+    for number, folder in enumerate(("cat", "dog")):
+        some = {name: data for name, data in files.items() if name.startswith(folder)}
+        webdataset(some, tmp_path / "set" / f"0000{number}.tar", "cls")
+    flags = ["--class_names", "cat,dog", "--columns", "size:int", *FLAGS]
+    for given, output in ((tmp_path / "set", "a"), (f"{tmp_path}/set/{{00000..00001}}.tar", "b")):
+        assert build("--input", given, "--output", tmp_path / output, *flags) == 0
+    assert shard_bytes(tmp_path / "a") == shard_bytes(tmp_path / "b")
+    records = records_of(tmp_path / "a")
+    assert len(records) == 27
+    for key, features in records.items():
+        assert key.startswith(("00000/cat/", "00001/dog/"))
+        assert features["size"] == [len(files[key.partition("/")[2]])]
