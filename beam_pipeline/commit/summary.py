@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,8 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import REJECTS_NAME
 from imageshards.text import counted
+
+_SHOWN_REJECTS = 3
 
 
 @dataclasses.dataclass
@@ -84,6 +87,8 @@ def remedies(counts: Mapping[str, int]) -> list[str]:
 def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
     """Raises `UserError`, with the reasons and the list, if more were rejected than allowed."""
     allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
+    if max_fraction and listed > 1:
+        allowed = max(1, allowed)  # 1 % of 50 images is none
     rejected = sum(counts.values())
     if rejected <= allowed:
         return
@@ -94,10 +99,18 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
         remedy = HOW_PATHS_ARE_READ
     raise UserError(
         f"--max_reject_fraction {max_fraction:g} allows {allowed} of {counted(listed, 'image')} "
-        f"to be rejected, but {rejected} were ({table}); see {where}, {remedy}, then give the same "
+        f"to be rejected, but {rejected} were ({table}), first {_first_rejects(where)}; see "
+        f"{where}, {remedy}, then give the same "
         "command again: finished shards are kept and nothing was committed."
         + "".join(f" {sentence}." for sentence in remedies(counts))
     )
+
+
+def _first_rejects(rejects: str) -> str:
+    """The first rejected files of a list, each with its reason."""
+    with storage.open_read(rejects) as lines:
+        rows = list(map(json.loads, itertools.islice(lines, _SHOWN_REJECTS)))
+    return ", ".join(f"{row['key']!r} ({row['reason']})" for row in rows)
 
 
 def _first_place(rejects: str, reason: str) -> str:

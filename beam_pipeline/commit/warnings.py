@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import difflib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
+from beam_pipeline.inputs.image_table import BACKSLASHES
 from beam_pipeline.inputs.labels import (
     EMPTY_CLASS_FOLDER,
     EMPTY_SPLIT_FOLDER,
@@ -18,6 +20,12 @@ from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted, look_of
 
 _SHOWN_NAMES = 5
+# What people put between several labels, and how many names must have it.
+_SEPARATORS = "|;,"
+_FEW_NAMES = 3
+# With fewer images, classes of one image each may be meant.
+_FEW_IMAGES = 20
+_NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?", re.ASCII)
 # Reasons that have a name and are counted as those without one.
 _COUNTED = (EXCLUDED_BY_GLOB, UNREADABLE_FOLDER)
 
@@ -99,6 +107,10 @@ _OF_INPUT = {
         "split folder",
         "{counted} without a class folder: {names}; expected ROOT/<split>/<class>/*.jpg",
     ),
+    BACKSLASHES: (
+        "table",
+        "paths of {names} have backslashes, as Windows writes them, and were read with slashes",
+    ),
     GIVEN_SPLIT: (
         "split",
         "--splits was not applied to images of {names}, splits that the input itself gives by a "
@@ -132,19 +144,47 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
 def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
     alike = collections.defaultdict(list)
     for name in classes:
-        alike[look_of(name)].append(name)
-    for same in [same for same in alike.values() if len(same) > 1][:_SHOWN_NAMES]:
-        spelled = "" if all(map(str.isascii, same)) else f" ({', '.join(map(ascii, same))})"
+        alike[_value_of(name)].append(name)
+    groups = [same for same in alike.values() if len(same) > 1]
+    if groups:
+        shown = "; ".join(map(_spelled, groups[:_SHOWN_NAMES]))
+        more = f"; and {len(groups) - _SHOWN_NAMES:,} more" if len(groups) > _SHOWN_NAMES else ""
         yield (
-            f"{_shown(same)}{spelled} are {len(same)} classes whose names look alike or differ in "
-            "case alone; rename them if they are one"
+            f"classes whose names look alike, or differ only in case, in spaces or in how a number "
+            f"is written: {shown}{more}; join them by --class_map if they are one"
         )
-    used = [count for count in classes.values() if count]
-    if len(used) > 1 and max(used) == 1 and len(used) == images:
+    for separator in _SEPARATORS:
+        if joined := _joined_by(separator, classes):
+            yield (
+                f"{len(joined):,} classes have {separator!r} in their names: {_shown(joined)}; if "
+                f"these are several labels of an image, say --label_separator {separator!r}"
+            )
+    used = sum(map(bool, classes.values()))
+    if used > 1 and (used == images or used >= max(_FEW_IMAGES, 0.9 * images)):
         yield (
-            f"each of {len(used):,} images is a class of its own: the label may be the file name; "
-            "expected several images of each: check --label_regex, --label_column or the folders"
+            f"{used:,} classes for {images:,} images: nearly each image is a class of its own, so "
+            "the label may be a file name or a quantity; expected several images of each: check "
+            "--label_regex, --label_column or the folders"
         )
+
+
+def _value_of(name: str) -> str:
+    """What is equal for names that a person takes for one."""
+    look = look_of(name)
+    return str(float(look)) if _NUMBER.fullmatch(look) else look
+
+
+def _spelled(same: Sequence[str]) -> str:
+    shown = _shown(same)
+    return shown if all(map(str.isascii, same)) else f"{shown} ({', '.join(map(ascii, same))})"
+
+
+def _joined_by(separator: str, names: Iterable[str]) -> list[str]:
+    """The names that seem to be made of several: some of their parts occur in other names, too."""
+    joined = sorted(name for name in names if separator in name.strip(separator))
+    parts = collections.Counter(p.strip() for name in joined for p in set(name.split(separator)))
+    repeated = sum(count for count in parts.values() if count > 1)
+    return joined if len(joined) >= _FEW_NAMES and 2 * repeated >= parts.total() else []
 
 
 def _without_training_image(counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:

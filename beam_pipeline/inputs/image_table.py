@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from beam_pipeline.inputs import pictures
-from beam_pipeline.inputs.folders import matching_files
+from beam_pipeline.inputs.folders import Skipped, matching_files
 from beam_pipeline.inputs.table_cells import (
     about_commas,
     cell_text,
@@ -39,6 +39,7 @@ from imageshards.errors import UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.manifest import BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
 from imageshards.storage import is_local
+from imageshards.text import printable
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
@@ -47,6 +48,8 @@ INFERENCE_ROWS = 1000
 _HINT_ROWS = 100
 _ZEROS_AND_ONES = {"0", "1", "0.0", "1.0", "False", "True"}
 
+# Reason to name a table whose paths have backslashes.
+BACKSLASHES = "backslashes"
 # In place of a key column: rows are numbered.
 ROW_NUMBERS = "none"
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
@@ -288,7 +291,7 @@ def _check_columns(
 
 def read_refs(
     path: str, schema: TableSchema, row_groups: range | None = None, spool: str = ""
-) -> Iterator[ImageRef]:
+) -> Iterator[ImageRef | Skipped]:
     """The references of a file of an image table, or of a part of it, in the order of its rows.
 
     Relative image paths are relative to the folder of the file. An empty split or group counts
@@ -305,10 +308,13 @@ def read_refs(
         for where, row, ref in rows:
             yield row_to_ref(where, row, schema, ref)
         return
+    has_backslashes = False
     for where, row in read_rows(path, schema.names, row_groups):
         image = _text(where, row, schema.image)
-        uri, size_bytes, mtime_ns = _place(where, folder, image, schema.any_path)
-        ref = ImageRef(image, uri, None, size_bytes=size_bytes, mtime_ns=mtime_ns)
+        ref = _place(where, folder, image, schema.any_path)
+        if ref.key != image and not has_backslashes:
+            has_backslashes = True
+            yield Skipped(BACKSLASHES, printable(path))
         yield row_to_ref(where, row, schema, ref)
 
 
@@ -347,19 +353,24 @@ def row_key(where: str) -> str:
     return where.rpartition("/")[2]
 
 
-def _place(where: str, folder: str, image: str, any_path: bool) -> tuple[str, int, int]:
-    """The place of a row's image, its size and its time of change, as an `ImageRef` has them.
+def _place(where: str, folder: str, image: str, any_path: bool) -> ImageRef:
+    """A reference to a row's image, with the path in the row as its key.
 
     Systems store é as one character (NFC) or as e and an accent (NFD), whatever the table has.
+    Windows writes paths with backslashes, which elsewhere are characters of a name.
     """
-    forms = () if image.isascii() else (unicodedata.normalize(f, image) for f in ("NFC", "NFD"))
-    as_written = _uri(where, folder, image, any_path)
-    for form in (image, *forms):
+    normal = () if image.isascii() else (unicodedata.normalize(f, image) for f in ("NFC", "NFD"))
+    forms = [(image, form) for form in (image, *normal)]
+    if "\\" in image and not _ADDRESS.match(image):
+        slashed = image.replace("\\", "/")
+        forms.append((slashed, slashed))
+    missing = ImageRef(image, _uri(where, folder, image, any_path), None, mtime_ns=MISSING)
+    for key, form in forms:
         uri = _uri(where, folder, form, any_path)
         size_bytes, mtime_ns = _stat(uri)
         if mtime_ns != MISSING:
-            return uri, size_bytes, mtime_ns
-    return as_written, -1, MISSING
+            return ImageRef(key, uri, None, size_bytes=size_bytes, mtime_ns=mtime_ns)
+    return missing
 
 
 def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
@@ -437,7 +448,8 @@ def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
                 f"--columns {schema.label}:float and train with --target {schema.label}"
             )
             raise wrong_cell(where, schema.label, cell, expected, remedy)
-        return _class_of(where, _text(where, row, schema.label), schema)
+        label = _text(where, row, schema.label).strip()
+        return _class_of(where, label, schema)
     try:
         labels = labels_in(cell, schema.separator)
         return tuple(sorted({_class_of(where, label, schema) for label in labels}))

@@ -23,6 +23,7 @@ DEFAULT_DISTANCE = 4
 MAX_DISTANCE = 10
 JSON_NAME = "duplicates.json"
 EXCLUDE_NAME = "exclude.txt"
+_SHOWN = 10  # duplicates that the terminal names
 
 _EPILOG = """\
 Exit codes: 0 done, whatever was found; 1 failed; 2 something to fix; 130
@@ -97,7 +98,7 @@ def find(
     found = summary(manifest, distance, twins, undecodable)
     with ProgressLine(lambda: "drawing the page"):
         page = page_of(directory, manifest, twins, found, exclude)
-    keys, unfit = key_lines([twin.other["key"] for twin in twins])
+    keys, unfit = key_lines([twin.other["key"] for twin in twins if twin.same_class])
     with _output_errors(folder):
         # First: it says that the others are ours, whenever this is stopped.
         storage.write(storage.join(folder, PAGE_NAME), page.encode())
@@ -112,7 +113,27 @@ def find(
             f"not in {EXCLUDE_NAME}: {counted(unfit, 'key')} that hold a line break; rename these "
             "files to leave them out"
         )
+    lines += contradictions([twin for twin in twins if not twin.same_class])
     return "\n".join(lines)
+
+
+def contradictions(twins: Sequence[Twin]) -> list[str]:
+    """What to say of duplicates with different classes, of which nobody knows the wrong one."""
+    if not twins:
+        return []
+    shown = [
+        f"  {twin.kept['key']} ({twin.kept['class_name']}), "
+        f"{twin.other['key']} ({twin.other['class_name']})"
+        for twin in twins[:_SHOWN]
+    ]
+    more = [f"  and {len(twins) - _SHOWN:,} more"] if len(twins) > _SHOWN else []
+    return [
+        f"not in {EXCLUDE_NAME}: {counted(len(twins), 'duplicate')} of another class than the "
+        "image that stays; correct the labels, or write the key of each wrong one into a file for "
+        "--exclude:",
+        *shown,
+        *more,
+    ]
 
 
 @contextlib.contextmanager

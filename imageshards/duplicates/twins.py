@@ -38,12 +38,17 @@ class Twin(NamedTuple):
         return self.kept["split"], self.other["split"]
 
     @property
+    def same_class(self) -> bool:
+        """Whether both have the same labels: else one of them is wrong, and nobody knows which."""
+        return bool(self.kept["class_name"] == self.other["class_name"])
+
+    @property
     def badness(self) -> tuple[Any, ...]:
         """What is to be seen first sorts first: leaks into training, then what is nearest."""
         between = self.splits[0] != self.splits[1]
         leak = between and any(split in TRAIN_NAMES for split in self.splits)
-        same_class = self.kept["class_name"] == self.other["class_name"]
-        return not leak, not between, self.distance, not self.exact, same_class, self.other["key"]
+        nearness = self.distance, not self.exact
+        return not leak, not between, *nearness, self.same_class, self.other["key"]
 
 
 def choose_twins(table: pa.Table, pairs: np.ndarray) -> list[Twin]:

@@ -46,22 +46,35 @@ def test_where_most_are_not_found_the_sentence_names_one_and_how_paths_are_read(
     [
         (0, 100, 0.0, True), (1, 100, 0.0, False),
         (29, 100, 0.29, True), (30, 100, 0.29, False),
-        (1, 99, 0.01, False), (100, 100, 1.0, True),
+        (1, 99, 0.01, True), (2, 99, 0.01, False), (1, 1, 0.01, False), (100, 100, 1.0, True),
     ],
 )  # fmt: skip
-def test_the_budget_is_a_fraction_of_what_was_listed(rejected, listed, fraction, allowed):
+def test_the_budget_is_a_fraction_of_what_was_listed_but_allows_one(
+    tmp_path, rejected, listed, fraction, allowed
+):
     counts = {"truncated": rejected} if rejected else {}
+    where = list_of_rejects(tmp_path, rejected)
     if allowed:
-        check_budget(counts, listed, fraction, "list")
+        check_budget(counts, listed, fraction, where)
         return
-    with pytest.raises(UserError, match=f"{rejected} were .truncated {rejected}.*list") as error:
-        check_budget(counts, listed, fraction, "list")
-    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=f"{rejected} were .truncated {rejected}") as error:
+        check_budget(counts, listed, fraction, where)
+    said = str(error.value)
+    assert "\n" not in said and f"first '0' (truncated){', ' if rejected > 1 else ';'}" in said
+    assert f"see {where}" in said and "'3'" not in said
 
 
-def test_the_remedy_for_pointers_of_git_lfs_is_told():
+def list_of_rejects(folder, count: int) -> str:
+    rejects = [
+        Reject(str(n), f"/{n}", "a", "train", "truncated", "decode", "m") for n in range(count)
+    ]
+    return write_list(rejects, str(folder))
+
+
+def test_the_remedy_for_pointers_of_git_lfs_is_told(tmp_path):
+    where = list_of_rejects(tmp_path, 4)
     with pytest.raises(UserError, match="committed. 3 files of --input held a pointer of Git LFS"):
-        check_budget({"git_lfs_pointer": 3, "empty": 1}, 9, 0.1, "list")
+        check_budget({"git_lfs_pointer": 3, "empty": 1}, 9, 0.1, where)
     (sentence,) = remedies({"git_lfs_pointer": 1})
     assert sentence.endswith("run git lfs pull in the clone, then build again")
     assert remedies({"empty": 1}) == []

@@ -29,8 +29,8 @@ def test_a_good_data_set_has_no_warning_whatever_its_splits_are_called(splits):
 
 
 def test_classes_without_a_training_image_are_counted_and_named():
-    train = {f"c{i:04d}": int(i >= 93) for i in range(1000)}
-    rest = {name: 1 - count for name, count in train.items()} | {"c0999": 1}
+    train = {f"c{i:04d}": 2 * int(i >= 93) for i in range(1000)}
+    rest = {name: 2 - count for name, count in train.items()} | {"c0999": 1}
     (said,) = told({"train": train, "validation": rest})
     assert said.startswith("93 of 1,000 classes have no image in split 'train': 'c0000', 'c0001'")
     assert "and 88 more" in said and "add images" in said
@@ -45,7 +45,7 @@ def test_classes_without_a_training_image_are_counted_and_named():
 )  # fmt: skip
 def test_names_that_look_alike_are_told(one, other):
     (said,) = told({"train": {one: 3, other: 4}, "validation": {one: 1, other: 1}})
-    assert repr(one) in said and repr(other) in said and "rename" in said
+    assert repr(one) in said and repr(other) in said and "--class_map" in said
     assert ascii(one) in said and ascii(other) in said
 
 
@@ -70,8 +70,36 @@ def test_a_label_that_is_the_file_name_is_told():
         "validation": {f"img_{i}": int(i == 9) for i in range(10)},
     }
     said = told(counts)
-    assert said[0].startswith("each of 10 images is a class of its own") and "--label_r" in said[0]
+    assert said[0].startswith("10 classes for 10 images") and "--label_regex" in said[0]
     assert said[1].startswith("1 of 10 classes has no image in split 'train'")
+
+
+def test_spellings_of_one_class_are_one_warning():
+    names = ("cat", "Cat", "007", "7", "7.0", "dog")
+    (said,) = told({"train": dict.fromkeys(names, 3), "validation": dict.fromkeys(names, 1)})
+    assert "'cat', 'Cat'; '007', '7', '7.0';" in said and "dog" not in said
+
+
+@pytest.mark.parametrize(
+    ("names", "separator"),
+    [
+        (["red|round", "red|square", "blue|round", "blue"], "|"),
+        (["a, b", "a, c", "b, c"], ","),
+        (["a|b", "c|d"], None),  # few
+        (["Labrador, yellow", "Poodle, toy", "Collie, rough"], None),  # nothing is repeated
+        (["rock", "paper"], None),
+    ],
+)
+def test_names_made_of_several_labels_are_told_with_their_separator(names, separator):
+    said = told({"train": dict.fromkeys(names, 3), "validation": dict.fromkeys(names, 1)})
+    assert len(said) == bool(separator)
+    assert all(f"--label_separator '{separator}'" in each for each in said)
+
+
+def test_nearly_as_many_classes_as_images_are_told():
+    counts = {f"mask_{i}.png": 1 + (i < 2) for i in range(40)}
+    (said,) = told({"train": counts, "validation": {**dict.fromkeys(counts, 0), "mask_1.png": 1}})
+    assert said.startswith("40 classes for 43 images")
 
 
 def test_what_the_listing_found_is_told():

@@ -83,12 +83,24 @@ def test_planted_copies_are_found_and_shown_leaks_first(found):
         assert words in page.text
 
 
-def test_the_keys_file_leaves_out_what_goes(built, found, tmp_path):
+def test_the_keys_file_leaves_out_what_goes(built, found, tmp_path, capsys):
     photos = built.parent / "photos"
     flags = ("--exclude", found / "exclude.txt", "--image_size", "64", "--num_shards", "1")
     assert build("--input", photos, "--output", tmp_path / "clean", *flags) == 0
-    assert manifest(tmp_path / "clean")["listed"] == 49
+    # A copy of another class stays: nobody knows which of the two labels is wrong.
+    assert "train/b/same.jpg" not in (found / "exclude.txt").read_text().splitlines()
+    assert manifest(tmp_path / "clean")["listed"] == 50
     folder = tmp_path / "clean" / "duplicates"
+    capsys.readouterr()
+    assert main([str(tmp_path / "clean")]) == 0
+    said = capsys.readouterr().out
+    assert "not in exclude.txt: 1 duplicate of another class" in said
+    assert "  validation/a/same.jpg (a), train/b/same.jpg (b)" in said
+    (tmp_path / "wrong.txt").write_text("train/b/same.jpg\n")
+    clean = ("--input", tmp_path / "clean", "--exclude", tmp_path / "wrong.txt")
+    assert build(*clean, "--output", tmp_path / "cleaner", "--num_shards", "1") == 0
+    tmp_path.joinpath("clean").rename(tmp_path / "before")
+    (tmp_path / "cleaner").rename(tmp_path / "clean")
     storage.write(str(folder / "duplicates.json.tmp-863179ee"), b"")  # of a killed command
     assert main([str(tmp_path / "clean")]) == 0
     assert {path.name for path in folder.iterdir()} == {"duplicates.json", "index.html"}
