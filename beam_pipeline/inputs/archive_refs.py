@@ -16,6 +16,7 @@ from beam_pipeline.inputs.folders import PathFilter, Skipped
 from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.labels import (
     EMPTY_CLASS_FOLDER,
+    check_masks,
     cut_label,
     is_split,
     labels_by_name,
@@ -30,6 +31,9 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import NONE
 from imageshards.text import composed, key_of
+
+# The name of a member → its split and its class folder.
+_Place = Callable[[str], tuple[str | None, str | None]]
 
 
 def archive_refs(
@@ -86,6 +90,8 @@ def _members_in_folders(
     wrapper = images[0].name[:start] if images else ""
     names = [member.name[start:] for member in images]
     place = _folder_place(prefix, source, names) if in_folders else None
+    if place is not None:
+        _check_no_masks(source, names, place)
     of_labels: set[str] = set()
     for member, name in zip(images, names, strict=True):
         key = key_of("/".join(filter(None, (prefix, name))))
@@ -108,9 +114,18 @@ def _members_in_folders(
         yield from (Skipped(EMPTY_CLASS_FOLDER, name) for name in sorted(folders - of_labels))
 
 
-def _folder_place(
-    prefix: str, source: InputOptions, names: Sequence[str]
-) -> Callable[[str], tuple[str | None, str | None]]:
+def _check_no_masks(source: InputOptions, names: Sequence[str], place: _Place) -> None:
+    stems: dict[str | None, dict[str, set[str]]] = {}
+    for name in names:
+        split, folder = place(name)
+        if folder is not None:
+            stem = name.rpartition("/")[2].partition(".")[0]
+            stems.setdefault(split, {}).setdefault(folder, set()).add(stem)
+    for of_split in stems.values():
+        check_masks(source, {folder: found.copy for folder, found in of_split.items()})
+
+
+def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _Place:
     """Returns what gives the (split, class) of a member's name, by its folders.
 
     An archive among several is a folder itself: that of a split where its name says so, that of a

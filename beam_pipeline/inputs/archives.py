@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from beam_pipeline.images.zip_member import DEFLATED, STORED
 from beam_pipeline.inputs.folders import PathFilter, Skipped, matching_files
 from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of
-from beam_pipeline.inputs.spool import decompressed
+from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATA_SET, TABLE, InputOptions
 from beam_pipeline.planning.refs import PICTURE, ZIP_MEMBER
 from imageshards import storage
@@ -148,7 +148,8 @@ class Archive:
                 # Else the tar file keeps each header in memory.
                 tar.members.clear()  # type: ignore[attr-defined]
                 yield from self._tar_member(found, folder)
-                self._file.seek(tar.offset)  # others may have read in between
+                # Not at the next header, `next` checks that all data before it are there.
+                self._file.seek(0)
             if found is None:
                 self._check_end(tar.offset)
 
@@ -198,7 +199,7 @@ class Archive:
     def _as_user_errors(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
+        except (*DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
             raise unreadable(self._path, e) from e
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.table_cells import split_labels
@@ -17,6 +17,18 @@ EMPTY_CLASS_FOLDER = "empty_class_folder"
 EMPTY_SPLIT_FOLDER = "empty_split_folder"
 UNREAD_FORMAT = "unread_format"
 GIVEN_SPLIT = "given_split"
+
+# Folders in which segmentation and detection datasets keep images, and masks or annotations.
+_IN_PAIRS = {
+    **dict.fromkeys(("image", "images", "img", "imgs", "jpegimages", "photos", "inputs"), "images"),
+    **dict.fromkeys(
+        (
+            "mask", "masks", "labels", "annotation", "annotations", "segmentation", "segmentations",
+            "segmentationclass", "segmentationobject", "targets", "ground_truth", "gt",
+        ),
+        "masks",
+    ),
+}  # fmt: skip
 
 # What phones and cameras write, where --extensions does not name it: no stray files, but pictures.
 _UNREAD = (
@@ -44,6 +56,34 @@ def layout_by_names(path: str, top: list[tuple[str, str]], nested: bool) -> str:
         "--layout split_folders for ROOT/<split>/<class>/*.jpg, or --layout class_folders for "
         "ROOT/<class>/*.jpg."
     )
+
+
+def check_masks(source: InputOptions, stems_in: Mapping[str, Callable[[], Iterable[str]]]) -> None:
+    """Refuses images and their masks side by side, which would become two classes.
+
+    Args:
+        source: The input.
+        stems_in: Class folder → what gives the names of some of its files, without endings.
+
+    Raises:
+        UserError: One folder has a name of images, one a name of masks, and files of both have
+            the same names.
+    """
+    kinds = {name: _IN_PAIRS.get(name.lower(), "") for name in stems_in}
+    if set(kinds.values()) != {"images", "masks"}:
+        return
+    images, masks = (min(n for n in kinds if kinds[n] == kind) for kind in ("images", "masks"))
+    known = set(stems_in[images]())
+    found = list(stems_in[masks]())
+    # `1_mask.png` belongs to `1.jpg`, too.
+    of_images = [stem for stem in found if stem in known or stem.rpartition("_")[0] in known]
+    if 2 * len(of_images) > len(found):
+        raise UserError(
+            f"--input {source.input!r} has images in {images!r} and files of the same names in "
+            f"{masks!r}, as masks or annotations are kept, which are not supported; expected "
+            "folders that are classes: give the folder of the images alone, with an image table, "
+            "--label_regex or --label none."
+        )
 
 
 def no_class_folder(source: InputOptions) -> UserError:

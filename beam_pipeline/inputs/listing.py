@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,6 +32,7 @@ from beam_pipeline.inputs.labels import (
     EMPTY_CLASS_FOLDER,
     EMPTY_SPLIT_FOLDER,
     GIVEN_SPLIT,
+    check_masks,
     cut_label,
     is_split,
     labels_by_name,
@@ -54,6 +57,9 @@ from imageshards.errors import UserError
 from imageshards.manifest import NONE
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import composed, key_of
+
+# Files of a folder that are looked at to tell what the folder is.
+_SEEN_FILES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,10 +225,19 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
             found += of_split
     if not found:
         raise no_class_folder(source)
+    for of in {task.split for task in found}:
+        of_split = [task for task in found if task.split == of]
+        check_masks(source, {str(t.label): functools.partial(_stems, t.path) for t in of_split})
     if none_readable(task.path for task in found):
         raise _nothing_readable(source, found[0].path)
     yield from found
     yield from others
+
+
+def _stems(folder: str) -> Iterator[str]:
+    """The names of some files in a folder, in their order, without endings."""
+    for file in itertools.islice(storage.files_below(folder), _SEEN_FILES):
+        yield file.name.partition(".")[0]
 
 
 def _nothing_readable(source: InputOptions, folder: str) -> UserError:

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import pathlib
+import signal
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -15,7 +16,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from imageshards import storage
+from tests.support import portable_servers
 from tests.support.builds import build, class_folders, manifest, records_of, shard_bytes
+from tests.support.commands import ForkedBuild, kill_at
+from tests.support.portable_builds import run_here
+from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
 
@@ -157,3 +163,65 @@ def test_several_webdataset_archives_with_columns(photos, tmp_path):
     for key, features in records.items():
         assert key.startswith(("00000/cat/", "00001/dog/"))
         assert features["size"] == [len(files[key.partition("/")[2]])]
+
+
+FORMS = (
+    "photos.tar", "tars.tar", "stored.zip", "deflated.zip", "photos.tgz", "webdataset", "parquet",
+)  # fmt: skip
+
+
+def packed_as(form: str, photos: pathlib.Path, folder: pathlib.Path) -> tuple[str, list[str]]:
+    """Packs photos into a file or a folder; returns its name and the flags that it needs."""
+    files = files_of(photos)
+    if form == "parquet":
+        parquet_of(files, folder / "train.parquet", ["cat", "dog"])
+        (folder / "train.parquet").rename(folder / "data.parquet")
+        return "data.parquet", []
+    if form == "webdataset":
+        (folder / "tars").mkdir()
+        webdataset(files, folder / "tars" / "00000.tar", "cls")
+        return "tars/00000.tar", ["--class_names", "cat,dog", "--columns", ""]
+    (folder / form).write_bytes(PACKED[form](files))
+    return form, []
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_from_a_store_whatever_is_killed(photos, expected, tmp_path, form):
+    name, flags = packed_as(form, photos, tmp_path)
+    with store_server("s3") as running, running.environment():
+        uri = f"{running.bucket()}/in/{name}"
+        storage.copy(str(tmp_path / name), uri)
+        output = tmp_path / "out"
+        command = ["--input", uri, "--output", str(output), *flags, *FLAGS]
+        kill = ("beam_pipeline.planning.transforms", "make_unit", 2)
+        killed = ForkedBuild("--direct_num_workers", "2", *command, before=kill_at, given=kill)
+        assert killed.wait(180) == -signal.SIGKILL, killed.communicate()[0]
+        spooled = {path: path.stat().st_mtime_ns for path in output.glob(".staging/spool/*")}
+        assert bool(spooled) == (form in ("photos.tgz", "parquet"))
+        late = ("beam_pipeline.commit.transforms", "finalize_shard", 2)
+        killed = ForkedBuild("--direct_num_workers", "2", *command, before=kill_at, given=late)
+        assert killed.wait(180) == -signal.SIGKILL, killed.communicate()[0]
+        # What was spooled is not spooled again.
+        assert spooled == {path: path.stat().st_mtime_ns for path in spooled}
+        assert build(*command) == 0
+    assert shard_bytes(output) == expected
+    assert not (output / ".staging").exists()
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_through_a_job_service(photos, expected, tmp_path):
+    """Prism's workers list, spool and read all forms."""
+    portable_servers.prism_binary()
+    with portable_servers.running(tmp_path) as servers:
+        for form in FORMS:
+            folder = tmp_path / f"of-{form}"
+            folder.mkdir()
+            name, flags = packed_as(form, photos, folder)
+            output = folder / "out"
+            command = ["--input", str(folder / name), "--output", str(output), *flags, *FLAGS]
+            code, said = run_here(*command, *servers.flags)
+            assert code == 0, said
+            assert shard_bytes(output) == expected, form

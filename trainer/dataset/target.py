@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 from imageshards.errors import UserError
@@ -11,6 +12,8 @@ from imageshards.text import counted
 from trainer.dataset.index import columns_of
 from trainer.dataset.spec import DataSet, FeatureSpec, ModelCard, describe, find_feature
 
+# With fewer values, classes of one record each may be meant.
+_FEW_VALUES = 20
 # How a list of each type is declared to a build that is to be a target.
 _DECLARED = {"float32": "float[3]", "int64": "int[]", "string": "string[]"}
 
@@ -129,7 +132,15 @@ def _distinct(dataset: DataSet, column: str) -> tuple[Any, ...]:
             f"and lists of up to {MAX_LIST_VALUES}; expected a column that it tells of every "
             "record: build the data set again where an older imageshards built it."
         )
-    return tuple(sorted(pc.unique(values).to_pylist()))
+    found = tuple(sorted(pc.unique(values).to_pylist()))
+    if len(found) >= max(_FEW_VALUES, 0.9 * table.num_rows):
+        warnings.warn(
+            f"the target {column!r} has {len(found):,} different values in {table.num_rows:,} "
+            "records, and each is a class; expected a column of classes: a file name or a number "
+            "that counts is none (a quantity is declared by --columns NAME:float)",
+            stacklevel=2,
+        )
+    return found
 
 
 def with_sample_weight(dataset: DataSet, column: str | None) -> DataSet:

@@ -1,0 +1,306 @@
+"""What is listed of an archive, what is passed over, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+import collections
+import gzip
+import io
+import pathlib
+import tarfile
+import zipfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline.images.read import read_images
+from beam_pipeline.images.zip_member import ZIP_HEADER_BYTES, read_zip_member
+from beam_pipeline.inputs import archives
+from beam_pipeline.inputs.folders import Skipped
+from beam_pipeline.inputs.layout import expand_braces
+from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
+from beam_pipeline.options import InputOptions
+from beam_pipeline.planning.refs import ImageRef
+from imageshards.errors import ImageError, UserError
+from tests.support.stores import store_uri
+
+MAX_BYTES = 10_000
+
+
+def listed(path: object, spool: str = "", **options) -> tuple[dict[str, ImageRef], dict[str, int]]:
+    """Key → reference, and reason → files passed over."""
+    source = archives.with_files(InputOptions(str(path), **options))
+    schema = schema_of(source)
+    refs: dict[str, ImageRef] = {}
+    skipped: collections.Counter[str] = collections.Counter()
+    for task in listing_tasks(source):
+        for found in list_task(task, source, schema, spool):
+            if isinstance(found, Skipped):
+                skipped[str(found)] += 1
+            else:
+                refs[found.key] = found
+    return refs, dict(skipped)
+
+
+def labels(path: object, **options) -> dict[str, tuple[object, str | None]]:
+    return {key: (ref.label, ref.split) for key, ref in listed(path, **options)[0].items()}
+
+
+def contents(refs: dict[str, ImageRef]) -> dict[str, bytes | ImageError]:
+    return {ref.key: data for ref, data in read_images(list(refs.values()), MAX_BYTES)}
+
+
+def tar(path: pathlib.Path, *members: str | tarfile.TarInfo, data: bytes = b"") -> pathlib.Path:
+    """A tar; each file holds its own name, or `data`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as packed:
+        for member in members:
+            info = member if isinstance(member, tarfile.TarInfo) else tarfile.TarInfo(member)
+            content = data or info.name.encode()
+            info.size = len(content) if info.isreg() else 0
+            packed.addfile(info, io.BytesIO(content))
+    return path
+
+
+def special(name: str, kind: bytes) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, "cat/1.jpg"
+    return info
+
+
+def test_what_leads_outside_and_what_is_no_file_is_counted(tmp_path):
+    members = [
+        "cat/1.jpg", "./dog/2.jpg", "../out.jpg", "/etc/3.jpg", "cat/../../4.jpg", "dog/notes.txt",
+        "__MACOSX/cat/._1.jpg", special("cat/l.jpg", tarfile.SYMTYPE),
+        special("cat/h.jpg", tarfile.LNKTYPE), special("cat/d.jpg", tarfile.CHRTYPE), "top.jpg",
+    ]  # fmt: skip
+    refs, skipped = listed(tar(tmp_path / "a.tar", *members))
+    assert contents(refs) == {"cat/1.jpg": b"cat/1.jpg", "dog/2.jpg": b"./dog/2.jpg"}
+    assert skipped == {
+        "outside_archive": 3, "not_an_image_name": 1, "system_file": 1, "link": 2,
+        "special_file": 1, "outside_class_folders": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("members", "options", "expected"),
+    [
+        ("cat/a.jpg dog/b/c.JPG", {}, "cat/a.jpg:cat dog/b/c.JPG:dog"),
+        ("train/cat/a.jpg val/dog/c.jpg", {}, "train/cat/a.jpg:cat:train val/dog/c.jpg:dog:val"),
+        (
+            "train/cat/a.jpg train/dog/b.jpg", {},
+            "train/cat/a.jpg:cat:train train/dog/b.jpg:dog:train",
+        ),
+        ("x/y/cat/a.jpg x/y/dog/a.jpg x/README", {}, "cat/a.jpg:cat dog/a.jpg:dog"),
+        (
+            "cat.0.jpg in/dog.1.jpg", {"label_regex": r"^([a-z]+)\."},
+            "cat.0.jpg:cat in/dog.1.jpg:dog",
+        ),
+        ("a.jpg b/c.jpg", {"label": "none"}, "a.jpg: b/c.jpg:"),
+        (
+            "f1/cat/a.jpg f2/dog/a.jpg", {"layout": "split_folders"},
+            "f1/cat/a.jpg:cat:f1 f2/dog/a.jpg:dog:f2",
+        ),
+        (
+            "cat/a.jpg cat/old/b.jpg dog/c.jpg", {"exclude_glob": ("cat/old",)},
+            "cat/a.jpg:cat dog/c.jpg:dog",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", [".tar", ".zip"])
+def test_labels_and_splits_are_those_of_the_folder(tmp_path, members, options, expected, suffix):
+    path = tmp_path / f"photos{suffix}"
+    if suffix == ".tar":
+        tar(path, *members.split())
+    else:
+        with zipfile.ZipFile(path, "w") as packed:
+            for name in members.split():
+                packed.writestr(name, name)
+    found = {
+        ":".join(filter(None, (f"{key}:{label or ''}", split)))
+        for key, (label, split) in labels(path, **options).items()
+    }
+    assert found == set(expected.split())
+
+
+def test_several_archives_are_folders_or_parts(tmp_path):
+    for name in ("cat", "dog"):
+        tar(tmp_path / "classes" / f"{name}.tar", "1.jpg", "deep/2.jpg")
+    assert labels(tmp_path / "classes", layout="class_folders") == {
+        "cat/deep/2.jpg": ("deep", None), "dog/deep/2.jpg": ("deep", None),
+    }  # fmt: skip
+    for name in ("cat", "dog"):
+        tar(tmp_path / "flat" / f"{name}.tar", "1.jpg")
+    flat = {"cat/1.jpg": ("cat", None), "dog/1.jpg": ("dog", None)}
+    assert labels(tmp_path / "flat") == flat
+    assert labels(f"{tmp_path}/flat/*.tar") == flat
+    assert labels(store_uri(tmp_path / "flat")) == flat
+    for name in ("train", "test"):
+        tar(tmp_path / "splits" / f"{name}.tar", "cat/1.jpg", "dog/2.jpg")
+    assert labels(tmp_path / "splits")["test/dog/2.jpg"] == ("dog", "test")
+    for number in range(2):
+        tar(tmp_path / "parts" / f"part-{number}.tar", f"cat/{number}.jpg", f"dog/{number}.jpg")
+    assert labels(f"{tmp_path}/parts/part-{{0..1}}.tar") == {
+        f"part-{n}/{name}/{n}.jpg": (name, None) for n in range(2) for name in ("cat", "dog")
+    }
+
+
+def test_a_tar_that_ends_too_early_is_refused_wherever_it_is_cut(tmp_path):
+    whole = tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg", data=b"x" * 1000).read_bytes()
+    end = whole.index(b"dog/2.jpg") + 512 + 1024  # of the last file, padded
+    for cut in (1, 511, 700, 1500, 1536 + 100, end - 1, end - 600):
+        (tmp_path / "a.tar").write_bytes(whole[:cut])
+        with pytest.raises(UserError, match=r"^--input .*a.tar' is damaged, cut off.*again\.$"):
+            listed(tmp_path / "a.tar")
+    broken = bytearray(whole)
+    broken[1536 + 10] ^= 255  # in the header of the second file
+    (tmp_path / "a.tar").write_bytes(bytes(broken))
+    with pytest.raises(UserError, match="no header at byte 1,536"):
+        listed(tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.tgz", "a.tar.xz"])
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"\x1f\x8b\x08" + b"\0" * 30])
+def test_what_is_no_archive_is_refused_in_one_sentence(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"^--input '{tmp_path}/{name}' [^\n]*again\\.$"):
+        listed(tmp_path / name, spool=str(tmp_path / "spool"))
+    assert not list(tmp_path.glob("spool/*.tar"))
+    with pytest.raises(UserError, match="(no file|cannot be read).*fix the path"):
+        listed(tmp_path / f"other-{name}", spool=str(tmp_path / "spool"))
+
+
+def test_a_truncated_gzip_is_refused_and_leaves_nothing(tmp_path):
+    packed = gzip.compress(tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg").read_bytes())
+    (tmp_path / "a.tgz").write_bytes(packed[:-20])
+    with pytest.raises(UserError, match="cannot be unpacked to its end"):
+        listed(tmp_path / "a.tgz", spool=str(tmp_path / "spool"), layout="class_folders")
+    assert not list((tmp_path / "spool").iterdir())
+
+
+def test_members_of_a_zip_are_read_and_its_oddities_counted(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        packed.writestr("cat/1.jpg", b"stored")
+        packed.writestr("dog/2.jpg", b"deflated" * 100, zipfile.ZIP_DEFLATED)
+        packed.writestr("dog\\3.jpg", b"windows")
+        packed.writestr("dog/4.jpg", b"bz2", zipfile.ZIP_BZIP2)
+        packed.writestr("dog/bomb.jpg", b"\0" * (MAX_BYTES + 1), zipfile.ZIP_DEFLATED)
+        link = zipfile.ZipInfo("cat/link.jpg")
+        link.external_attr = 0o120777 << 16
+        packed.writestr(link, "1.jpg")
+        packed.writestr("../5.jpg", b"outside")
+    data = bytearray((tmp_path / "a.zip").read_bytes())
+    refs, skipped = listed(tmp_path / "a.zip")
+    assert skipped == {"unknown_compression": 1, "link": 1, "outside_archive": 1}
+    found = contents(refs)
+    bomb = found.pop("dog/bomb.jpg")
+    assert isinstance(bomb, ImageError) and bomb.code == "too_many_bytes"
+    assert found == {
+        "cat/1.jpg": b"stored",
+        "dog/2.jpg": b"deflated" * 100,
+        "dog/3.jpg": b"windows",
+    }
+    data[data.index(b"stored")] ^= 1
+    (tmp_path / "b.zip").write_bytes(data)
+    wrong = contents(listed(tmp_path / "b.zip")[0])["cat/1.jpg"]
+    assert isinstance(wrong, ImageError) and wrong.code == "corrupt"
+    data[data.index(b"PK\x01\x02") + 8] |= 1  # the flag of the first file in the directory
+    (tmp_path / "c.zip").write_bytes(data)
+    refs, skipped = listed(tmp_path / "c.zip")
+    assert "cat/1.jpg" not in refs and skipped["encrypted"] == 1
+
+
+@given(st.binary(max_size=200), st.integers(0, 300), st.sampled_from([0, 8]))
+def test_any_bytes_are_content_or_an_error(data, num_bytes, method):
+    header = b"PK\x03\x04" + bytes([20, 0, 8, 0, method, 0]) + bytes(20)
+    for begun in (data, header + data, header + data + bytes(ZIP_HEADER_BYTES)):
+        try:
+            read_zip_member(begun, num_bytes, 100)
+        except ImageError as e:
+            assert e.code in ("corrupt", "truncated", "too_many_bytes")
+
+
+def test_an_archive_that_was_replaced_is_told_from_the_one_that_was_listed(tmp_path):
+    refs, _ = listed(tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg"))
+    stale = {key: ref._replace(mtime_ns=ref.mtime_ns - 1) for key, ref in refs.items()}
+    assert {e.code for e in contents(stale).values() if isinstance(e, ImageError)} == {"changed"}
+    beyond = {key: ref._replace(offset_bytes=10**6) for key, ref in refs.items()}
+    assert {e.code for e in contents(beyond).values() if isinstance(e, ImageError)} == {"truncated"}
+
+
+def test_of_a_local_tar_only_the_headers_are_read(tmp_path, monkeypatch):
+    tar(tmp_path / "a.tar", *(f"cat/{n}.jpg" for n in range(20)), data=b"x" * 100_000)
+    read: list[int] = []
+
+    class Counted(io.FileIO):
+        def readinto(self, buffer):
+            count = super().readinto(buffer)
+            read.append(count or 0)
+            return count
+
+    def opened(path, mode, buffering=-1):
+        return io.BufferedReader(Counted(path), buffering)
+
+    monkeypatch.setattr(archives, "open", opened, raising=False)
+    with archives.open_archive(str(tmp_path / "a.tar")) as archive:
+        assert len(list(archive.members())) == 20
+    assert 0 < sum(read) < 400_000
+
+
+@pytest.mark.parametrize("step", [600, 200_000])
+def test_a_store_is_read_by_few_ranges(tmp_path, monkeypatch, step):
+    """Small files are read through with ranges that grow; large ones are passed over."""
+    tar(tmp_path / "a.tar", *(f"cat/{n}.jpg" for n in range(200)), data=b"x" * step)
+    asked: list[int] = []
+    whole = (tmp_path / "a.tar").read_bytes()
+
+    def read_range(path: str, start: int, end: int) -> bytes:
+        asked.append(min(end, len(whole)) - start)
+        return whole[start:end]
+
+    monkeypatch.setattr(archives.storage, "read_range", read_range)
+    with archives.open_archive(store_uri(tmp_path / "a.tar")) as archive:
+        assert len(list(archive.members())) == 200
+    if step == 600:
+        assert len(asked) < 5 and sum(asked) <= 2 * len(whole)
+    else:
+        assert len(asked) < 250 and sum(asked) < len(whole)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("a.tar", ["a.tar"]),
+        ("{08..11}.tar", ["08.tar", "09.tar", "10.tar", "11.tar"]),
+        ("{a,b}-{0..1}.tar", ["a-0.tar", "a-1.tar", "b-0.tar", "b-1.tar"]),
+        ("{a}.tar", ["{a}.tar"]),
+        ("s3://b/{1..2}/*.tar", ["s3://b/1/*.tar", "s3://b/2/*.tar"]),
+    ],
+)
+def test_braces_are_expanded_as_a_shell_does(pattern, expected):
+    assert expand_braces(pattern) == expected
+
+
+def test_a_missing_archive_of_a_range_is_named(tmp_path):
+    tar(tmp_path / "0.tar", "cat/1.jpg")
+    with pytest.raises(UserError, match=r"1\.tar' is no file"):
+        listed(f"{tmp_path}/{{0..1}}.tar", layout="class_folders")
+
+
+def test_masks_in_an_archive_are_refused(tmp_path):
+    tar(tmp_path / "a.tar", "images/1.jpg", "masks/1.png", "images/2.jpg", "masks/2.png")
+    with pytest.raises(UserError, match="has images in 'images' and files of the same names in"):
+        listed(tmp_path / "a.tar")
+
+
+def test_webdataset_samples_without_an_image_and_other_members_are_counted(tmp_path):
+    members = ["0.jpg", "0.cls", "0.npy", "1.cls", "2.seg.png", "2.png", "2.cls"]
+    refs, skipped = listed(tar(tmp_path / "a.tar", *members, data=b"cat"))
+    assert set(refs) == {"0.jpg", "2.png"} and {ref.label for ref in refs.values()} == {"cat"}
+    assert skipped == {"other_member": 2, "sample_without_image": 1}
+
+
+def test_a_webdataset_json_that_is_none_is_named_with_its_sample(tmp_path):
+    path = tar(tmp_path / "a.tar", "0.jpg", "0.json", data=b"[1]")
+    with pytest.raises(UserError, match=r"a\.tar: 0\.json is no JSON object"):
+        listed(path)
