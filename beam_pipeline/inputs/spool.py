@@ -112,7 +112,7 @@ def announce(sources: Iterable[Stat], folder: str) -> None:
     there = sum(file.size_bytes for file in storage.files_below(folder))
     check_space(folder, max(0, total - there), files[0].path)
     print(
-        f"{files[0].path}{more}, {total / 1e6:,.0f} MB, cannot be read by ranges: unpacked into "
+        f"{files[0].path}{more}, {total / 1e6:,.1f} MB, cannot be read by ranges: unpacked into "
         f"{folder} until the dataset is finished",
         file=sys.stderr,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from beam_pipeline.images.read import read_images
+from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.image_table import TableSchema, read_refs, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
@@ -392,3 +395,95 @@ def test_a_glob_of_files_is_one_table(tmp_path, suffix, where):
     ]
     with pytest.raises(UserError, match="none' matches no file; expected image tables"):
         read_schema(InputOptions(where(tmp_path / "*.none"), layout="table"))
+
+
+def test_paths_of_windows_are_read_and_told_once(tmp_path):
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "photos" / "odd\\name.jpg").write_bytes(b"x")
+    rows = ["image,label"]
+    for number in range(3):
+        (tmp_path / "photos" / "cat" / f"{number}.jpg").write_bytes(b"x")
+        rows.append(f"photos\\cat\\{number}.jpg,cat")
+    rows += ["photos\\cat\\9.jpg,cat", "photos/odd\\name.jpg,cat"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    path = str(tmp_path / "rows.csv")
+    found = list(read_refs(path, read_schema(InputOptions(path))))
+    told = [each for each in found if isinstance(each, Skipped)]
+    assert told == [Skipped("backslashes", path)]
+    refs = [each for each in found if isinstance(each, ImageRef)]
+    assert [ref.key for ref in refs] == [
+        "photos/cat/0.jpg", "photos/cat/1.jpg", "photos/cat/2.jpg", "photos\\cat\\9.jpg",
+        "photos/odd\\name.jpg",
+    ]  # fmt: skip
+    assert [ref.mtime_ns == MISSING for ref in refs] == [False, False, False, True, False]
+
+
+def test_labels_lose_the_spaces_around_them_and_numbers_get_their_names(tmp_path):
+    (tmp_path / "rows.csv").write_text("image,label\na.jpg, cat \nb.jpg,1\nc.jpg,0\n")
+    source = InputOptions(str(tmp_path / "rows.csv"))
+    assert [ref.label for ref in read_refs(source.input, read_schema(source))] == ["cat", "1", "0"]
+    schema = dataclasses.replace(read_schema(source), class_names=("cat", "dog"))
+    assert [ref.label for ref in read_refs(source.input, schema)] == ["cat", "dog", "cat"]
+    schema = dataclasses.replace(schema, class_names=("cat",))
+    with pytest.raises(UserError, match="line 3 has 1 in column 'label'; expected 0 to 0, the n"):
+        list(read_refs(source.input, schema))
+
+
+def test_rows_are_numbered_where_nothing_else_is_their_key(tmp_path):
+    (tmp_path / "rows.csv").write_text("image,label,id\na.jpg,cat,x\na.jpg,dog,x\n")
+    source = InputOptions(str(tmp_path / "rows.csv"), key_column="none")
+    keys = [ref.key for ref in read_refs(source.input, read_schema(source))]
+    assert keys == ["rows.csv line 2", "rows.csv line 3"]
+
+
+PICTURES = [b"first", b"", b"the third"]
+
+
+def parquet_with(path: pathlib.Path, image: pa.Array, **more) -> str:
+    columns = {"image": image, "label": pa.array(["a", "b", "a"])} | more
+    parquet.write_table(pa.table(columns), path, row_group_size=2)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+@pytest.mark.parametrize("paths", [None, ["x.jpg", None, "z.jpg"]])
+def test_pictures_of_a_parquet_file_are_ranges_of_spooled_files(tmp_path, kind, paths):
+    image: pa.Array = pa.array(PICTURES, kind)
+    if paths:
+        image = pa.StructArray.from_arrays([image, pa.array(paths)], ["bytes", "path"])
+    path = parquet_with(tmp_path / "test-00000-of-00001.parquet", image, age=pa.array([1, 2, 3]))
+    schema = read_schema(InputOptions(path))
+    assert schema.has_pictures and schema.columns == (ColumnSpec("age", "int"),)
+    refs: list[ImageRef] = []
+    for groups in (range(1), range(1, 2)):
+        refs += read_refs(path, schema, groups, str(tmp_path / "spool"))
+    name = "test-00000-of-00001.parquet row"
+    assert [ref.key for ref in refs] == (
+        ["x.jpg", f"{name} 2", "z.jpg"] if paths else [f"{name} {n}" for n in (1, 2, 3)]
+    )
+    assert [ref.columns for ref in refs] == [{"age": n} for n in (1, 2, 3)]
+    assert {(ref.split, ref.uri) for ref in refs} == {("test", path)}
+    assert [data for _, data in read_images(refs, 100)] == PICTURES
+    assert len(list((tmp_path / "spool").iterdir())) == 2
+
+
+def test_a_row_without_a_picture_is_named_and_nothing_is_left(tmp_path):
+    path = parquet_with(tmp_path / "a.parquet", pa.array([b"x", None, b"z"], pa.binary()))
+    schema = read_schema(InputOptions(path))
+    with pytest.raises(UserError, match="a.parquet row 2 has no picture in column 'image'"):
+        list(read_refs(path, schema, None, str(tmp_path / "spool")))
+    assert not list((tmp_path / "spool").iterdir())
+    with pytest.raises(UserError, match="give ListImages one by spool"):
+        list(read_refs(path, schema))
+
+
+@pytest.mark.parametrize(
+    "said", [b"{}", b"not JSON", b'{"info": {"features": {"label": {"names": 3}}}}', b"[]"]
+)
+def test_metadata_that_name_no_class_change_nothing(tmp_path, said):
+    table = pa.table({"image": pa.array([b"x"], pa.binary()), "label": pa.array([4])})
+    path = tmp_path / "a.parquet"
+    parquet.write_table(table.replace_schema_metadata({b"huggingface": said}), path)
+    schema = read_schema(InputOptions(str(path)))
+    (ref,) = read_refs(str(path), schema, None, str(tmp_path / "spool"))
+    assert schema.class_names == () and ref.label == "4"

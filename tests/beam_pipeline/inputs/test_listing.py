@@ -365,3 +365,25 @@ def test_what_a_person_is_to_hear_of_is_named(tmp_path, where, names, options, t
     put(tmp_path, *names.split())
     found = names_told(where(tmp_path), **options)
     assert {reason: sorted(found[reason]) for reason in found} == told
+
+
+@IN_BOTH
+@pytest.mark.parametrize(
+    ("names", "is_refused"),
+    [
+        ("images/1.jpg images/2.jpg masks/1.png masks/2.png", True),
+        ("train/images/1.jpg train/masks/1_mask.png val/images/3.jpg val/masks/3_mask.png", True),
+        ("JPEGImages/1.jpg SegmentationClass/1.png Annotations/1.xml", True),
+        ("images/1.jpg labels/1.txt", True),
+        ("images/1.jpg masks/7.jpg", False),
+        ("masks/1.jpg hats/1.jpg", False),
+        ("images/1.jpg masks/1.png cat/1.jpg", False),
+    ],
+)
+def test_masks_beside_their_images_are_no_class(tmp_path, where, names, is_refused):
+    put(tmp_path, *names.split())
+    if not is_refused:
+        assert labels(where(tmp_path))
+        return
+    with pytest.raises(UserError, match="masks or annotations are kept, which are not supported"):
+        labels(where(tmp_path))

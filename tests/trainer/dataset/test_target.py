@@ -18,7 +18,7 @@ from trainer.dataset.target import with_target
 
 FORMS: dict[str, dict[str, Any]] = {
     "float32": {"price": [], "one": [1], "colour": [3], "curve": None, "grid": [2, 2]},
-    "int64": {"year": [], "parts": None, "many": None, "pair": [2]},
+    "int64": {"year": [], "parts": None, "many": None, "pair": [2], "serial": []},
     "string": {"place": [], "note": [], "words": None},
 }
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -48,7 +48,7 @@ def column_values(number: int) -> dict[str, Any]:
         "place": [("Žilina".encode(), b"Brno")[number % 2]], "note": [b"x" * (number * 30)],
         "parts": [[], [30], [2, 30, 2], [-7]][number % 4],
         "words": [[], [b"b", b"a"], [b"c"]][number % 3],
-        "many": [1] * (number * 5), "pair": [number, 1],
+        "many": [1] * (number * 5), "pair": [number, 1], "serial": [number],
     }  # fmt: skip
 
 
@@ -120,3 +120,8 @@ def test_the_manifest_says_whether_records_have_a_label(tmp_path, label):
         with pytest.raises(UserError, match=r"no label of their own; expected one of price\."):
             with_target(dataset)
         assert with_target(dataset, "price").num_outputs == 1
+
+
+def test_a_target_of_nearly_as_many_values_as_records_is_told(opened):
+    with pytest.warns(UserWarning, match="'serial' has 30 different values in 30 records"):
+        assert with_target(opened, "serial").num_outputs == 30
