@@ -74,9 +74,11 @@ class InputOptions:
     # fmt: off
     input: Annotated[str, Option(
         "class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a glob "
-        "with --label_regex; an image table (.csv, with commas, semicolons or tabs; .jsonl; "
-        ".parquet), or a glob of such files; or a finished data set, whose records are copied; "
-        "give it again for more inputs",
+        "with --label_regex; archives (.tar, also of tars, .zip, .tar.gz) with such folders inside; "
+        "WebDataset tars; an image table (.csv, with commas, semicolons or tabs; .jsonl; .parquet), "
+        "also Parquet that holds the pictures; a finished data set, whose records are copied. Of "
+        "archives and tables also a glob, with {0000..0099} for a range; give it again for more "
+        "inputs",
         place=storage.absolute_place, metavar="PATH", action="append")]
     layout: Annotated[str, Option(
         "how --input is laid out (default: auto, from names)", choices=LAYOUTS)] = "auto"
@@ -98,9 +100,11 @@ class InputOptions:
         "let the rows of a table name files outside of the table's folder, too; any file that you "
         "can read may then become part of the data set")] = False
     label_column: Annotated[str | None, Option(
-        "table column with the label (default: label or class)", metavar="NAME")] = None
+        "table column, or member of a WebDataset .json, with the label (default: label or class; "
+        "in WebDataset the .cls)", metavar="NAME")] = None
     key_column: Annotated[str | None, Option(
-        "table column with a unique key (default: key or id, else the image column)",
+        "table column with a unique key, or none for the number of each row (default: key or id, "
+        "else the image column)",
         metavar="NAME")] = None
     split_column: Annotated[str | None, Option(
         "table column with the split (default: split)", metavar="NAME")] = None
@@ -224,7 +228,7 @@ class PlanOptions:
         above=0, metavar="MB")] = 128.0
     class_names: Annotated[tuple[str, ...] | None, Option(
         "classes in the order of their ids, separated by commas (\\, is one in a name) or one "
-        "per line of a file; another label is an error (default: sorted names; on --overwrite the "
+        "per line of a file; another label is an error, but for the number of a class (default: sorted names; on --overwrite the "
         "old order first)", group="input", metavar="A,B|FILE",
         parse=functools.partial(names_or_file, "--class_names"))] = None
     pinned_classes: tuple[str, ...] = ()

@@ -16,9 +16,13 @@ import stat
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from beam_pipeline.images.zip_member import ZIP_HEADER_BYTES, read_zip_member
+from beam_pipeline.images.member import (
+    WHOLE_FILE,
+    ZIP_HEADER_BYTES,
+    ZIP_MEMBER,
+    read_zip_member,
+)
 from beam_pipeline.options import UrlOptions
-from beam_pipeline.planning.refs import WHOLE_FILE, ZIP_MEMBER
 from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.storage import is_local

@@ -18,12 +18,11 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from beam_pipeline.images.zip_member import DEFLATED, STORED
+from beam_pipeline.images.member import DEFLATED, PICTURE, STORED, ZIP_MEMBER
 from beam_pipeline.inputs.folders import PathFilter, Skipped, matching_files
 from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATA_SET, TABLE, InputOptions
-from beam_pipeline.planning.refs import PICTURE, ZIP_MEMBER
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage.base import RANGE_BYTES

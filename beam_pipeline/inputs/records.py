@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from beam_pipeline.images.member import RECORD
 from beam_pipeline.options import ColumnSpec, InputOptions
-from beam_pipeline.planning.refs import RECORD, ImageRef
+from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage, tfrecord
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_example

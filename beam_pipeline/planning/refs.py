@@ -12,11 +12,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# In place of an offset: the image is a whole file.
-WHOLE_FILE = -1
-# What the bytes of a reference are: an encoded picture, a member of a zip archive behind its local
-# header, or a framed record of a dataset.
-PICTURE, ZIP_MEMBER, RECORD = "", "zip", "record"
+from beam_pipeline.images.member import PICTURE, RECORD, WHOLE_FILE
+
 # In place of the time of change of a file that was not there.
 MISSING = -1
 

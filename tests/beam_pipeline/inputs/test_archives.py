@@ -8,19 +8,21 @@ import io
 import pathlib
 import tarfile
 import zipfile
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from beam_pipeline.images.member import ZIP_HEADER_BYTES, read_zip_member
 from beam_pipeline.images.read import read_images
-from beam_pipeline.images.zip_member import ZIP_HEADER_BYTES, read_zip_member
 from beam_pipeline.inputs import archives
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.layout import expand_braces
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef
+from imageshards import storage
 from imageshards.errors import ImageError, UserError
 from tests.support.stores import store_uri
 
@@ -50,7 +52,7 @@ def contents(refs: dict[str, ImageRef]) -> dict[str, bytes | ImageError]:
     return {ref.key: data for ref, data in read_images(list(refs.values()), MAX_BYTES)}
 
 
-def tar(path: pathlib.Path, *members: str | tarfile.TarInfo, data: bytes = b"") -> pathlib.Path:
+def tar(path: pathlib.Path, *members: Any, data: bytes = b"") -> pathlib.Path:
     """A tar; each file holds its own name, or `data`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as packed:
@@ -258,7 +260,7 @@ def test_a_store_is_read_by_few_ranges(tmp_path, monkeypatch, step):
         asked.append(min(end, len(whole)) - start)
         return whole[start:end]
 
-    monkeypatch.setattr(archives.storage, "read_range", read_range)
+    monkeypatch.setattr(storage, "read_range", read_range)
     with archives.open_archive(store_uri(tmp_path / "a.tar")) as archive:
         assert len(list(archive.members())) == 200
     if step == 600:

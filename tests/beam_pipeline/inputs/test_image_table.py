@@ -61,7 +61,11 @@ def write(path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
 
 def refs(path: object, **options) -> list[ImageRef]:
     source = InputOptions(str(path), **options)
-    return list(read_refs(source.input, read_schema(source)))
+    return only_refs(source.input, read_schema(source))
+
+
+def only_refs(*arguments) -> list[ImageRef]:
+    return [each for each in read_refs(*arguments) if isinstance(each, ImageRef)]
 
 
 def text(path: pathlib.Path, content: str) -> pathlib.Path:
@@ -387,7 +391,7 @@ def test_a_glob_of_files_is_one_table(tmp_path, suffix, where):
     files = list(table_files(pattern))
     assert files == [where(tmp_path / name / f"rows{suffix}") for name in "ab"]
     schema = read_schema(InputOptions(pattern))
-    found = [ref for file in files for ref in read_refs(file, schema)]
+    found = [ref for file in files for ref in only_refs(file, schema)]
     assert [ref.key for ref in found] == [row["image"] for row in ROWS]
     # Paths are relative to the file that names them.
     assert [ref.uri for ref in found] == [
@@ -421,9 +425,10 @@ def test_paths_of_windows_are_read_and_told_once(tmp_path):
 def test_labels_lose_the_spaces_around_them_and_numbers_get_their_names(tmp_path):
     (tmp_path / "rows.csv").write_text("image,label\na.jpg, cat \nb.jpg,1\nc.jpg,0\n")
     source = InputOptions(str(tmp_path / "rows.csv"))
-    assert [ref.label for ref in read_refs(source.input, read_schema(source))] == ["cat", "1", "0"]
-    schema = dataclasses.replace(read_schema(source), class_names=("cat", "dog"))
-    assert [ref.label for ref in read_refs(source.input, schema)] == ["cat", "dog", "cat"]
+    schema = read_schema(source)
+    assert [ref.label for ref in only_refs(source.input, schema)] == ["cat", "1", "0"]
+    schema = dataclasses.replace(schema, class_names=("cat", "dog"))
+    assert [ref.label for ref in only_refs(source.input, schema)] == ["cat", "dog", "cat"]
     schema = dataclasses.replace(schema, class_names=("cat",))
     with pytest.raises(UserError, match="line 3 has 1 in column 'label'; expected 0 to 0, the n"):
         list(read_refs(source.input, schema))
@@ -432,7 +437,7 @@ def test_labels_lose_the_spaces_around_them_and_numbers_get_their_names(tmp_path
 def test_rows_are_numbered_where_nothing_else_is_their_key(tmp_path):
     (tmp_path / "rows.csv").write_text("image,label,id\na.jpg,cat,x\na.jpg,dog,x\n")
     source = InputOptions(str(tmp_path / "rows.csv"), key_column="none")
-    keys = [ref.key for ref in read_refs(source.input, read_schema(source))]
+    keys = [ref.key for ref in only_refs(source.input, read_schema(source))]
     assert keys == ["rows.csv line 2", "rows.csv line 3"]
 
 
@@ -456,7 +461,7 @@ def test_pictures_of_a_parquet_file_are_ranges_of_spooled_files(tmp_path, kind, 
     assert schema.has_pictures and schema.columns == (ColumnSpec("age", "int"),)
     refs: list[ImageRef] = []
     for groups in (range(1), range(1, 2)):
-        refs += read_refs(path, schema, groups, str(tmp_path / "spool"))
+        refs += only_refs(path, schema, groups, str(tmp_path / "spool"))
     name = "test-00000-of-00001.parquet row"
     assert [ref.key for ref in refs] == (
         ["x.jpg", f"{name} 2", "z.jpg"] if paths else [f"{name} {n}" for n in (1, 2, 3)]
@@ -485,5 +490,5 @@ def test_metadata_that_name_no_class_change_nothing(tmp_path, said):
     path = tmp_path / "a.parquet"
     parquet.write_table(table.replace_schema_metadata({b"huggingface": said}), path)
     schema = read_schema(InputOptions(str(path)))
-    (ref,) = read_refs(str(path), schema, None, str(tmp_path / "spool"))
+    (ref,) = only_refs(str(path), schema, None, str(tmp_path / "spool"))
     assert schema.class_names == () and ref.label == "4"

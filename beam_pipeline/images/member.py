@@ -1,4 +1,4 @@
-"""One member of a zip archive, from its bytes alone: local header, data, checksum.
+"""An image that is a range of bytes of an archive: what forms there are, and a member of a zip.
 
 The layout is that of APPNOTE.TXT, sections 4.3.7 and 4.4 (https://pkware.cachefly.net/webdocs/APPNOTE).
 """
@@ -10,6 +10,13 @@ import zlib
 
 from imageshards.errors import ImageError
 
+# In place of an offset: the image is a whole file.
+WHOLE_FILE = -1
+# What the bytes of a reference are: an encoded picture, a member of a zip archive behind its local
+# header, or a framed record of a dataset.
+PICTURE, ZIP_MEMBER, RECORD = "", "zip", "record"
+
+# Methods of compression.
 STORED, DEFLATED = 0, 8
 _HEADER = struct.Struct("<4s5H3L2H")
 # The local header has a name and an extra field of lengths that only the header itself says. This
