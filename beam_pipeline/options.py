@@ -74,9 +74,9 @@ class InputOptions:
     # fmt: off
     input: Annotated[str, Option(
         "class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a glob "
-        "with --label_regex; archives (.tar, also of tars, .zip, .tar.gz) with such folders inside; "
-        "WebDataset tars; an image table (.csv, with commas, semicolons or tabs; .jsonl; .parquet), "
-        "also Parquet that holds the pictures; a finished data set, whose records are copied. Of "
+        "with --label_regex; archives (.tar, also of tars, .zip, .tar.gz) with such folders in "
+        "them; WebDataset tars; an image table (.csv, with commas, semicolons or tabs; .jsonl; "
+        ".parquet), also Parquet that holds the pictures; a finished data set, whose records are copied. Of "
         "archives and tables also a glob, with {0000..0099} for a range; give it again for more "
         "inputs",
         place=storage.absolute_place, metavar="PATH", action="append")]
@@ -228,8 +228,8 @@ class PlanOptions:
         above=0, metavar="MB")] = 128.0
     class_names: Annotated[tuple[str, ...] | None, Option(
         "classes in the order of their ids, separated by commas (\\, is one in a name) or one "
-        "per line of a file; another label is an error, but for the number of a class (default: sorted names; on --overwrite the "
-        "old order first)", group="input", metavar="A,B|FILE",
+        "per line of a file; another label is an error, but for the number of a class (default: "
+        "sorted names; on --overwrite the old order first)", group="input", metavar="A,B|FILE",
         parse=functools.partial(names_or_file, "--class_names"))] = None
     pinned_classes: tuple[str, ...] = ()
     allow_one_class: Annotated[bool, Option(
