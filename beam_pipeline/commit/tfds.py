@@ -21,10 +21,15 @@ _FIXED_SIZE_MODES = ("crop", "stretch", "pad")
 
 def tfds_files(manifest: Mapping[str, Any]) -> dict[str, str]:
     """File name → text of what TFDS needs next to the shards of a manifest."""
-    files = {
-        FEATURES_NAME: to_json(_features(manifest)),
-        INFO_NAME: to_json(_dataset_info(manifest)),
+    features = {
+        feature: _feature(feature, spec, manifest)
+        for feature, spec in sorted(manifest["features"].items())
     }
+    described = {
+        "featuresDict": {"features": features},
+        "pythonClassName": f"{_FEATURES}features_dict.FeaturesDict",
+    }
+    files = {FEATURES_NAME: to_json(described), INFO_NAME: to_json(_dataset_info(manifest))}
     names = manifest["classes"]
     if (label := roles_of(manifest)["label"]) and _survives_tfds(names):
         files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
@@ -37,29 +42,14 @@ def _survives_tfds(names: Sequence[str]) -> bool:
     return all(stripped) and len(set(stripped)) == len(stripped)
 
 
-def _features(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    features = {
-        feature: _feature(feature, spec, manifest)
-        for feature, spec in sorted(manifest["features"].items())
-    }
-    return {
-        "featuresDict": {"features": features},
-        "pythonClassName": f"{_FEATURES}features_dict.FeaturesDict",
-    }
-
-
 def _feature(feature: str, spec: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
     if feature == _IMAGE:
-        content = {
-            "dtype": "uint8",
-            "encodingFormat": "jpeg",
-            "shape": _shape(_image_shape(manifest["image"])),
-        }
+        sizes = _shape(_image_shape(manifest["image"]))
+        content = {"dtype": "uint8", "encodingFormat": "jpeg", "shape": sizes}
         return {"image": content, "pythonClassName": f"{_FEATURES}image_feature.Image"}
     if feature == roles_of(manifest)["label"]:
-        num_labels = len(manifest["classes"])
         label = {
-            "classLabel": {"numClasses": str(num_labels)},
+            "classLabel": {"numClasses": str(len(manifest["classes"]))},
             "pythonClassName": f"{_FEATURES}class_label_feature.ClassLabel",
         }
         if feature == LABEL_FEATURE:
