@@ -383,16 +383,17 @@ class _Worker:
         """How it has ended, by its exit code, or by the time that it was at one picture."""
         picture = self.noted[AT] - 1 if self.noted[AT] else None
         code = self.end(_ENDING_SEC)
-        deed = "crashed"  # by whatever signal: a broken heap is noticed by one or another
         if self._hung_sec is not None:
             how = f"was at one picture for more than {self._hung_sec:g} s"
             return _Death(picture, how, f"took longer than {self._hung_sec:g} s", False)
-        if code >= 0:
-            return _Death(picture, f"ended with exit code {code}", deed, False)
+        how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
         if code == -signal.SIGKILL:
             deed = "was killed (SIGKILL), as the system does when it is out of memory,"
-        how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
-        return _Death(picture, how, deed, code == -signal.SIGKILL)
+            return _Death(picture, how, deed, True)
+        # By whatever signal: a broken heap is noticed by one or another.
+        return _Death(
+            picture, how if code < 0 else f"ended with exit code {code}", "crashed", False
+        )
 
     def has_ended(self) -> bool:
         """Whether a process without a task has been killed."""
