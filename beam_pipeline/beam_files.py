@@ -21,16 +21,9 @@ from imageshards.storage.base import Backend, Stat
 
 # Beam's flags (`S3Options`, `GoogleCloudOptions`) that clients of stores obey.
 _STORE_FLAGS = (
-    "s3_access_key_id",
-    "s3_secret_access_key",
-    "s3_session_token",
-    "s3_endpoint_url",
-    "s3_region_name",
-    "s3_verify",
-    "s3_disable_ssl",
-    "no_auth",
-    "impersonate_service_account",
-)
+    "s3_access_key_id", "s3_secret_access_key", "s3_session_token", "s3_endpoint_url",
+    "s3_region_name", "s3_verify", "s3_disable_ssl", "no_auth", "impersonate_service_account",
+)  # fmt: skip
 _SWITCHES = ("s3_disable_ssl", "no_auth")
 
 # Flags of the build that runs here, or of the process that started this one. Where there is no
@@ -114,21 +107,15 @@ def store_settings(scheme: str) -> dict[str, Any]:
     settings = {flag[3:]: value for flag, value in given.items() if flag.startswith("s3_")}
     if settings.pop("disable_ssl", False):
         settings["use_ssl"] = False
-    if "verify" in settings:
-        settings["verify"] = _verify(settings["verify"])
+    verify = settings.get("verify")
+    if verify is not None and not os.path.exists(verify):
+        if verify.lower() not in ("true", "false"):
+            raise StorageError(
+                f"--s3_verify received {verify!r}; expected true, false, or the path of a file of "
+                "certificates to trust, on every machine that reads or writes s3://."
+            )
+        settings["verify"] = verify.lower() == "true"
     return settings
-
-
-def _verify(text: str) -> str | bool:
-    """`--s3_verify` as boto3 takes it."""
-    if os.path.exists(text):
-        return text
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    raise StorageError(
-        f"--s3_verify received {text!r}; expected true, false, or the path of a file of "
-        "certificates to trust, on every machine that reads or writes s3://."
-    )
 
 
 def new_backend(scheme: str) -> Backend | None:

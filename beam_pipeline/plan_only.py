@@ -98,13 +98,9 @@ def plan_table(
     warnings: Iterable[str],
 ) -> str:
     """The shards of each split, the classes, what was passed over, and what is odd."""
-    of_split = collections.Counter[str]()
-    for (split, _), count in plan.counts.items():
-        of_split[split] += count
     rows = []
     for split, shards in plan.num_shards.items():
-        fewest, most = plan.images_per_shard(split)
-        numbers = (shards, of_split[split], fewest, most)
+        numbers = (shards, plan.images[split], *plan.images_per_shard(split))
         rows.append([split, *(f"{number:,}" for number in numbers)])
     counts = {
         split: {name: plan.counts_by_label.get((split, name), 0) for name in plan.classes}
@@ -115,6 +111,6 @@ def plan_table(
     passed_over, names = counts_and_names(skipped)
     if passed_over:
         lines.append(for_output("files passed over" + reasons(passed_over)))
-    told = [*warnings, *warnings_of(counts, of_split, splits, names)]
+    told = [*warnings, *warnings_of(counts, plan.images, splits, names)]
     lines += [for_output(f"warning: {warning}") for warning in told]
     return "\n".join([*lines, "nothing was written"])

@@ -95,13 +95,12 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
     """What was built: splits, shards, balance, bytes, classes, rejects, speed; and warnings."""
     lines = [split_table(manifest), class_line(class_counts(manifest), label_of(manifest))]
     listed = manifest["listed"]
-    rejects = manifest["rejects"]
+    rejects, skipped = manifest["rejects"], manifest.get("skipped")
     rejected = f"{sum(rejects.values()):,} rejected" + reasons(rejects)
     lines.append(for_output(f"{counted(listed, 'image')} listed, {rejected}"))
-    if passed_over := manifest.get("skipped"):
-        total = sum(passed_over.values())
-        skipped = f"{counted(total, 'file')} passed over" + reasons(passed_over)
-        lines.append(for_output(skipped))
+    if skipped:
+        files = counted(sum(skipped.values()), "file")
+        lines.append(for_output(f"{files} passed over{reasons(skipped)}"))
     if reused:
         lines.append(f"{reused:,} images were finished by an earlier run")
     rate = f", {(listed - reused) / seconds:,.0f} images/s" if listed > reused else ""
@@ -130,6 +129,5 @@ def class_line(counts: Mapping[str, Mapping[str, int]], label: str = ONE) -> str
 
 def reasons(counts: Mapping[str, int]) -> str:
     """` (hidden 2, empty 1)`; empty where there is nothing to count."""
-    if not counts:
-        return ""
-    return " (" + ", ".join(f"{reason} {count:,}" for reason, count in counts.items()) + ")"
+    named = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
+    return f" ({named})" if named else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import itertools
 import struct
 import zlib
 from collections.abc import Iterator
@@ -26,8 +25,8 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 MAX_PIXELS = 2**29 // 3
 
 
-def segments(jpeg: bytes) -> Iterator[tuple[int, bytes, int]]:
-    """Yields marker, content and end of each segment of a JPEG that has a length.
+def segments(jpeg: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yields each marker of a JPEG that has a content, where the content begins, and where it ends.
 
     The data of a scan, which follow its segment, are passed over as all other bytes are.
     """
@@ -39,8 +38,8 @@ def segments(jpeg: bytes) -> Iterator[tuple[int, bytes, int]]:
         elif marker in _WITHOUT_LENGTH:
             at += 2
         else:
-            begin, at = at + 4, at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
-            yield marker, jpeg[begin:at], at
+            begin, at = at + 4, at + 2 + (jpeg[at + 2] << 8) + jpeg[at + 3]
+            yield marker, begin, at
 
 
 def can_draft(data: bytes) -> bool:
@@ -48,9 +47,19 @@ def can_draft(data: bytes) -> bool:
 
     Where it is of another kind (lossless, for one) Pillow 12.3 writes outside of its memory.
     """
-    before_scan = itertools.takewhile(lambda found: found[0] != START_OF_SCAN, segments(data))
-    frames = [marker for marker, _, _ in before_scan if marker in _FRAMES]
-    return bool(frames) and all(frame in _SCALABLE_FRAMES for frame in frames)
+    return before_scan(data)[0]
+
+
+def before_scan(data: bytes) -> tuple[bool, int]:
+    """`can_draft`, and the number of components of a JPEG's first scan; 0 where there is none."""
+    frames, components = [], 0
+    for marker, begin, _ in segments(data):
+        if marker in _FRAMES:
+            frames.append(marker)
+        elif marker == START_OF_SCAN:
+            components = next(iter(data[begin : begin + 1]), 0)
+            break
+    return bool(frames) and all(frame in _SCALABLE_FRAMES for frame in frames), components
 
 
 # What Pillow raises while it decodes damaged pictures. MemoryError is one of them: a damaged header

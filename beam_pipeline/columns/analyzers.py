@@ -75,14 +75,10 @@ class LabelVocabulary(beam.PTransform):
     def expand(self, tensors: beam.PCollection[tuple[np.ndarray]]) -> beam.PCollection[np.ndarray]:
         return (
             tensors
-            | "Labels" >> beam.FlatMap(_decoded_labels)
+            | "Labels" >> beam.FlatMap(lambda arrays: map(bytes.decode, set(arrays[0].tolist())))
             | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
             | "WriteVocabulary" >> beam.Map(write_vocabulary, self._order, self._directory)
         )
-
-
-def _decoded_labels(tensors: tuple[np.ndarray]) -> set[str]:
-    return {label.decode() for label in set(tensors[0].tolist())}
 
 
 def write_vocabulary(labels: set[str], order: ClassOrder, directory: str) -> np.ndarray:

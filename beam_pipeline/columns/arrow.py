@@ -13,6 +13,7 @@ from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
+from imageshards.text import shortened
 
 # Column with the pickled reference, which TFT passes through; a reserved feature name.
 REF_COLUMN = "__image_ref__"
@@ -88,7 +89,7 @@ def _column_array(refs: Sequence[ImageRef], spec: ColumnSpec) -> pa.Array:
             try:
                 _rows_array([row], spec)
             except _CONVERSION_ERRORS as cause:
-                raise UserError(_wrong_value_message(ref, row, spec)) from cause
+                raise _wrong_value(ref, row, spec) from cause
         raise UserError(f"column {spec.name!r} could not be read ({e}).") from e
 
 
@@ -108,44 +109,36 @@ def _rows_array(rows: Sequence[Any], spec: ColumnSpec) -> pa.Array:
 
 
 def _values_array(values: Sequence[Any], spec: ColumnSpec) -> pa.Array:
-    if spec.kind == "float":
-        return _float_array(values, spec.scale != "none")
-    if spec.kind == "int":
+    if spec.kind == "string":
+        array = pa.array(values, pa.binary())
+    elif spec.kind == "float":  # from_pandas=True would read NaN as missing
+        array = pa.array(values, pa.float64(), from_pandas=False)
+    else:
         # Converted to int64 at once, 1.5 would become 1: let Arrow infer the type first.
         seen = pa.array(values)
         if len(seen) and not pa.types.is_signed_integer(seen.type):
             raise TypeError(f"{seen.type} is not int64")
         array = seen.cast(pa.int64())
-    else:
-        array = pa.array(values, pa.binary())
     if array.null_count:
         raise ValueError("missing")
-    return array
-
-
-def _float_array(values: Sequence[Any], is_scaled: bool) -> pa.Array:
-    # from_pandas=True would read NaN as missing.
-    array = pa.array(values, pa.float64(), from_pandas=False)
-    if array.null_count:
-        raise ValueError("missing")
+    if spec.kind != "float":
+        return array
     doubles = array.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         floats = doubles.astype(np.float32)
     if not np.isfinite(floats[np.isfinite(doubles)]).all():
         raise OverflowError("beyond float32")
-    if is_scaled and not np.isfinite(floats).all():
+    if spec.scale != "none" and not np.isfinite(floats).all():
         raise ValueError("not finite")
     return pa.array(floats, pa.float32(), from_pandas=False)
 
 
-def _wrong_value_message(ref: ImageRef, row: Any, spec: ColumnSpec) -> str:
+def _wrong_value(ref: ImageRef, row: Any, spec: ColumnSpec) -> UserError:
     one = _EXPECTED[spec.kind] + ", not NaN or infinite" * (spec.scale != "none")
     if spec.shape != ():
         one = f"a list{f' of {spec.shape[0]}' if spec.shape else ''}, each value {one}"
-    received = "no value" if row is None else repr(row)
-    if len(received) > 80:
-        received = received[:77] + "..."
-    return (
+    received = "no value" if row is None else shortened(repr(row), 80)
+    return UserError(
         f"column {spec.name!r} of {ref.key!r} received {received}; expected {one}; "
         "fix the row or leave the column out of --columns."
     )

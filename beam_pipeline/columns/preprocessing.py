@@ -68,14 +68,13 @@ def raw_feature_spec(columns: Sequence[ColumnSpec]) -> dict[str, Any]:
     return spec
 
 
-def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> str:
+def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> None:
     """Writes what the exported graph is fed, as `TFTransformOutput.raw_metadata` reads it."""
     import tensorflow_transform as tft
     from tensorflow_transform.tf_metadata import metadata_io
 
     metadata = tft.DatasetMetadata.from_feature_spec(feature_spec)
     metadata_io.write_metadata(metadata, os.path.join(transform_dir, RAW_METADATA_DIR))
-    return transform_dir
 
 
 def label_id(text: Any, vocabulary: Any) -> Any:
@@ -86,7 +85,7 @@ def label_id(text: Any, vocabulary: Any) -> Any:
     return tft.apply_vocabulary(text, vocabulary)
 
 
-class TransformModule:
+class TransformModule(importlib.abc.InspectLoader):
     """A user's `preprocessing_fn`, TFX convention, loaded once per process.
 
     The source of a file travels with the object, so workers need not see the path; a
@@ -135,30 +134,23 @@ class TransformModule:
         name = f"transform_module_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
         if name in sys.modules:
             return sys.modules[name]
-        loader = _TextLoader(self.source, self.name)
         module = types.ModuleType(name)
         module.__file__ = self.name
         sys.modules[name] = module
         try:
-            loader.exec_module(module)
+            self.exec_module(module)
         except BaseException:
             del sys.modules[name]
             raise
         return module
 
+    # What `exec_module` calls.
 
-class _TextLoader(importlib.abc.InspectLoader):
-    """Runs a module from source text that was read elsewhere."""
-
-    def __init__(self, source: str, path: str):
-        self._source = source
-        self._path = path
-
-    def get_source(self, fullname: str) -> str:
-        return self._source
+    def get_source(self, fullname: str) -> str | None:
+        return self.source
 
     def get_code(self, fullname: str) -> types.CodeType:
-        return self.source_to_code(self._source, self._path)
+        return self.source_to_code(self.source or "", self.name)
 
 
 @dataclasses.dataclass(frozen=True)

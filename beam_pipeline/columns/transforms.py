@@ -24,12 +24,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 
-from beam_pipeline.columns.arrow import (
-    REF_COLUMN,
-    arrow_schema,
-    to_record_batches,
-    to_ref_batch,
-)
+from beam_pipeline.columns.arrow import REF_COLUMN, arrow_schema, to_record_batches, to_ref_batch
 from beam_pipeline.columns.export import LABEL_COLUMNS, export_labels
 from beam_pipeline.columns.preprocessing import (
     RESERVED_FEATURES,
@@ -122,11 +117,8 @@ class AnalyseColumns(beam.PTransform):
         self._transform_dir = transform_dir
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> Analysed:
-        if not self._columns and self._module is None:
-            return self._labels_only(batches)
-        return self._through_tft(batches)
-
-    def _labels_only(self, batches: beam.PCollection[RefBatch]) -> Analysed:
+        if self._columns or self._module is not None:
+            return self._through_tft(batches)
         written = (
             batches
             | "DistinctLabels" >> beam.FlatMap(distinct_labels, self._order.class_names)  # str
@@ -184,18 +176,18 @@ def transform_temp_folder(
         UserError: There is no such folder unless --transform_temp_dir gives one.
     """
     is_needed = bool(columns) or options.transform_module is not None
+    # Of stores TensorFlow reads gs:// alone, and its client does not know of emulators.
+    is_read = staging.startswith("gs://") and not os.environ.get("STORAGE_EMULATOR_HOST")
     if options.transform_temp_dir is not None:
         folder = storage.join(options.transform_temp_dir, f"imageshards-{uuid.uuid4().hex[:8]}")
         try:
             yield folder
         finally:
             storage.delete_folder(folder)
-    elif storage.is_local(staging) or not is_needed:
-        yield storage.join(staging, TFT_TEMP)
-    elif is_local_run:
+    elif is_needed and is_local_run and not storage.is_local(staging):
         with storage.temporary_folder() as folder:
             yield folder
-    elif _tensorflow_reads(staging):
+    elif not is_needed or is_read or storage.is_local(staging):
         yield storage.join(staging, TFT_TEMP)
     else:
         raise UserError(
@@ -203,11 +195,6 @@ def transform_temp_folder(
             "tensorflow-transform needs a folder that every worker sees: give one on a shared "
             "mount or gs:// by --transform_temp_dir."
         )
-
-
-def _tensorflow_reads(path: str) -> bool:
-    # Its own client for gs:// does not know of emulators.
-    return path.startswith("gs://") and not os.environ.get("STORAGE_EMULATOR_HOST")
 
 
 def _check_names(columns: Sequence[ColumnSpec]) -> None:

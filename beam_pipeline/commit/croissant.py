@@ -12,14 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imageshards.index import COLUMNS, OF_LABEL, extra_columns
-from imageshards.manifest import (
-    INDEX_NAME,
-    NONE,
-    SEVERAL,
-    label_of,
-    shards_of,
-    to_json,
-)
+from imageshards.manifest import INDEX_NAME, NONE, SEVERAL, label_of, shards_of, to_json
 from imageshards.text import counted
 
 _CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
@@ -58,7 +51,7 @@ def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
             "conformsTo": _CONFORMS_TO,
             "version": "1.0.0",
             "distribution": [_INDEX, *_shards(manifest)],
-            "recordSet": [_splits(manifest), *_classes(manifest), _records(manifest)],
+            "recordSet": [*_splits_and_classes(manifest), _records(manifest)],
         }
     )
 
@@ -66,10 +59,9 @@ def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
 def _description(manifest: Mapping[str, Any]) -> str:
     records = {split: entry["num_records"] for split, entry in manifest["splits"].items()}
     splits = ", ".join(f"{split} {count:,}" for split, count in records.items())
-    count, classes = sum(records.values()), counted(len(manifest["classes"]), "class")
-    images = f"{counted(count, 'labelled JPEG image')} of {classes}"
-    if not manifest["classes"]:
-        images = counted(count, "JPEG image")
+    classes, count = len(manifest["classes"]), sum(records.values())
+    images = counted(count, "labelled JPEG image" if classes else "JPEG image")
+    images += f" of {counted(classes, 'class')}" if classes else ""
     return f"{images} ({splits}) as tf.train.Example records in TFRecord files."
 
 
@@ -109,19 +101,13 @@ def _record_set(name: str, key: str, fields: list[dict[str, Any]], **more: Any) 
     }
 
 
-def _splits(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _splits_and_classes(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     fields = [_field("splits/name", "sc:Text")]
-    rows = [{"splits/name": split} for split in manifest["splits"]]
-    return _record_set("splits", "name", fields, dataType="cr:Split", data=rows)
-
-
-def _classes(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    fields = [_field("classes/label", "cr:Int64"), _field("classes/name", "sc:Text")]
-    rows = [
-        {"classes/label": label, "classes/name": name}
-        for label, name in enumerate(manifest["classes"])
-    ]
-    if rows:
+    splits = [{"splits/name": split} for split in manifest["splits"]]
+    yield _record_set("splits", "name", fields, dataType="cr:Split", data=splits)
+    if names := manifest["classes"]:
+        fields = [_field("classes/label", "cr:Int64"), _field("classes/name", "sc:Text")]
+        rows = [{"classes/label": n, "classes/name": name} for n, name in enumerate(names)]
         yield _record_set("classes", "label", fields, dataType="sc:Enumeration", data=rows)
 
 

@@ -9,13 +9,12 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
-from beam_pipeline.commit.recorded import recorded_files
 from beam_pipeline.commit.staging import DATA_SET_FOLDERS, mark_committed, set_aside
 from beam_pipeline.commit.summary import WriteSummary, check_budget, remedies, write_list
 from beam_pipeline.commit.tfds import tfds_files
@@ -24,11 +23,7 @@ from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.shards.finished import output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import (
-    Reject,
-    ShardResult,
-    merge_stats,
-)
+from beam_pipeline.shards.result import merge_stats
 from imageshards import storage
 from imageshards.duplicates.search import count_copies
 from imageshards.errors import UserError
@@ -104,7 +99,10 @@ def begin_commit(
         )
     try:
         # The list comes before the budget is checked: the error says where it is.
-        where = write_list(_rejects(shards, spec.places), spec.places.staging)
+        names = sorted(shard.name for shard in shards if shard.num_rejects)
+        results = map_concurrently(lambda name: read_result(name, spec.places), names)
+        found = (reject for result in results for reject in result.rejects)
+        where = write_list(found, spec.places.staging)
         check_budget(rejects, listed, spec.max_reject_fraction, where)
         features = exported_features(storage.join(spec.places.staging, TRANSFORM_NAME))
         tasks = plan_finalize(shards, features)
@@ -114,13 +112,6 @@ def begin_commit(
     except OSError as e:
         raise output_error(spec.places.output, e) from e
     return tasks
-
-
-def _rejects(shards: Iterable[ShardResult], places: ShardPlaces) -> Iterator[Reject]:
-    """The rejected images of all shards, from the files beside those that have some."""
-    names = sorted(shard.name for shard in shards if shard.num_rejects)
-    for result in map_concurrently(lambda name: read_result(name, places), names):
-        yield from result.rejects
 
 
 def finish_commit(
@@ -272,7 +263,13 @@ def write_companions(
     if rejected:
         linked.append(f"{QUARANTINE_NAME}/{REJECTS_NAME}")
         storage.link(storage.join(staging, REJECTS_NAME), storage.join(output, linked[-1]))
-    manifest["files"] = recorded_files(output, files, rejected, linked)
+    # Rejected originals, which may be large, were hashed when they were written.
+    read = map_concurrently(lambda name: storage.sha256_of(storage.join(output, name)), linked)
+    recorded = rejected | {n: _file_entry(*sums) for n, sums in zip(linked, read, strict=True)}
+    for name, text in files.items():
+        data = text.encode()
+        recorded[name] = _file_entry(len(data), hashlib.sha256(data).hexdigest())
+    manifest["files"] = dict(sorted(recorded.items()))
     beside = [*rejected, *linked]
     entries = [entry for _, entry in shards_of(manifest)]
     shard_files = [name for entry in entries for name in (entry["file"], entry["index"]["file"])]
@@ -285,6 +282,10 @@ def write_companions(
         folder = storage.join(output, INDEX_NAME)  # its files are on the disk, but not their names
         folders = [output, *([folder] if os.path.isdir(folder) else [])]
         storage.sync(*(storage.join(output, name) for name in beside), *folders)
+
+
+def _file_entry(num_bytes: int, sha256: str) -> dict[str, Any]:
+    return {"num_bytes": num_bytes, "sha256": sha256}
 
 
 def _remove_others(output: str, kept: set[str]) -> None:

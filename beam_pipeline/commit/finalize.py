@@ -37,7 +37,7 @@ class FinalizeTask:
     shard: ShardResult
     give: Mapping[str, int]
     take: tuple[tuple[str, str, int], ...]
-    features: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    features: Mapping[str, Mapping[str, Any]]
 
     @property
     def changed(self) -> bool:
@@ -88,7 +88,8 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
     What it reads in the staging folder stays as it is.
 
     Returns:
-        Its entry in the manifest, its split, and the file in the quarantine of what it rejected.
+        Its entry in the manifest, its split, and, of the file in the quarantine, where it rejected
+        something, name, size and SHA-256.
     """
     places.check_job()
     shard, file = task.shard, places.file_of(task.shard.name)
@@ -110,7 +111,12 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
                 storage.link(places.staged_path(shard.name), places.final_path(shard.name))
         table = index_table(rows, shard.split, file, task.features, shard.label)
         entry["index"] = write_index(places.output, file, table)
-        rejected = _rejected(shard, places)
+        rejected: dict[str, dict[str, Any]] = {}
+        if shard.num_rejects:
+            path = places.quarantine_path(shard.name)
+            storage.link(places.rejects_path(shard.name), path)
+            of_file = {"num_bytes": shard.rejects_bytes, "sha256": shard.rejects_sha256}
+            rejected[path[len(storage.join(places.output, "")) :]] = of_file
         storage.sync(places.final_path(shard.name))  # the manifest will name it, and that is synced
     except FileNotFoundError as e:
         raise _damaged(str(e.filename), "it is gone") from e
@@ -118,19 +124,6 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
         raise output_error(places.output, e) from e
     note_activity("committing", 1, "shard")
     return {"split": shard.split, "rejected": rejected, **entry}
-
-
-def _rejected(shard: ShardResult, places: ShardPlaces) -> dict[str, dict[str, Any]]:
-    """Puts what a shard rejected into the quarantine; returns name, size and SHA-256 of the file.
-
-    There is none without rejects.
-    """
-    if not shard.num_rejects:
-        return {}
-    path = places.quarantine_path(shard.name)
-    storage.link(places.rejects_path(shard.name), path)
-    entry = {"num_bytes": shard.rejects_bytes, "sha256": shard.rejects_sha256}
-    return {path[len(storage.join(places.output, "")) :]: entry}
 
 
 def _damaged(path: str, how: str) -> OutputError:

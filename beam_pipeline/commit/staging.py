@@ -90,15 +90,12 @@ def read_output_state(output: str, staging: str) -> OutputState:
         lambda: _manifest(output), lambda: job_notes(staging), lambda: _names_in(output)
     )
     found, damage = manifest
-    is_ours = found or notes or (damage and _is_of_a_build(output))
+    is_ours = found or notes
+    if damage:  # builds write manifests that begin like this; other programs have some, too
+        begin = storage.read(storage.join(output, MANIFEST_NAME), 100).lstrip(b"{ \r\n")
+        is_ours = is_ours or begin.startswith(b'"format_version"')
     foreign = () if is_ours else tuple(foreign_files(names))
     return OutputState(output, staging, found, damage, notes, foreign)
-
-
-def _is_of_a_build(output: str) -> bool:
-    """Whether a damaged manifest begins as those that builds write; other programs have some."""
-    begin = storage.read(storage.join(output, MANIFEST_NAME), 100)
-    return begin.lstrip(b"{ \r\n").startswith(b'"format_version"')
 
 
 def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
@@ -128,20 +125,17 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     if state.foreign:
         ours = "finished or unfinished build"
         raise foreign_files_error("--output", state.output, list(state.foreign), ours)
-    if overwrite:
-        return False
-    if state.damage:
+    if state.damage and not overwrite:
         raise state.damage
-    if state.manifest:
-        is_ours = state.notes.get("digest", "") == digest
-        own = committed(state.staging).get("fingerprint")
-        if is_ours and own == state.manifest["fingerprint"]:
-            return True
-        raise UserError(
-            f"--output {state.output!r} holds a finished data set; choose another folder, or "
-            "replace it with --overwrite."
-        )
-    return False
+    if overwrite or not state.manifest:
+        return False
+    is_ours = state.notes.get("digest", "") == digest
+    if is_ours and committed(state.staging).get("fingerprint") == state.manifest["fingerprint"]:
+        return True
+    raise UserError(
+        f"--output {state.output!r} holds a finished data set; choose another folder, or replace "
+        "it with --overwrite."
+    )
 
 
 def _said_in(path: str, form: Form) -> dict[str, Any]:

@@ -21,45 +21,35 @@ _FIXED_SIZE_MODES = ("crop", "stretch", "pad")
 
 def tfds_files(manifest: Mapping[str, Any]) -> dict[str, str]:
     """File name → text of what TFDS needs next to the shards of a manifest."""
-    files = {
-        FEATURES_NAME: to_json(_features(manifest)),
-        INFO_NAME: to_json(_dataset_info(manifest)),
-    }
-    names = manifest["classes"]
-    if (label := roles_of(manifest)["label"]) and _survives_tfds(names):
-        files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
-    return files
-
-
-def _survives_tfds(names: Sequence[str]) -> bool:
-    """TFDS strips each line and refuses duplicates: better no names than no data set."""
-    stripped = [label.strip() for label in names]
-    return all(stripped) and len(set(stripped)) == len(stripped)
-
-
-def _features(manifest: Mapping[str, Any]) -> dict[str, Any]:
     features = {
         feature: _feature(feature, spec, manifest)
         for feature, spec in sorted(manifest["features"].items())
     }
-    return {
+    described = {
         "featuresDict": {"features": features},
         "pythonClassName": f"{_FEATURES}features_dict.FeaturesDict",
     }
+    files = {FEATURES_NAME: to_json(described), INFO_NAME: to_json(_dataset_info(manifest))}
+    names = manifest["classes"]
+    # TFDS strips each line and refuses duplicates: better no names than no data set.
+    told = {name.strip() for name in names} - {""}
+    if (label := roles_of(manifest)["label"]) and len(told) == len(names):
+        files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
+    return files
 
 
 def _feature(feature: str, spec: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
     if feature == _IMAGE:
-        content = {
-            "dtype": "uint8",
-            "encodingFormat": "jpeg",
-            "shape": _shape(_image_shape(manifest["image"])),
-        }
+        image = manifest["image"]
+        size = [image["size"]] * 2 if isinstance(image["size"], int) else image["size"]
+        if image["mode"] not in _FIXED_SIZE_MODES or image.get("only_shrink"):
+            size = [-1, -1]
+        dims = _shape([*size, image["channels"]])
+        content = {"dtype": "uint8", "encodingFormat": "jpeg", "shape": dims}
         return {"image": content, "pythonClassName": f"{_FEATURES}image_feature.Image"}
     if feature == roles_of(manifest)["label"]:
-        num_labels = len(manifest["classes"])
         label = {
-            "classLabel": {"numClasses": str(num_labels)},
+            "classLabel": {"numClasses": str(len(manifest["classes"]))},
             "pythonClassName": f"{_FEATURES}class_label_feature.ClassLabel",
         }
         if feature == LABEL_FEATURE:
@@ -73,14 +63,6 @@ def _feature(feature: str, spec: Mapping[str, Any], manifest: Mapping[str, Any])
         return {"pythonClassName": f"{_FEATURES}text_feature.Text", "text": {}}
     tensor = {"dtype": spec["dtype"], "encoding": "none", "shape": _shape(shape)}
     return {"pythonClassName": f"{_FEATURES}tensor_feature.Tensor", "tensor": tensor}
-
-
-def _image_shape(image: Mapping[str, Any]) -> list[int]:
-    size = image["size"]
-    height, width = (size, size) if isinstance(size, int) else size
-    if image["mode"] not in _FIXED_SIZE_MODES or image.get("only_shrink"):
-        height = width = -1
-    return [height, width, image["channels"]]
 
 
 def _shape(sizes: Sequence[int]) -> dict[str, Any]:

@@ -104,34 +104,29 @@ def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | N
     if job is not None:
         storage.join_job(*job)
     connected = connection.Connection(tasks_fd)
-    tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connected, tasks), daemon=True).start()
     noted = memoryview(mmap.mmap(memory_fd, 0)).cast("q")
     tune_allocator()
     gc.set_threshold(100_000)  # thousands of references are no garbage
-    known: tuple[dict[str, str], dict[str, Any]] | None = None
+    known = None
     while True:
-        settings, crashed, alone, packed = pickle.loads(tasks.get())
-        if settings != known:
+        settings, crashed, alone, packed = tasks.get()
+        if settings != known:  # what the parent knows of stores
             known = settings
-            _use(*settings)
+            os.environ.clear()
+            os.environ.update(settings[0])
+            beam_files.use_flags(settings[1])
+            storage.forget_clients()  # settings may be in the environment, too
         connected.send(_do_task(packed, Watch(noted, crashed, alone, turns_fd)))
 
 
-def _receive(connected: connection.Connection, tasks: queue.SimpleQueue[bytes]) -> None:
+def _receive(connected: connection.Connection, tasks: queue.SimpleQueue[Any]) -> None:
     """Ends this process with the one that started it, at once: it must not go on writing."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            tasks.put(connected.recv_bytes())
+            tasks.put(connected.recv())
     os._exit(1)
-
-
-def _use(environ: Mapping[str, str], flags: Mapping[str, Any]) -> None:
-    """Takes over what the parent knows of stores."""
-    os.environ.clear()
-    os.environ.update(environ)
-    beam_files.use_flags(flags)
-    storage.forget_clients()  # settings may be in the environment, too
 
 
 def _do_task(packed: bytes, watch: Watch) -> Done:

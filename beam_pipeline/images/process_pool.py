@@ -220,11 +220,6 @@ class LocalPool:
         self._threads.shutdown(cancel_futures=True)
         self._turns.close()
 
-    def disown(self) -> None:
-        """In a fork: the processes are the parent's, and end with it alone."""
-        for worker in self._workers:
-            worker.connection.close()
-
 
 # Of the pools of this process the last one is used. A build on this machine begins with one. A
 # worker of Beam's on a cluster, or a pipeline of somebody's own, gets one when it needs it: its
@@ -245,8 +240,9 @@ def own_pool() -> LocalPool:
 
 
 def _forget_pools() -> None:
-    for pool in _pools:
-        pool.disown()
+    """In a fork: the processes are the parent's, and end with it alone."""
+    for worker in (worker for pool in _pools for worker in pool._workers):
+        worker.connection.close()
     _pools.clear()
 
 
@@ -256,8 +252,8 @@ os.register_at_fork(after_in_child=_forget_pools)
 def encoded_sizes(files: Any, options: ImageOptions, urls: UrlOptions) -> list[int]:
     """Bytes of the pictures of `files.refs`, as records hold them; of those that become one."""
     pool = own_pool()
-    found = pool.submit("of a sample", _sizes, files, options, urls)
-    sizes: list[int] = next(pool.results([found]))
+    sizes: list[int]
+    (sizes,) = pool.results([pool.submit("of a sample", _sizes, files, options, urls)])
     return sizes
 
 
@@ -344,7 +340,7 @@ class _Worker:
         self._hung_sec: float | None = None
         job = None if lock is None else (lock.path, lock.fileno())
         fds = [its_end.fileno(), memory_fd, turns_fd]
-        given = [[*map(os.fsdecode, sys.path)], [*fds, job]]  # people append a pathlib.Path
+        given = [*map(os.fsdecode, sys.path)], [*fds, job]  # people append a pathlib.Path
         # Blocked for good in what is started: the process that starts it answers Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
@@ -370,8 +366,7 @@ class _Worker:
             EOFError, OSError: It has ended.
         """
         settings = dict(os.environ), beam_files.pipeline_flags()
-        task = settings, blame.crashed, blame.alone, packed
-        self.connection.send_bytes(pickle.dumps(task, protocol=5))
+        self.connection.send((settings, blame.crashed, blame.alone, packed))
         wait_sec = picture_sec
         while not self.connection.poll(wait_sec):
             at_picture_sec = (time.monotonic_ns() - self.noted[SINCE]) / 1e9
@@ -388,16 +383,17 @@ class _Worker:
         """How it has ended, by its exit code, or by the time that it was at one picture."""
         picture = self.noted[AT] - 1 if self.noted[AT] else None
         code = self.end(_ENDING_SEC)
-        deed = "crashed"  # by whatever signal: a broken heap is noticed by one or another
         if self._hung_sec is not None:
             how = f"was at one picture for more than {self._hung_sec:g} s"
             return _Death(picture, how, f"took longer than {self._hung_sec:g} s", False)
-        if code >= 0:
-            return _Death(picture, f"ended with exit code {code}", deed, False)
+        how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
         if code == -signal.SIGKILL:
             deed = "was killed (SIGKILL), as the system does when it is out of memory,"
-        how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
-        return _Death(picture, how, deed, code == -signal.SIGKILL)
+            return _Death(picture, how, deed, True)
+        # By whatever signal: a broken heap is noticed by one or another.
+        return _Death(
+            picture, how if code < 0 else f"ended with exit code {code}", "crashed", False
+        )
 
     def has_ended(self) -> bool:
         """Whether a process without a task has been killed."""

@@ -50,10 +50,20 @@ def fetch_url(url: str, max_bytes: int, options: UrlOptions) -> bytes | ImageErr
         `url_timeout`, `url_unreachable`, `url_incomplete`, `url_redirects`, `url_invalid`,
         `url_private_address`, `too_many_bytes`.
     """
-    try:
-        return _client(options).fetch(url, max_bytes)
-    except ImageError as e:
-        return e
+    request = _current.request = _Request(options)
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return _follow(url, max_bytes, request)
+        except _TryAgainError as e:
+            wait_s = max(e.wait_s, BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1))
+            if attempt > options.url_retries or wait_s >= request.left_s:
+                return ImageError(e.code, e.message + f"; tried {attempt} times" * (attempt > 1))
+        except ImageError as e:
+            return e
+        count(retries=1)
+        time.sleep(wait_s)
 
 
 def is_public(address: str) -> bool:
@@ -76,11 +86,12 @@ class _TryAgainError(ImageError):
 
 
 class _Request:
-    """Limits of the image that a thread fetches."""
+    """Limits of the image that a thread fetches, and the connections for it."""
 
     def __init__(self, options: UrlOptions):
         self.connect_s, self.read_s, self.total_s = options.url_timeouts
         self.allow_private_hosts = options.allow_private_hosts
+        self.pools = _pools_of(options)
         self.deadline = time.monotonic() + self.total_s
 
     @property
@@ -181,78 +192,42 @@ class _HttpsPool(_WaitsForTurn, urllib3.HTTPSConnectionPool):
     ConnectionCls = _HttpsConnection
 
 
-class _Client:
-    """Connections that are kept, so many to a host at the same time; for many threads."""
+def _follow(url: str, max_bytes: int, request: _Request) -> bytes:
+    for _ in range(MAX_REDIRECTS + 1):
+        found = _get(url, max_bytes, request)
+        if isinstance(found, bytes):
+            return found
+        try:
+            url = urllib.parse.urljoin(url, found)
+        except ValueError as e:
+            message = f"{url} redirects to {found[:200]!r}, which is no address ({e})"
+            raise ImageError("url_redirects", message) from e
+        if not url.lower().startswith(("http://", "https://")):
+            raise ImageError("url_redirects", f"it redirects to {url}, which is not http(s)://")
+    raise ImageError("url_redirects", f"more than {MAX_REDIRECTS} redirects, the last to {url}")
 
-    def __init__(self, options: UrlOptions):
-        self._options = options
-        context = urllib3.util.create_urllib3_context()
-        context.sslsocket_class = _TlsSocket
-        context.load_default_certs()
-        self._pools = urllib3.PoolManager(
-            _MAX_POOLS,
-            _HEADERS,
-            maxsize=options.url_requests_per_host,
-            block=True,
-            ssl_context=context,
+
+def _get(url: str, max_bytes: int, request: _Request) -> bytes | str:
+    """The bytes at `url`, or the Location that it redirects to."""
+    with _as_image_errors(url, request):
+        count(requests=1)
+        response = request.pools.request(
+            "GET",
+            url,
+            redirect=False,
+            retries=False,
+            preload_content=False,
+            timeout=urllib3.Timeout(connect=request.connect_s, read=request.read_s),
         )
-        self._pools.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
-
-    def fetch(self, url: str, max_bytes: int) -> bytes:
-        """The bytes at `url`, after as many attempts as needed and allowed.
-
-        Raises:
-            ImageError: There are none.
-        """
-        request = _current.request = _Request(self._options)
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return self._follow(url, max_bytes, request)
-            except _TryAgainError as e:
-                wait_s = max(e.wait_s, BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1))
-                if attempt > self._options.url_retries or wait_s >= request.left_s:
-                    tried = f"; tried {attempt} times" if attempt > 1 else ""
-                    raise ImageError(e.code, e.message + tried) from e
-            count(retries=1)
-            time.sleep(wait_s)
-
-    def _follow(self, url: str, max_bytes: int, request: _Request) -> bytes:
-        for _ in range(MAX_REDIRECTS + 1):
-            found = self._get(url, max_bytes, request)
-            if isinstance(found, bytes):
-                return found
-            try:
-                url = urllib.parse.urljoin(url, found)
-            except ValueError as e:
-                message = f"{url} redirects to {found[:200]!r}, which is no address ({e})"
-                raise ImageError("url_redirects", message) from e
-            if not url.lower().startswith(("http://", "https://")):
-                raise ImageError("url_redirects", f"it redirects to {url}, which is not http(s)://")
-        raise ImageError("url_redirects", f"more than {MAX_REDIRECTS} redirects, the last to {url}")
-
-    def _get(self, url: str, max_bytes: int, request: _Request) -> bytes | str:
-        """The bytes at `url`, or the Location that it redirects to."""
-        with _as_image_errors(url, request):
-            count(requests=1)
-            response = self._pools.request(
-                "GET",
-                url,
-                redirect=False,
-                retries=False,
-                preload_content=False,
-                timeout=urllib3.Timeout(connect=request.connect_s, read=request.read_s),
-            )
-            try:
-                if response.status in _REDIRECTS and "Location" in response.headers:
-                    return response.headers["Location"]
-                if response.status != 200:
-                    raise _status_error(url, response)
-                return _body(response, max_bytes)
-            finally:
-                response.close()  # a connection whose answer was read to its end is kept
-                response.release_conn()
+        try:
+            if response.status in _REDIRECTS and "Location" in response.headers:
+                return response.headers["Location"]
+            if response.status != 200:
+                raise _status_error(url, response)
+            return _body(response, max_bytes)
+        finally:
+            response.close()  # a connection whose answer was read to its end is kept
+            response.release_conn()
 
 
 def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:
@@ -303,22 +278,30 @@ def _as_image_errors(url: str, request: _Request) -> Iterator[None]:
         raise ImageError("url_unreachable", f"{url} answered what cannot be read ({e})") from e
 
 
-_clients: dict[UrlOptions, _Client] = {}
+_pools: dict[UrlOptions, urllib3.PoolManager] = {}
 _lock = threading.Lock()
 
 
-def _client(options: UrlOptions) -> _Client:
-    """This process's client; with each shard's own, each shard would connect anew."""
+def _pools_of(options: UrlOptions) -> urllib3.PoolManager:
+    """The connections that this process keeps; with each shard's own, each would connect anew."""
     with _lock:
-        if options not in _clients:
-            _clients[options] = _Client(options)
-        return _clients[options]
+        if options not in _pools:
+            context = urllib3.util.create_urllib3_context()
+            context.sslsocket_class = _TlsSocket
+            context.load_default_certs()
+            limit = options.url_requests_per_host
+            pools = urllib3.PoolManager(
+                _MAX_POOLS, _HEADERS, maxsize=limit, block=True, ssl_context=context
+            )
+            pools.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+            _pools[options] = pools
+        return _pools[options]
 
 
-def _forget_clients() -> None:
+def _forget_pools() -> None:
     global _lock
     _lock = threading.Lock()
-    _clients.clear()
+    _pools.clear()
 
 
-os.register_at_fork(after_in_child=_forget_clients)  # connections are the parent's
+os.register_at_fork(after_in_child=_forget_pools)  # connections are the parent's

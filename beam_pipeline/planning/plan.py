@@ -80,10 +80,18 @@ class ShardPlan:
         """Images of all splits."""
         return sum(self.counts.values())
 
+    @functools.cached_property
+    def images(self) -> collections.Counter[str]:
+        """Split → images."""
+        images = collections.Counter[str]()
+        for (split, _), count in self.counts.items():
+            images[split] += count
+        return images
+
     def images_per_shard(self, split: str) -> tuple[int, int]:
         """Images of the smallest and of the largest shard of a split."""
-        images = sum(count for (name, _), count in self.counts.items() if name == split)
-        return images // self.num_shards[split], -(-images // self.num_shards[split])
+        images, shards = self.images[split], self.num_shards[split]
+        return images // shards, -(-images // shards)
 
     @functools.cached_property
     def class_ids(self) -> dict[str, int]:
@@ -97,12 +105,9 @@ class ShardPlan:
         So nothing that is grouped is larger than a unit of work, and there are never more
         buckets than shards and classes, however many images they hold.
         """
-        images = collections.Counter[str]()
-        for (split, _), count in self.counts.items():
-            images[split] += count
         return {
-            split: max(MIN_BUCKET_SIZE, -(-images[split] // shards))
-            for split, shards in self.num_shards.items()
+            split: max(MIN_BUCKET_SIZE, self.images_per_shard(split)[1])
+            for split in self.num_shards
         }
 
     def num_buckets(self, split: str, class_id: int) -> int:
@@ -118,13 +123,10 @@ def bucket_of(order_hash: bytes, num_buckets: int) -> int:
 def bucket_ranks(sizes: Mapping[tuple[str, int, int], int]) -> dict[tuple[str, int, int], int]:
     """(split, class id, bucket) → rank, within the class, of the bucket's first image."""
     ranks: dict[tuple[str, int, int], int] = {}
-    before: tuple[str, int] | None = None
-    total = 0
+    totals = collections.Counter[tuple[str, int]]()
     for key in sorted(sizes):
-        if key[:2] != before:
-            before, total = key[:2], 0
-        ranks[key] = total
-        total += sizes[key]
+        ranks[key] = totals[key[:2]]
+        totals[key[:2]] += sizes[key]
     return ranks
 
 
@@ -158,15 +160,12 @@ def make_plan(
         counts = {(s, WHOLE_SPLIT): n for (s, _), n in kinds.items()}
     splits = sorted({split for split, _ in counts})
     _check_splits(splits, options.num_shards)
-    num_shards: dict[str, int] = {}
+    images = collections.Counter[str]()
     first_ranks: dict[SplitClass, int] = {}
-    for split in splits:
-        images = 0
-        for (name, class_id), count in sorted(counts.items()):
-            if name == split:
-                first_ranks[split, class_id] = images
-                images += count
-        num_shards[split] = _shards_for(split, images, options, mean_record_bytes)
+    for (split, class_id), count in sorted(counts.items()):
+        first_ranks[split, class_id] = images[split]
+        images[split] += count
+    num_shards = {s: _shards_for(s, images[s], options, mean_record_bytes) for s in splits}
     return ShardPlan(tuple(classes), counts, num_shards, first_ranks, label, dict(counts_by_label))
 
 

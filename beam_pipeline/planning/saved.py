@@ -45,12 +45,11 @@ def make_plan_once(
     """
     surveyed = repr((sorted(counts.items()), sorted(kinds.items()), options, image))
     digest = hashlib.sha256(surveyed.encode("utf-8", "backslashreplace")).hexdigest()
-    if path:
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            found = loads(storage.read(path), _FORM)
-            if found["survey"] == digest:
-                options = dataclasses.replace(options, num_shards=found["num_shards"])
-                return make_plan(counts, options, 0.0, kinds)
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        found = loads(storage.read(path), _FORM) if path else {}
+        if found.get("survey") == digest:
+            options = dataclasses.replace(options, num_shards=found["num_shards"])
+            return make_plan(counts, options, 0.0, kinds)
     plan = make_plan(counts, options, mean_record_bytes(), kinds)
     if path:
         saved = {"survey": digest, "num_shards": plan.num_shards}

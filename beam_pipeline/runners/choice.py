@@ -6,15 +6,8 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from apache_beam.options import pipeline_options
-from apache_beam.options.pipeline_options import (
-    DirectOptions,
-    PipelineOptions,
-    StandardOptions,
-    TypeOptions,
-)
+from apache_beam.options import pipeline_options as beam_options
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 
 from beam_pipeline.options import BuildOptions
@@ -39,22 +32,27 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
         UserError: A flag is unknown, or asks for a mode that loses records.
     """
     check_flags(beam_args, own_flags)
-    options = PipelineOptions(list(beam_args), save_main_session=False)
-    given = options.view_as(StandardOptions).runner
+    options = beam_options.PipelineOptions(list(beam_args), save_main_session=False)
+    given = options.view_as(beam_options.StandardOptions).runner
     name = runner_name(given)
     if name in LOCAL_RUNNERS:
-        _set_local_mode(options.view_as(DirectOptions))
+        direct = options.view_as(beam_options.DirectOptions)
+        if direct.direct_running_mode != "in_memory":
+            raise UserError(
+                f"--direct_running_mode received {direct.direct_running_mode!r}; expected "
+                "in_memory, the default: processes of our own write the shards, one per core."
+            )
+        direct.direct_num_workers = 1  # the pool's processes do the work
+        # Each side input is read once, and weighing it for the cache takes longer than that.
+        worker_handlers.STATE_CACHE_SIZE_MB = 0
         # Tests and clients of clusters check the types of the same graph; here it takes 0.1 s.
-        options.view_as(TypeOptions).pipeline_type_check = False
+        options.view_as(beam_options.TypeOptions).pipeline_type_check = False
         # Named explicitly: Beam's DirectRunner would try to download Prism.
         return Runner(options, build, fn_runner.FnApiRunner())
-    added = missing_defaults(
-        options.get_all_options(drop_default=True, retain_unknown_options=True)
-    )
-    for each in added:
-        print(f"{each.argument}: {each.reason}", file=sys.stderr)
-    arguments = [*beam_args, *(each.argument for each in added)]
-    options = PipelineOptions(arguments, save_main_session=False)
+    added = missing_defaults(options.get_all_options(True, retain_unknown_options=True))
+    for argument, reason in added.items():
+        print(f"{argument}: {reason}", file=sys.stderr)
+    options = beam_options.PipelineOptions([*beam_args, *added], save_main_session=False)
     if name != "dataflow":
         return RemoteRunner(options, build)
     try:
@@ -67,17 +65,6 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
     return DataflowRunner(options, build)
 
 
-def _set_local_mode(direct: Any) -> None:
-    if direct.direct_running_mode != "in_memory":
-        raise UserError(
-            f"--direct_running_mode received {direct.direct_running_mode!r}; expected in_memory, "
-            "the default: processes of our own write the shards, one per core."
-        )
-    direct.direct_num_workers = 1  # the pool's processes do the work
-    # Each side input is read once, and weighing it for the cache takes longer than that.
-    worker_handlers.STATE_CACHE_SIZE_MB = 0
-
-
 def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None:
     """Refuses a flag that Beam does not know either; one of our own may have been meant.
 
@@ -86,8 +73,8 @@ def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None
     """
     if not beam_args:
         return
-    parser = pipeline_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
-    for cls in PipelineOptions.__subclasses__():
+    parser = beam_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
+    for cls in beam_options.PipelineOptions.__subclasses__():
         cls._add_argparse_args(parser)
     for name in _FLINK_JAVA_FLAGS:
         parser.add_argument(f"--{name}", nargs="?")

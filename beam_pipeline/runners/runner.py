@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import logging
 import os
@@ -14,12 +15,7 @@ from typing import Any
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import (
-    GoogleCloudOptions,
-    PipelineOptions,
-    PortableOptions,
-    TestOptions,
-)
+from apache_beam.options import pipeline_options as beam_options
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 
 from beam_pipeline.options import BuildOptions
@@ -30,23 +26,18 @@ CANCEL_TIMEOUT_SEC = 40.0
 _POLL_SEC = 0.25
 
 
+@dataclasses.dataclass
 class Runner:
     """Runs the pipelines of one build on this machine; subclasses run them elsewhere.
 
-    Where there is no runner of Beam's given, Beam finds it by its options.
+    Where no runner of Beam's is given, Beam finds one by its options.
     """
 
-    local = True
+    options: beam_options.PipelineOptions
+    build: BuildOptions
+    beam_runner: PipelineRunner | None = None
 
-    def __init__(
-        self,
-        options: PipelineOptions,
-        build: BuildOptions,
-        beam_runner: PipelineRunner | None = None,
-    ):
-        self.options = options
-        self.build = build
-        self._beam_runner = beam_runner
+    local = True
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
         """Returns an empty pipeline; its workers may need tensorflow-transform for columns.
@@ -55,7 +46,7 @@ class Runner:
             UserError: Beam refuses the options.
         """
         try:
-            pipeline = beam.Pipeline(self._beam_runner, options=self.options)
+            pipeline = beam.Pipeline(self.beam_runner, options=self.options)
         # Beam finds the runner and validates the options here, and lists what is wrong.
         except (AttributeError, ImportError, ValueError) as e:
             problems = " ".join(str(e).splitlines()[1:]) or str(e)
@@ -95,18 +86,17 @@ class RemoteRunner(Runner):
 
     local = False
 
-    def __init__(self, options: PipelineOptions, build: BuildOptions):
+    def __init__(self, options: beam_options.PipelineOptions, build: BuildOptions):
         super().__init__(options, build)
-        google = options.view_as(GoogleCloudOptions)
-        if not google.job_name:
-            google.job_name = job_name(build.output)
+        google = options.view_as(beam_options.GoogleCloudOptions)
+        google.job_name = google.job_name or job_name(build.output)
 
     def run(self, pipeline: beam.Pipeline) -> bool:
         """Runs a job to its end; see `Runner.run`."""
         try:
             with _quiet_log():
                 result = pipeline.run()
-                dry_run = self.options.view_as(TestOptions).dry_run
+                dry_run = self.options.view_as(beam_options.TestOptions).dry_run
                 # Writing a Dataflow template starts no job either.
                 if result is None or dry_run or not getattr(result, "has_job", True):
                     return False
@@ -118,7 +108,7 @@ class RemoteRunner(Runner):
         return True
 
     def _wait(self, result: Any) -> None:
-        name = self.options.view_as(GoogleCloudOptions).job_name
+        name = self.options.view_as(beam_options.GoogleCloudOptions).job_name
         print(f"the job {name} was submitted; Ctrl-C cancels it", file=sys.stderr)
         try:
             result.wait_until_finish()
@@ -133,7 +123,7 @@ class RemoteRunner(Runner):
                     time.sleep(_POLL_SEC)
             except Exception as e:  # noqa: BLE001  # the client is ending anyway, and says why
                 print(
-                    f"the job {name} may still run ({error_text(e)}); it publishes nothing once "
+                    f"the job {name} may still run ({_error_text(e)}); it publishes nothing once "
                     "another build of this output has begun",
                     file=sys.stderr,
                 )
@@ -141,16 +131,17 @@ class RemoteRunner(Runner):
 
     def _failure(self, e: Exception) -> UserError:
         """Returns the sentence for a job that failed or could not be submitted."""
+        said = last_line(_error_text(e))
         if isinstance(e, (grpc.RpcError, grpc.FutureTimeoutError)):
-            endpoint = self.options.view_as(PortableOptions).job_endpoint
+            endpoint = self.options.view_as(beam_options.PortableOptions).job_endpoint
             return UserError(
-                f"--job_endpoint {endpoint!r}: no job service answers there "
-                f"({last_line(error_text(e))}); start one (on this host: make job-service), then "
-                "give the same command: finished shards are kept."
+                f"--job_endpoint {endpoint!r}: no job service answers there ({said}); start one "
+                "(on this host: make job-service), then give the same command: finished shards "
+                "are kept."
             )
         return UserError(
-            f"the job failed ({last_line(error_text(e))}); the logs of the runner and of its "
-            "workers have more; finished shards are kept for the same command."
+            f"the job failed ({said}); the logs of the runner and of its workers have more; "
+            "finished shards are kept for the same command."
         )
 
 
@@ -165,7 +156,7 @@ def _quiet_log() -> Iterator[None]:
         logging.disable(before)
 
 
-def error_text(e: BaseException) -> str:
+def _error_text(e: BaseException) -> str:
     """Returns what an error says; for a failed call, the words of the server."""
     if isinstance(e, grpc.RpcError) and callable(getattr(e, "details", None)):
         return str(e.details() or e.code())

@@ -40,9 +40,9 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
         # Usually there is none yet, and some stores answer `exists` faster than a failing read.
         if not storage.is_local(places.staging) and not storage.exists(places.result_path(name)):
             return None
-        result = _read_result(name, places)
+        result = read_result(name, places)
         rejects = storage.stat(places.rejects_path(name)) if result.num_rejects else None
-    except (OSError, ValueError):
+    except (OSError, OutputError):
         return None
     if result.digest != digest or any(r.may_be_temporary for r in result.rejects):
         return None
@@ -66,19 +66,15 @@ def read_result(name: str, places: ShardPlaces) -> ShardResult:
         OutputError: It is not what a build writes.
     """
     try:
-        return _read_result(name, places)
+        result = ShardResult.from_json(storage.read(places.result_path(name)).decode())
+        if result.name != name:
+            raise ValueError(f"it is that of {result.name!r}")
+        return result
     except ValueError as e:
         raise OutputError(
             f"{places.result_path(name)!r}, in the folder of an unfinished build, is not what one "
             f"writes beside a shard ({e}); delete it and give the same command again."
         ) from e
-
-
-def _read_result(name: str, places: ShardPlaces) -> ShardResult:
-    result = ShardResult.from_json(storage.read(places.result_path(name)).decode())
-    if result.name != name:
-        raise ValueError(f"it is that of {result.name!r}")
-    return result
 
 
 def write_result(result: ShardResult, places: ShardPlaces) -> None:

@@ -194,8 +194,14 @@ class BalancedSink(tfrecordio._TFRecordSink):
         So a shard that is in its place when `finalize_write` is run again is known to be its work.
         With `staging` old shards are the commit's business.
         """
+        places = self._places_in(init_result)
+
+        def delete_old(name: str) -> None:
+            # A shard that is gone from here was moved to its final name by a `finalize_write`.
+            if storage.exists(places.staged_path(name)):
+                storage.delete([places.final_path(name), places.quarantine_path(name)])
+
         if not self.places.staging:
-            delete_old = functools.partial(_delete_old, self._places_in(init_result))
             for _ in map_concurrently(delete_old, [n for names in writer_results for n in names]):
                 pass
         return []
@@ -235,12 +241,6 @@ class BalancedSink(tfrecordio._TFRecordSink):
         yield from map(self.places.final_path, names)
 
 
-def _delete_old(places: ShardPlaces, name: str) -> None:
-    # A shard that is gone from here was moved to its final name by a `finalize_write` before.
-    if storage.exists(places.staged_path(name)):
-        storage.delete([places.final_path(name), places.quarantine_path(name)])
-
-
 def _put_in_place(places: ShardPlaces, name: str) -> bool:
     """Moves a shard and, after it, what it rejected; returns whether there is something of that."""
     try:
@@ -268,13 +268,6 @@ class ShardWriter(iobase.Writer):
         self._is_local = is_local
         self._queued: list[concurrent.futures.Future[ShardResult]] = []
         self._written: list[str] = []
-        counter = beam.metrics.Metrics.counter
-        self._images = counter("write", "images")
-        self._bytes = counter("write", "bytes_read")
-        self._rejects = counter("write", "rejects")
-        self._reused = counter("write", "reused")
-        self._requests = counter("store", "requests")
-        self._retries = counter("store", "retries")
 
     def write(self, unit: ShardUnit) -> None:
         """Writes a shard, or has it written."""
@@ -291,17 +284,21 @@ class ShardWriter(iobase.Writer):
 
     def close(self) -> Names:
         """The names of the shards, when all of them are written."""
-        self._written += map(self._done, self._pool.results(self._queued))
+        self._written += map(_counted_name, self._pool.results(self._queued))
         asked = storage.unreported()
-        self._requests.inc(asked.requests)
-        self._retries.inc(asked.retries)
+        _count("store", requests=asked.requests, retries=asked.retries)
         return tuple(self._written)
 
-    def _done(self, result: ShardResult) -> str:
-        if result.reused:
-            self._reused.inc(result.num_images)
-        else:
-            self._images.inc(result.num_images)
-            self._bytes.inc(result.read_bytes)
-            self._rejects.inc(result.num_rejects)
-        return result.name
+
+def _counted_name(result: ShardResult) -> str:
+    images, rejects = result.num_images, result.num_rejects
+    if result.reused:
+        _count("write", reused=images)
+    else:
+        _count("write", images=images, bytes_read=result.read_bytes, rejects=rejects)
+    return result.name
+
+
+def _count(namespace: str, **numbers: int) -> None:
+    for name, number in numbers.items():
+        beam.metrics.Metrics.counter(namespace, name).inc(number)

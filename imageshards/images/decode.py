@@ -24,7 +24,7 @@ from imageshards.errors import ImageError
 from imageshards.images.icc import srgb_transform
 from imageshards.images.jpeg_end import with_end
 from imageshards.images.options import ImageOptions
-from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits
+from imageshards.jpeg import DECODE_ERRORS, before_scan, eight_bits
 
 # Pillow warns about odd metadata, which is dropped here anyway.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -164,7 +164,7 @@ def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
             whole = with_end(source.jpeg, [component for component, *_ in layers])
             if whole is None:
                 raise
-            source.image = _jpeg_file(io.BytesIO(whole))
+            source.image = _jpeg_file(whole)
             source.notes.append("damaged")
             image = _drafted(source, grey, shrink)
         inks = source.transform and image.mode == "CMYK"
@@ -193,30 +193,30 @@ def _check_pixels(image: Image.Image, options: ImageOptions) -> None:
 
 
 def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
-    stream = io.BytesIO(data)
-    image = _jpeg_file(stream)
+    image = _jpeg_file(data)
     _check_pixels(image, options)
     notes = []
     if "progressive" in image.info:
         notes.append("progressive")
-    # Components of the first scan; fewer than in the frame means that more scans follow.
-    if notes or data[stream.tell() + 2 : stream.tell() + 3] != bytes([image.layers]):
+    can_draft, components = before_scan(data)
+    # Fewer components in the first scan than in the frame mean that more scans follow.
+    if notes or components != image.layers:
         scans = data.count(b"\xff\xda")
         if scans > _MAX_SCANS:
             raise ImageError("too_many_scans", f"{scans} scans; at most {_MAX_SCANS} are accepted.")
     orientation = exif_orientation(image.info["exif"]) if "exif" in image.info else 1
     source_format = "MPO" if "mp" in image.info else "JPEG"
     notes = _notes(image, orientation, notes)
-    return Source(image, source_format, orientation, False, notes, can_draft(data), jpeg=data)
+    return Source(image, source_format, orientation, False, notes, can_draft, jpeg=data)
 
 
-def _jpeg_file(stream: io.BytesIO) -> _Jpeg:
-    image = _Jpeg(stream)
+def _jpeg_file(data: bytes) -> _Jpeg:
+    image = _Jpeg(io.BytesIO(data))
     # Pillow takes Adobe's inverted inks for granted; without Adobe's marker 0 is no ink.
     if image.mode == "CMYK" and "adobe" not in image.info:
         image.tile = [tile._replace(args=("CMYK", "")) for tile in image.tile]
     # In one piece, not in 64 KiB pieces that each start the decoder again.
-    image.decodermaxblock = len(stream.getbuffer())
+    image.decodermaxblock = len(data)
     return image
 
 

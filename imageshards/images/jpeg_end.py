@@ -54,8 +54,9 @@ def _end_of_scans(data: bytes, components: Collection[int]) -> int | None:
     brings (ITU-T T.81, B.2.3).
     """
     lowest_bits = {component: bytearray([0xFF] * 64) for component in components}
-    for marker, header, begin in segments(data):
-        if marker != START_OF_SCAN or len(header) < _LEAST_SCAN_HEADER_BYTES:
+    for marker, start, begin in segments(data):
+        header = data[start:begin] if marker == START_OF_SCAN else b""
+        if len(header) < _LEAST_SCAN_HEADER_BYTES:
             continue
         *ids, first, last, bits = header[1 : 1 + 2 * header[0] : 2] + header[-3:]
         for component in ids:

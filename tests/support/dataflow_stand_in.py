@@ -63,7 +63,7 @@ class StandIn(HttpStandIn):
         ]  # fmt: skip
 
     def end_jobs(self, state: str, message: str = "") -> None:
-        """Jobs are not run: they get this state at once, `RUNNING` for ever, and a message."""
+        """Jobs are not run: they have this state, and a message, as soon as they were accepted."""
         self._ending = (state, message)
 
     def answer(self, request: Request) -> Reply:
@@ -104,12 +104,13 @@ class StandIn(HttpStandIn):
         job_id = f"2026-11-21_{len(self.jobs)}"
         self.jobs[job_id] = job | {"id": job_id, "currentState": "JOB_STATE_RUNNING"}
         self._messages[job_id] = []
+        accepted = dict(self.jobs[job_id])
         if self._ending is None:
             threading.Thread(target=self._run, args=(job_id,), daemon=True).start()
         else:
             self.jobs[job_id]["currentState"] = f"JOB_STATE_{self._ending[0]}"
             self._messages[job_id].append(self._ending[1])
-        return self.jobs[job_id]
+        return accepted
 
     def _run(self, job_id: str) -> None:
         folder = self._folder / job_id

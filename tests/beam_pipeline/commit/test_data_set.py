@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+import threading
+from typing import Any
 
 import pytest
 
 import beam_pipeline.commit.transforms as commit
 from beam_pipeline.commit import finalize
+from beam_pipeline.shards.places import ShardPlaces
 from imageshards.errors import OutputError
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, manifest, run_example
@@ -104,6 +107,20 @@ def test_records_are_added_up_again_when_they_have_moved(job, monkeypatch):
     with pytest.raises(RuntimeError, match="the shards to be committed hold"):
         job.commit()
     assert fingerprint_if_whole(job.output) is None
+
+
+_TOGETHER = threading.Barrier(4)
+
+
+def finalize_together(task: finalize.FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
+    """Waits until four shards are made final at the same time."""
+    _TOGETHER.wait(60)
+    return finalize.finalize_shard(task, places)
+
+
+def test_shards_are_made_final_side_by_side(flags, monkeypatch):
+    monkeypatch.setattr(commit, "finalize_shard", finalize_together)
+    assert build(*flags, "--no_report") == 0
 
 
 def test_the_example_runs(tmp_path, monkeypatch):

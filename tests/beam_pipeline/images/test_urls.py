@@ -193,12 +193,12 @@ def test_https_is_checked_and_timed(tmp_path, monkeypatch):
         found = fetch_url(root + "/a.jpg", 100, STEADY)
         assert isinstance(found, ImageError) and "cannot be trusted" in found.message
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
-        urls_module._forget_clients()
+        urls_module._forget_pools()
         assert fetch(root + "/a.jpg") == b"aaaa"
         began = time.monotonic()
         assert fetch(root + "/drip", FAST) == fetch(root + "/drip_head", FAST) == "url_timeout"
         assert time.monotonic() - began < 60  # neither ever ends by itself
-    urls_module._forget_clients()
+    urls_module._forget_pools()
 
 
 def test_files_stores_and_addresses_stand_in_one_list(served, tmp_path):

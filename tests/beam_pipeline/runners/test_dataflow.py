@@ -239,20 +239,15 @@ class TestASubmission:
 
 def options(*arguments: str, **given: str | None) -> PipelineOptions:
     """Flags of a sound job for Google's endpoint, some of them replaced or left out."""
-    sound = {
-        "project": PROJECT,
-        "region": REGION,
-        "temp_location": "gs://my-bucket/temp",
-        "sdk_container_image": "registry/image",
-    }
+    sound = {"temp_location": "gs://my-bucket/temp", "sdk_container_image": "registry/image"}
+    sound |= {"project": PROJECT, "region": REGION}
     named = [f"--{name}={value}" for name, value in (sound | given).items() if value is not None]
     return PipelineOptions(["--runner=DataflowRunner", *named, *arguments])
 
 
-GOOD = ("gs://photos/raw", "gs://sets/pets")
-
-
-def check(asked: PipelineOptions, source: str = GOOD[0], output: str = GOOD[1]) -> None:
+def check(
+    asked: PipelineOptions, source: str = "gs://photos/raw", output: str = "gs://sets/pets"
+) -> None:
     """Makes the checks that come before a job is submitted, Beam's own among them."""
     runner = DataflowRunner(asked, BuildOptions(InputOptions(source), output))
     runner.check()

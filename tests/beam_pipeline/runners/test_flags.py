@@ -6,6 +6,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline.options import BuildOptions, InputOptions
+from beam_pipeline.runners import flags as flags_module
 from beam_pipeline.runners.choice import check_flags, choose
 from beam_pipeline.runners.flags import checkout_setup, missing_defaults
 from imageshards.errors import UserError
@@ -20,43 +21,37 @@ FLINK = ["--runner", "FlinkRunner"]
 def filled(args):
     options = PipelineOptions(args)
     given = options.get_all_options(drop_default=True, retain_unknown_options=True)
-    return {each.flag: each.value for each in missing_defaults(given)}
+    return dict(argument.removeprefix("--").split("=", 1) for argument in missing_defaults(given))
 
 
-def test_other_runners_are_left_alone():
-    # One without --job_endpoint is refused later.
-    assert filled(["--runner", "PortableRunner"]) == filled(["--runner", "SparkRunner"]) == {}
+PORTABLE = ["--runner", "apache_beam.runners.PortableRunner"]
+SERVED = [*PORTABLE, "--job_endpoint=localhost:8073"]
+TYPE = {"environment_type": "EXTERNAL"}
+CONFIG = {"environment_config": "localhost:50000"}
+BUNDLES = {"max_bundle_size": "1000", "number_of_execution_retries": "0"}
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ([], {"environment_type": "EXTERNAL", "environment_config": "localhost:50000"}),
-        (["--environment_type=EXTERNAL"], {"environment_config": "localhost:50000"}),
-        (["--environment_config=h:1"], {"environment_type": "EXTERNAL"}),
-        (["--environment_type", "EXTERNAL", "--environment_config", "h:1"], {}),
-        (["--environment_type=DOCKER"], {}),
-        (["--environment_type=EXTERNAL", "--environment_option=external_service_address=h:1"], {}),
+        (["--runner", "SparkRunner"], {}),
+        (PORTABLE, {}),  # is refused later
+        (SERVED, TYPE | CONFIG),
+        ([*SERVED, "--environment_type=EXTERNAL"], CONFIG),
+        ([*SERVED, "--environment_config=h:1"], TYPE),
+        ([*SERVED, "--environment_type", "EXTERNAL", "--environment_config", "h:1"], {}),
+        ([*SERVED, "--environment_type=DOCKER"], {}),
+        ([*SERVED, "--environment_type=EXTERNAL",
+          "--environment_option=external_service_address=h:1"], {}),
+        (FLINK, BUNDLES),
+        ([*FLINK, "--flink_master=[local]"], BUNDLES),
+        ([*FLINK, "--flink_master=http://flink:8081"], BUNDLES | TYPE | CONFIG),
+        ([*FLINK, "--job_endpoint=localhost:2"], BUNDLES | TYPE | CONFIG),
     ],
-)
-def test_a_job_service_gets_workers_of_a_pool_unless_told_otherwise(flags, expected):
-    given = ["--runner", "apache_beam.runners.PortableRunner", "--job_endpoint=localhost:8073"]
-    assert filled([*given, *flags]) == expected
-
-
-@pytest.mark.parametrize(
-    ("master", "pool"),
-    [
-        (["--flink_master=http://flink:8081"], True),
-        (["--job_endpoint=localhost:2"], True),
-        (["--flink_master=[local]"], False),
-        ([], False),
-    ],
-)
-def test_flink_gets_defaults_for_bundles_retries_and_a_pool_on_a_cluster(master, pool):
-    added = {"environment_type": "EXTERNAL", "environment_config": "localhost:50000"}
-    always = {"max_bundle_size": "1000", "number_of_execution_retries": "0"}
-    assert filled([*FLINK, *master]) == always | (added if pool else {})
+    ids=lambda case: " ".join(case) if isinstance(case, list) else "",
+)  # fmt: skip
+def test_a_cluster_gets_workers_of_a_pool_and_flink_its_bundles(flags, expected):
+    assert filled(flags) == expected
 
 
 def test_a_given_flag_is_kept_and_each_default_is_printed_with_its_reason(capsys):
@@ -100,8 +95,8 @@ def test_flags_of_dataflow_that_can_be_known_are_filled_in(given, environ, expec
     assert {flag: found.get(flag) for flag in expected} == expected
 
 
-def test_an_installed_package_is_no_checkout(tmp_path):
-    package = tmp_path / "beam_pipeline"
-    assert checkout_setup(package) is None
+def test_an_installed_package_is_no_checkout(tmp_path, monkeypatch):
+    assert checkout_setup() == str(REPOSITORY / "setup.py")
+    monkeypatch.setattr(flags_module, "__file__", str(tmp_path / "beam_pipeline/runners/flags.py"))
     (tmp_path / "setup.py").write_text("setuptools.setup(name='another')\n")
-    assert checkout_setup(package) is None
+    assert checkout_setup() is None

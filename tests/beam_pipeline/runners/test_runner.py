@@ -9,7 +9,7 @@ import pytest
 from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.runners import runner as runner_module
 from beam_pipeline.runners.choice import choose
-from beam_pipeline.runners.runner import Runner, job_name
+from beam_pipeline.runners.runner import job_name
 from imageshards.errors import UserError
 from tests.support import builds, portable_builds
 from tests.support.cluster import free_addresses
@@ -29,16 +29,18 @@ def photos(tmp_path_factory) -> str:
 class Result:
     """What Beam gives for a job that was submitted."""
 
-    def __init__(self, error: BaseException, running_for: int = 0):
+    def __init__(self, error: BaseException, running_for: int = 0, is_gone: bool = False):
         self.states: list[str] = []
         self._error = error
         self._running_for = running_for
+        self._is_gone = is_gone
 
     def wait_until_finish(self) -> None:
         raise self._error
 
     def cancel(self) -> None:
-        pass
+        if self._is_gone:
+            raise grpc.RpcError("gone")
 
     @property
     def state(self) -> str:
@@ -47,63 +49,48 @@ class Result:
         return self.states[-1]
 
 
-def runner_for(output: object, *flags: str) -> Runner:
-    build = BuildOptions(InputOptions("in"), str(output))
-    return choose(["--runner", "PortableRunner", *flags], build)
-
-
-def fails(monkeypatch, tmp_path, error: Exception) -> BaseException:
-    """What `run` makes of a job that ends with an error."""
-    monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: Result(error))
-    runner = runner_for(tmp_path)
-    with pytest.raises((UserError, RuntimeError)) as caught:
+def run(monkeypatch: pytest.MonkeyPatch, result: Result) -> BaseException:
+    """What comes out of a job with this result."""
+    monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: result)
+    monkeypatch.setattr(runner_module, "_POLL_SEC", 0.0)
+    runner = choose(["--runner", "PortableRunner", "--job_name=mine"], BUILD)
+    with pytest.raises((UserError, RuntimeError, KeyboardInterrupt)) as caught:
         runner.run(runner.new_pipeline())
     return caught.value
 
 
-def test_an_unexpected_error_becomes_one_sentence(monkeypatch, tmp_path):
-    text = "bundle failed:\nTraceback (most recent call last):\n  File x\nKeyError: 'q'\n\n"
-    error = fails(monkeypatch, tmp_path, RuntimeError(text))
-    assert "the job failed (KeyError: 'q')" in str(error) and "\n" not in str(error)
-    assert not list(tmp_path.iterdir())
+_TRACEBACK = "bundle failed:\nTraceback (most recent call last):\n  File x\nKeyError: 'q'\n\n"
+_OF_A_WORKER = "…\nbeam_pipeline.errors.UserError: --quality is wrong. [while running 'Write']\n"
 
 
-def test_a_job_service_that_went_away_is_named_in_one_sentence(monkeypatch, tmp_path):
-    error = fails(monkeypatch, tmp_path, grpc.RpcError("socket closed"))
-    assert "no job service answers there (socket closed)" in str(error)
+@pytest.mark.parametrize(
+    ("error", "kind", "sentence"),
+    [
+        (RuntimeError(_TRACEBACK), UserError, "the job failed (KeyError: 'q')"),
+        (grpc.RpcError("closed"), UserError, "no job service answers there (closed)"),
+        # Whoever prints it finds the sentence of the worker.
+        (RuntimeError(_OF_A_WORKER), RuntimeError, _OF_A_WORKER),
+    ],
+    ids=["unexpected", "no service", "of a worker"],
+)
+def test_a_failed_job_is_one_sentence(error, kind, sentence, monkeypatch):
+    raised = run(monkeypatch, Result(error))
+    assert type(raised) is kind and sentence in str(raised)
+    assert kind is RuntimeError or "\n" not in str(raised)
 
 
-def test_the_sentence_of_a_worker_is_passed_on(monkeypatch, tmp_path):
-    text = "…\nbeam_pipeline.errors.UserError: --quality is wrong. [while running 'Write']\n"
-    error = fails(monkeypatch, tmp_path, RuntimeError(text))
-    assert type(error) is RuntimeError and str(error) == text
-    assert not list(tmp_path.iterdir())
-
-
-def test_ctrl_c_cancels_the_job_and_waits_for_its_end(monkeypatch, tmp_path, capsys):
-    result = Result(KeyboardInterrupt(), running_for=3)
-    monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: result)
-    monkeypatch.setattr(runner_module, "_POLL_SEC", 0.0)
-    runner = runner_for(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        runner.run(runner.new_pipeline())
-    assert result.states == ["RUNNING"] * 3 + ["CANCELLED"]
+@pytest.mark.parametrize("mishap", ["", "it goes on", "its service is gone"])
+def test_ctrl_c_cancels_the_job_and_says_where_it_may_still_run(mishap, monkeypatch, capsys):
+    if mishap == "it goes on":
+        monkeypatch.setattr(runner_module, "CANCEL_TIMEOUT_SEC", 0.0)
+    running_for = 10**9 if mishap == "it goes on" else 3
+    result = Result(KeyboardInterrupt(), running_for, is_gone=mishap == "its service is gone")
+    assert type(run(monkeypatch, result)) is KeyboardInterrupt
     said = capsys.readouterr().err
-    assert "cancelling the job" in said and "may still run" not in said
-
-
-@pytest.mark.parametrize("mishap", ["it goes on", "its service is gone"])
-def test_a_job_that_cannot_be_cancelled_may_still_run(mishap, monkeypatch, tmp_path, capsys):
-    result = Result(KeyboardInterrupt(), running_for=10**9)
-    if mishap == "its service is gone":
-        monkeypatch.setattr(result, "cancel", lambda: (_ for _ in ()).throw(grpc.RpcError("gone")))
-    monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: result)
-    monkeypatch.setattr(runner_module, "_POLL_SEC", 0.0)
-    monkeypatch.setattr(runner_module, "CANCEL_TIMEOUT_SEC", 0.0)
-    runner = runner_for(tmp_path, "--job_name=mine")
-    with pytest.raises(KeyboardInterrupt):
-        runner.run(runner.new_pipeline())
-    assert "the job mine may still run (" in capsys.readouterr().err
+    assert "cancelling the job" in said
+    assert ("the job mine may still run (" in said) == bool(mishap)
+    if not mishap:  # its end was waited for
+        assert result.states == ["RUNNING"] * 3 + ["CANCELLED"]
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,14 @@ def test_thousands_of_scans_are_refused():
     scan = data.rindex(b"\xff\xda")
     bomb = data[:-2] + data[scan:-2] * 500 + b"\xff\xd9"
     assert code_of(bomb) == "too_many_scans"
+    # A sequential picture has further scans where the first one lacks components.
+    scan = JPEG.index(b"\xff\xda")
+    one = b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00" + JPEG[scan + 14 : -2]
+    assert code_of(JPEG[:scan] + one * 500 + b"\xff\xd9") == "too_many_scans"
+
+
+def test_what_follows_a_picture_of_one_scan_is_not_counted():
+    encode_image(JPEG + b"\xff\xda" * 500, SMALL)  # a phone's film, for one
 
 
 @pytest.mark.parametrize("mode", ["none", "shortest"])
