@@ -76,9 +76,9 @@ class InputOptions:
         "class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a glob "
         "with --label_regex; archives (.tar, also of tars, .zip, .tar.gz) with such folders in "
         "them; WebDataset tars; an image table (.csv, with commas, semicolons or tabs; .jsonl; "
-        ".parquet), also Parquet that holds the pictures; a finished data set, whose records are copied. Of "
-        "archives and tables also a glob, with {0000..0099} for a range; give it again for more "
-        "inputs",
+        ".parquet), also Parquet that holds the pictures; a finished data set, whose records are "
+        "copied. Of archives and tables also a glob, with {0000..0099} for a range; give it again "
+        "for more inputs",
         place=storage.absolute_place, metavar="PATH", action="append")]
     layout: Annotated[str, Option(
         "how --input is laid out (default: auto, from names)", choices=LAYOUTS)] = "auto"
