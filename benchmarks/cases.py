@@ -164,6 +164,24 @@ def copy(s: Settings) -> Outcome:
     )  # fmt: skip
 
 
+def archives(s: Settings) -> Outcome:
+    """A build from one tar, and from one Parquet file with the pictures, against the folder."""
+    source = s.linked(s.images)
+    inputs_of = {
+        "class folders": source,
+        "one tar": inputs.packed(source, ".tar"),
+        "one Parquet file": inputs.packed(source, ".parquet"),
+    }
+    sides = {name: functools.partial(_build, s, path, s.images) for name, path in inputs_of.items()}
+    found = interleave(sides, s.rounds)
+    folders, tar, table = found.values()
+    return Outcome(
+        "archives", _of_build(s.images), _BUILD_COLUMNS, _build_rows(found, s.images),
+        (Figure("from a tar, images/s as a ratio", ratios(tar, folders), 0.95),
+         Figure("from Parquet, images/s as a ratio", ratios(table, folders), 0.8)),
+    )  # fmt: skip
+
+
 def memory(s: Settings) -> Outcome:
     """Peak memory of a build against that of a build eight times as large."""
     sides = {
@@ -228,6 +246,7 @@ def listing(s: Settings) -> Outcome:
 
 BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "build_vs_loop": build_vs_loop,
+    "archives": archives,
     "copy": copy,
     "scaling": scaling,
     "memory": memory,

@@ -6,8 +6,11 @@ import os
 import pathlib
 import random
 import shutil
+import tarfile
 
+import pyarrow as pa
 from PIL import Image
+from pyarrow import parquet
 
 from benchmarks.measure import remove
 
@@ -16,6 +19,7 @@ PETS = "dogs_vs_cats"
 _SYNTHETIC = 300
 # ext4 allows 65,000 names of one file.
 _MAX_LINKS = 60_000
+_ROWS = 500  # of a row group
 
 
 def photos(
@@ -76,6 +80,42 @@ def linked_folders(
         complete.touch()
     _warm(target, sources)
     return target
+
+
+def packed(folder: pathlib.Path, suffix: str) -> pathlib.Path:
+    """The images of class folders in one file beside these, `.tar` or `.parquet`; then kept."""
+    target = folder.with_name(folder.name + suffix)
+    if not target.exists():
+        unfinished = target.with_suffix(".tmp")
+        paths = sorted(path for path in folder.rglob("*.jpg"))
+        if suffix == ".tar":
+            with tarfile.open(unfinished, "w") as tar:
+                for path in paths:
+                    # Links to one photo are files of their own: a tar would keep one of them.
+                    with open(path, "rb") as file:
+                        member = tarfile.TarInfo(str(path.relative_to(folder)))
+                        member.size = path.stat().st_size
+                        tar.addfile(member, file)
+        else:
+            _write_parquet(unfinished, folder, paths)
+        unfinished.rename(target)
+    with open(target, "rb") as file:  # into the page cache
+        while file.read(1 << 24):
+            pass
+    return target
+
+
+def _write_parquet(target: pathlib.Path, folder: pathlib.Path, paths: list[pathlib.Path]) -> None:
+    picture = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    schema = pa.schema([("image", picture), ("label", pa.string())])
+    with parquet.ParquetWriter(target, schema) as writer:
+        for start in range(0, len(paths), _ROWS):
+            some = paths[start : start + _ROWS]
+            images = [
+                {"bytes": path.read_bytes(), "path": str(path.relative_to(folder))} for path in some
+            ]
+            labels = [path.parent.name for path in some]
+            writer.write_table(pa.table({"image": images, "label": labels}, schema))
 
 
 def _warm(root: pathlib.Path, sources: list[pathlib.Path]) -> None:
