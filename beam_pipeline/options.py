@@ -65,7 +65,6 @@ class InputOptions:
     Attributes:
         fingerprint: Of a finished data set, when the build began.
         keeps_splits: Whether the records of a data set keep their splits.
-        record_columns: Extra columns of a data set that are analysed with those of photos.
         record_label: How many labels each record of a data set has.
         tells_given_splits: Whether a person is to hear of splits that photos bring, as --splits was
             given, which is not for them.
@@ -128,7 +127,6 @@ class InputOptions:
     # fmt: on
     fingerprint: str = ""
     keeps_splits: bool = True
-    record_columns: tuple[ColumnSpec, ...] = ()
     record_label: str = ONE
     tells_given_splits: bool = False
 

@@ -37,7 +37,7 @@ Schemas = tuple[TableSchema | None, ...]
 
 # Of an input that is a data set, of which the manifest tells elsewhere, and of what is printed.
 _NOT_TOLD = (
-    "fingerprint", "keeps_splits", "record_columns", "record_label",
+    "fingerprint", "keeps_splits", "record_label",
     "tells_given_splits",
 )  # fmt: skip
 

@@ -7,7 +7,6 @@ columns stay as they are in the records: the values that they were made from are
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,8 +44,6 @@ _IMAGE_FLAGS = {"height_px": "--image_size", "width_px": "--image_size"} | {
         "icc", "only_shrink",
     )
 }  # fmt: skip
-# Of an exported transform: the class names, and how many they are. Each build writes its own.
-_OF_CLASSES = ("transform_fn/assets/label", "transformed_metadata/schema.pbtxt")
 
 Found = tuple[InputOptions, Mapping[str, Any]]
 
@@ -77,10 +74,9 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
         )
     options = _with_plan(_with_labels(options, found), found)
     image, copied = _image_options(options, found), _copied_columns(options, found)
-    columns = () if copied else _extra_columns(found[0][1])
     known = iter(found)
     sources = [
-        _opened(*next(known), options, columns) if source.layout == DATA_SET else source
+        _opened(*next(known), options) if source.layout == DATA_SET else source
         for source in options.sources
     ]
     return dataclasses.replace(options.with_sources(sources), image=image, copied=copied)
@@ -163,7 +159,6 @@ def _opened(
     source: InputOptions,
     manifest: Mapping[str, Any],
     options: BuildOptions,
-    columns: tuple[ColumnSpec, ...],
 ) -> InputOptions:
     """A data set, with what the listing and the manifest are told of it."""
     drawn = manifest.get("options", {}).get("plan", {})
@@ -183,7 +178,6 @@ def _opened(
         source,
         fingerprint=manifest["fingerprint"],
         keeps_splits=keeps,
-        record_columns=columns,
         label=options.source.label,
         record_label=label_of(manifest),
     )
@@ -264,25 +258,18 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
         return None
     as_given = all(manifest.get("options", {}).get("columns_as_given") for _, manifest in found)
     photos = [source.input for source in options.sources if source.layout != DATA_SET]
-    if photos and as_given:
-        return None  # they are read and analysed with those of the photos
-    if photos:
+    if photos or (len(found) > 1 and not as_given):
+        beside = photos[0] if photos else found[1][0].input
         raise UserError(
-            f"--input {first.input!r} has the extra columns {named(columns)}, scaled or "
-            f"transformed, which those of --input {photos[0]!r} are not; expected data sets alone, "
-            "or columns without scaling: build from the original tables together."
+            f"--input {first.input!r} has the extra columns {named(columns)}, which cannot be "
+            f"joined with those of --input {beside!r}; expected one dataset, or several whose columns were "
+            "not scaled or transformed: build from the original tables together."
         )
     if any(label_of(manifest) != options.source.label for _, manifest in found):
         raise UserError(
             f"--label received {options.source.label}, but --input {first.input!r} has the extra "
             f"columns {named(columns)} and a transform for other labels; build from the original "
             "table."
-        )
-    if not as_given and len({_transform_digest(source) for source, _ in found}) > 1:
-        raise UserError(
-            f"--input {first.input!r} and --input {found[1][0].input!r} have the extra columns "
-            f"{named(columns)}, scaled or transformed by statistics of each data set's own; build "
-            "from the original tables together."
         )
     return CopiedColumns(storage.join(first.input, TRANSFORM_NAME), as_given)
 
@@ -301,14 +288,3 @@ def _extra_columns(manifest: Mapping[str, Any]) -> tuple[ColumnSpec, ...]:
 def named(columns: Sequence[ColumnSpec]) -> str:
     """Columns for a message, as --columns declares them."""
     return ", ".join(map(str, columns)) or "(none)"
-
-
-def _transform_digest(source: InputOptions) -> str:
-    """Hash of an exported transform, its classes aside."""
-    folder = storage.join(source.input, TRANSFORM_NAME)
-    digest = hashlib.sha256()
-    for file in storage.files_below(folder):
-        name = file.path[len(folder) + 1 :]
-        if name not in _OF_CLASSES:
-            digest.update(f"{name} {file.size_bytes}\n".encode() + storage.read(file.path))
-    return digest.hexdigest()

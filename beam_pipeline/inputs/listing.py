@@ -150,16 +150,13 @@ def schemas_of(
         UserError: As `schema_of`, or the images of two inputs would have other extra columns.
     """
     schemas = tuple(schema_of(source, class_names) for source in sources)
-    columns = [
-        schema.columns if schema else source.record_columns
-        for source, schema in zip(sources, schemas, strict=True)
-    ]
+    columns = [schema.columns if schema else () for schema in schemas]
     for source, found in zip(sources[1:], columns[1:], strict=True):
         if set(found) != set(columns[0]):
             raise UserError(
                 f"--input {sources[0].input!r} has the extra columns {named(columns[0])} and "
                 f"--input {source.input!r} {named(found)}; expected the same ones in all: say "
-                "which by --columns, '' for none, or give a table with those of a data set."
+                "which by --columns, '' for none."
             )
     return schemas
 
@@ -270,7 +267,7 @@ def list_task(
         refs = image_table.read_refs(task.path, schema, task.row_groups, spool)
     elif task.kind == "shard":
         labels = source.record_label, source.label
-        refs = list_records(task.path, task.split, task.entry, source.record_columns, labels)
+        refs = list_records(task.path, task.split, task.entry, labels)
     else:
         refs = _image_refs(task, source)
     splits: set[str] = set()

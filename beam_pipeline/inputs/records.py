@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from beam_pipeline.images.member import RECORD
-from beam_pipeline.options import ColumnSpec, InputOptions
+from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef
-from imageshards import storage, tfrecord
+from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.example import Values, decode_example
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import NONE, ONE, SEVERAL, load_manifest, shards_of
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-_EMPTY: dict[str, Any] = {"int": 0, "float": 0.0, "string": b""}
 _INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
 
 
@@ -42,7 +40,6 @@ def list_records(
     path: str,
     split: str | None,
     entry: Mapping[str, Any],
-    columns: Sequence[ColumnSpec] = (),
     labels: tuple[str, str] = (ONE, ONE),
 ) -> Iterator[ImageRef]:
     """References to the records of a shard, in their order, from its index.
@@ -50,8 +47,6 @@ def list_records(
     Args:
         path, entry: The shard, and its entry of the manifest.
         split: What its records keep; None for those that are drawn anew.
-        columns: Extra columns that are wanted, for which the records are read. Those of a damaged
-            record are empty: it is rejected when it is copied.
         labels: How many the records have, and how many they are to have.
 
     Raises:
@@ -68,37 +63,9 @@ def list_records(
     elif wanted == SEVERAL:
         found[-1] = [(name,) if has == ONE else tuple(name) for name in found[-1]]
     version = int(str(entry.get("sha256") or "0")[:15], 16)
-    of_records = _columns_of(path, columns) if columns else {}
-    unread = _values({}, columns) if columns else None
     for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
         size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
         yield ImageRef(
-            key, path, label, split, None, size_bytes, version, of_records.get(offset, unread),
-            offset, source_bytes=source_bytes, form=RECORD,
+            key, path, label, split, None, size_bytes, version, None, offset,
+            source_bytes=source_bytes, form=RECORD,
         )  # fmt: skip
-
-
-def _columns_of(path: str, columns: Sequence[ColumnSpec]) -> dict[int, dict[str, Any]]:
-    """Offset → extra columns of the records of a shard, of those that are not damaged."""
-    names = [column.name for column in columns]
-    try:
-        return {
-            found.offset_bytes: _values(decode_example(found.payload, names), columns)
-            for found in tfrecord.scan_file(path)
-            if isinstance(found, tfrecord.Record)
-        }
-    except OSError as e:
-        raise UserError(
-            f"the data set's shard {path!r} cannot be read ({e.strerror or e}); restore it, fix "
-            "its permissions, or build the data set again from its original images."
-        ) from e
-
-
-def _values(features: Mapping[str, Values], columns: Sequence[ColumnSpec]) -> dict[str, Any]:
-    """Extra columns of a record as a table would have them; those that it lacks are empty."""
-    values: dict[str, Any] = {}
-    for column in columns:
-        size = 0 if column.shape is None else column.shape[0] if column.shape else 1
-        found = features.get(column.name) or [_EMPTY[column.kind]] * size
-        values[column.name] = found[0] if column.shape == () else list(found)
-    return values

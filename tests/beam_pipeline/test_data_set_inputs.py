@@ -127,7 +127,7 @@ def test_equal_keys_of_two_inputs_are_refused_with_both(folder, tmp_path, capfd)
     assert f"{folder}/a/" in said and f"{folder}/seven/" in said and "--exclude KEYS" in said
 
 
-def test_extra_columns_and_the_transform_that_made_them_are_copied_and_photos_are_added(tmp_path):
+def test_extra_columns_and_the_transform_that_made_them_are_copied_and_joined(tmp_path, capsys):
     lines = []
     for i in range(40):
         (tmp_path / f"{i}.jpg").write_bytes(jpeg(i))
@@ -138,7 +138,12 @@ def test_extra_columns_and_the_transform_that_made_them_are_copied_and_photos_ar
     shards = ["--splits", "train=1", "--num_shards", "3", *FLAGS]
     flags = ["--image_size", "16", *shards]
     scaled = ["--columns", "age:float:zscore,caption:string"]
-    for table, output, more in (("old", "set", []), ("all", "one", []), ("old", "scaled", scaled)):
+    for table, output, more in (
+        ("old", "set", []),
+        ("new", "more", []),
+        ("all", "one", []),
+        ("old", "scaled", scaled),
+    ):
         places = ["--input", tmp_path / f"{table}.csv", "--output", tmp_path / output]
         assert build(*places, *more, *flags) == 0
     assert build("--input", tmp_path / "scaled", "--output", tmp_path / "out", *shards) == 0
@@ -149,7 +154,7 @@ def test_extra_columns_and_the_transform_that_made_them_are_copied_and_photos_ar
     assert manifest(tmp_path / "out")["options"]["columns_as_given"] is False
     assert verify.verify(str(tmp_path / "out")).ok
 
-    inputs = ["--input", tmp_path / "set", "--input", tmp_path / "new.csv"]
+    inputs = ["--input", tmp_path / "set", "--input", tmp_path / "more"]
     assert build(*inputs, "--output", tmp_path / "grown", *shards) == 0
     grown, one = tmp_path / "grown", tmp_path / "one"
     assert shard_bytes(grown) == shard_bytes(one)
@@ -157,6 +162,9 @@ def test_extra_columns_and_the_transform_that_made_them_are_copied_and_photos_ar
         assert (grown / "index" / path.name).read_bytes() == path.read_bytes()
     assert manifest(grown)["features"] == manifest(one)["features"]
     assert verify.verify(str(grown)).ok
+    inputs[-1] = tmp_path / "new.csv"
+    assert build(*inputs, "--output", tmp_path / "no", *shards) == 2
+    assert "cannot be joined with those of" in capsys.readouterr().err
 
 
 def test_a_part_of_joined_data_sets_with_other_classes(folder, joined, tmp_path):

@@ -60,7 +60,7 @@ def train(directory: str) -> None:
 def build(directory: str) -> None:
     options = open_inputs(BuildOptions(InputOptions(directory), f"{directory}-new"))
     for path, split, entry in shards_to_list(options.source):
-        for _ in list_records(path, split, entry, options.source.record_columns):
+        for _ in list_records(path, split, entry):
             pass
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import pytest
 
 from beam_pipeline.inputs.data_sets import open_inputs
 from beam_pipeline.inputs.records import list_records, shards_to_list
-from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
+from beam_pipeline.options import BuildOptions, InputOptions
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.storage import read_range
@@ -27,9 +26,9 @@ def source_of(made: Dataset) -> InputOptions:
     return open_inputs(BuildOptions(InputOptions(str(made.directory)), "/out")).source
 
 
-def refs_of(made: Dataset, columns: Sequence[ColumnSpec] = ()) -> list:
+def refs_of(made: Dataset) -> list:
     (found,) = [f for f in shards_to_list(source_of(made)) if f[0].endswith(SHARD)]
-    return list(list_records(*found, columns))
+    return list(list_records(*found))
 
 
 def test_records_are_listed_with_their_places(made):
@@ -50,19 +49,6 @@ def test_of_a_shard_without_columns_the_index_alone_is_read(made):
     (made.directory / "index" / SHARD.replace("tfrecord", "parquet")).write_bytes(b"half")
     with pytest.raises(UserError, match="is not the file that manifest.json names.*copy it again"):
         refs_of(made)
-
-
-def test_columns_are_read_from_the_records_and_empty_in_damaged_ones(made):
-    refs = refs_of(made)
-    data = bytearray((made.directory / SHARD).read_bytes())
-    data[refs[3].offset_bytes + 20] ^= 255
-    (made.directory / SHARD).write_bytes(bytes(data))
-    found = refs_of(made, columns=[ColumnSpec("image/width", "int", ())])
-    assert [ref._replace(columns=None) for ref in found] == refs
-    assert [ref.columns["image/width"] for ref in found] == [16, 16, 16, 0, 16, 16]
-    (made.directory / SHARD).unlink()
-    with pytest.raises(UserError, match=f"{SHARD}' cannot be read .*; restore it"):
-        refs_of(made, columns=[ColumnSpec("image/width", "int", ())])
 
 
 def test_splits_are_left_open_where_they_are_drawn_again(made):
