@@ -60,15 +60,7 @@ def label_group(regex: re.Pattern[str]) -> str | int | None:
 
 @dataclasses.dataclass(frozen=True)
 class InputOptions:
-    """Where references come from and how a label is found.
-
-    Attributes:
-        fingerprint: Of a finished data set, when the build began.
-        keeps_splits: Whether the records of a data set keep their splits.
-        record_label: How many labels each record of a data set has.
-        tells_given_splits: Whether a person is to hear of splits that photos bring, as --splits was
-            given, which is not for them.
-    """
+    """Where references come from and how a label is found."""
 
     # fmt: off
     input: Annotated[str, Option(
@@ -125,10 +117,6 @@ class InputOptions:
         "commas, or given again (default: none)",
         parse=parse_globs, action="extend", metavar="GLOBS")] = ()
     # fmt: on
-    fingerprint: str = ""
-    keeps_splits: bool = True
-    record_label: str = ONE
-    tells_given_splits: bool = False
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -161,6 +149,21 @@ class InputOptions:
                     f"--label_regex was given with --layout {self.layout}, which has labels of "
                     "its own; leave one of them out."
                 )
+
+
+@dataclasses.dataclass(frozen=True)
+class CopiedInput(InputOptions):
+    """A finished dataset among the inputs, with what its manifest contributes to a build.
+
+    Attributes:
+        fingerprint: Fingerprint of the dataset when the build began; "" for any.
+        keeps_splits: Whether the records keep their splits.
+        record_label: How many labels each record has.
+    """
+
+    fingerprint: str = ""
+    keeps_splits: bool = True
+    record_label: str = ONE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.image_table import TableSchema
+from beam_pipeline.inputs.labels import GIVEN_SPLIT
 from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
 from beam_pipeline.inputs.selection import (
     KeysFile,
@@ -34,12 +35,6 @@ from imageshards.manifest import ONE, TRANSFORM_NAME
 from imageshards.text import composed
 
 Schemas = tuple[TableSchema | None, ...]
-
-# Of an input that is a data set, of which the manifest tells elsewhere, and of what is printed.
-_NOT_TOLD = (
-    "fingerprint", "keeps_splits", "record_label",
-    "tells_given_splits",
-)  # fmt: skip
 
 
 def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -> bool:
@@ -138,8 +133,16 @@ def list_batches(
             | "AllPassedOver" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
             | "CheckGlobs" >> beam.Map(check_globs, globs),
         )
+    skipped = listed.skipped
+    if "splits" not in options.given:
+        skipped = skipped | "Unasked" >> beam.Map(without_given_splits)
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
-    return Selected(batches, (listed.skipped, *selected.skipped), checked)
+    return Selected(batches, (skipped, *selected.skipped), checked)
+
+
+def without_given_splits(skipped: dict[str, int]) -> dict[str, int]:
+    """What was passed over, without the splits of the input: they matter beside --splits alone."""
+    return {key: count for key, count in skipped.items() if not key.startswith(f"{GIVEN_SPLIT}: ")}
 
 
 def named_classes(schemas: Schemas) -> list[str]:
@@ -195,14 +198,16 @@ def commit_spec(
             "quarantine_bytes": options.quarantine_bytes,
         },
         versions=byte_versions(options.image.icc) | {"apache-beam": beam.__version__},
-        inputs=tuple((source.input, source.fingerprint or None) for source in options.sources),
+        inputs=tuple((each.input, getattr(each, "fingerprint", None)) for each in options.sources),
         warnings=tuple(text for schema in schemas if schema for text in schema.warnings),
     )
 
 
 def _listing_options(source: InputOptions) -> dict[str, Any]:
     """What lists an input, as the manifest tells it."""
-    said = dataclasses.asdict(source)
+    said = {field.name: getattr(source, field.name) for field in dataclasses.fields(InputOptions)}
+    if source.columns is not None:
+        said["columns"] = [dataclasses.asdict(column) for column in source.columns]
     # What images with one label have always been told of.
-    untold = (*_NOT_TOLD, "label", "label_separator") if source.label == ONE else _NOT_TOLD
+    untold = ("label", "label_separator") if source.label == ONE else ()
     return {name: value for name, value in said.items() if name not in untold}

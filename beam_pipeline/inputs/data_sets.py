@@ -21,6 +21,7 @@ from beam_pipeline.options import (
     BuildOptions,
     ColumnSpec,
     CopiedColumns,
+    CopiedInput,
     ImageOptions,
     InputOptions,
 )
@@ -76,7 +77,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     image, copied = _image_options(options, found), _copied_columns(options, found)
     known = iter(found)
     sources = [
-        _opened(*next(known), options) if source.layout == DATA_SET else source
+        _contribution(*next(known), options) if source.layout == DATA_SET else source
         for source in options.sources
     ]
     return dataclasses.replace(options.with_sources(sources), image=image, copied=copied)
@@ -118,8 +119,7 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
             source = dataclasses.replace(source, layout=DATA_SET, label_regex=None, **for_tables)
         else:
             flags = {} if _has_rows(source) else for_tables
-            asked = "splits" in options.given
-            source = dataclasses.replace(source, tells_given_splits=asked, **flags)
+            source = dataclasses.replace(source, **flags)
         if has_folder and (is_one or layout_of(source) == TABLE):
             source = dataclasses.replace(source, exclude_glob=())
         found.append(source)
@@ -155,12 +155,14 @@ def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     return dataclasses.replace(options, plan=dataclasses.replace(options.plan, **plan))
 
 
-def _opened(
-    source: InputOptions,
-    manifest: Mapping[str, Any],
-    options: BuildOptions,
-) -> InputOptions:
-    """A data set, with what the listing and the manifest are told of it."""
+def _contribution(
+    source: InputOptions, manifest: Mapping[str, Any], options: BuildOptions
+) -> CopiedInput:
+    """Returns a dataset with what its manifest contributes.
+
+    Raises:
+        UserError: Its splits cannot be drawn again.
+    """
     drawn = manifest.get("options", {}).get("plan", {})
     # Drawing again with the same fractions and salt would change nothing but splits that the
     # original input gave, so the records keep theirs.
@@ -174,11 +176,10 @@ def _opened(
             f"{group}, which its records do not have; leave --splits out, or build from the "
             "original table."
         )
-    return dataclasses.replace(
-        source,
+    return CopiedInput(
+        **vars(source) | {"label": options.source.label},
         fingerprint=manifest["fingerprint"],
         keeps_splits=keeps,
-        label=options.source.label,
         record_label=label_of(manifest),
     )
 
@@ -262,8 +263,8 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
         beside = photos[0] if photos else found[1][0].input
         raise UserError(
             f"--input {first.input!r} has the extra columns {named(columns)}, which cannot be "
-            f"joined with those of --input {beside!r}; expected one dataset, or several whose columns were "
-            "not scaled or transformed: build from the original tables together."
+            f"joined with those of --input {beside!r}; expected one dataset, or several whose "
+            "columns were not scaled or transformed: build from the original tables together."
         )
     if any(label_of(manifest) != options.source.label for _, manifest in found):
         raise UserError(

@@ -49,6 +49,7 @@ from beam_pipeline.options import (
     DATA_SET,
     TABLE,
     TABLE_FLAGS,
+    CopiedInput,
     InputOptions,
 )
 from beam_pipeline.planning.refs import ImageRef, Label
@@ -176,7 +177,7 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
         for path, found in map_concurrently(lambda path: (path, parts(path)), files):
             yield from (ListingTask(path, kind="table", row_groups=part) for part in found)
     elif layout == DATA_SET:
-        for path, split, entry in shards_to_list(source):
+        for path, split, entry in shards_to_list(_as_copied(source)):
             yield ListingTask(path, split, kind="shard", entry=entry)
     elif layout == ARCHIVES:
         for path, prefix in archive_files(source):
@@ -193,6 +194,11 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
         yield ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")
     else:
         yield from _class_folders(source, layout)
+
+
+def _as_copied(source: InputOptions) -> CopiedInput:
+    """A dataset that no build has opened is copied as it is."""
+    return source if isinstance(source, CopiedInput) else CopiedInput(**vars(source))
 
 
 def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
@@ -266,7 +272,7 @@ def list_task(
     elif schema is not None:
         refs = image_table.read_refs(task.path, schema, task.row_groups, spool)
     elif task.kind == "shard":
-        labels = source.record_label, source.label
+        labels = _as_copied(source).record_label, source.label
         refs = list_records(task.path, task.split, task.entry, labels)
     else:
         refs = _image_refs(task, source)
@@ -284,7 +290,7 @@ def list_task(
             ref = ref._replace(source=task.source)
         label = _composed(ref.label)
         yield ref if label == ref.label else ref._replace(label=label)
-    if source.tells_given_splits:
+    if task.kind != "shard":
         yield from (Skipped(GIVEN_SPLIT, split) for split in sorted(splits))
     if is_empty and unreadable and task.label is None:
         raise _nothing_readable(source, unreadable)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from beam_pipeline.images.member import RECORD
-from beam_pipeline.options import InputOptions
+from beam_pipeline.options import CopiedInput
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import UserError
@@ -19,7 +19,7 @@ from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 _INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
 
 
-def shards_to_list(source: InputOptions) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
     """(path, split that its records keep, entry of the manifest) of every shard of a data set.
 
     Raises:

@@ -106,8 +106,7 @@ def test_a_flag_changes_its_option_and_no_other():
     assert all(action.help for action in actions)
     by_the_build = {
         "plan.pinned_classes", "image.height_px", "image.width_px", "copied",
-        "source.fingerprint", "source.keeps_splits", "source.input",
-        "source.record_label", "source.tells_given_splits",
+        "source.input",
     }  # fmt: skip
     assert set(before) - by_the_build == {path for path, _ in changes.values()}
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import imageshards as ims
 from beam_pipeline.inputs.data_sets import open_inputs
 from beam_pipeline.inputs.records import list_records, shards_to_list
-from beam_pipeline.options import BuildOptions, InputOptions
+from beam_pipeline.options import BuildOptions, CopiedInput, InputOptions
 from imageshards.errors import UserError
 from imageshards.example import encode_example
 from imageshards.manifest import digest_of, roles_of, shards_of
@@ -59,6 +59,7 @@ def train(directory: str) -> None:
 
 def build(directory: str) -> None:
     options = open_inputs(BuildOptions(InputOptions(directory), f"{directory}-new"))
+    assert isinstance(options.source, CopiedInput)
     for path, split, entry in shards_to_list(options.source):
         for _ in list_records(path, split, entry):
             pass

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from beam_pipeline.inputs.data_sets import open_inputs
-from beam_pipeline.options import BuildOptions, ImageOptions, InputOptions, PlanOptions
+from beam_pipeline.options import BuildOptions, CopiedInput, ImageOptions, InputOptions, PlanOptions
 from imageshards.errors import UserError
 from tests.support.dataset_factory import Dataset
 
@@ -26,6 +26,11 @@ def opened(*inputs, given=(), **more) -> BuildOptions:
     return open_inputs(options_of(*inputs, given=given, **more))
 
 
+def contribution(source: InputOptions) -> CopiedInput:
+    assert isinstance(source, CopiedInput)
+    return source
+
+
 def error_of(*inputs, given=(), **more) -> str:
     with pytest.raises(UserError) as error:
         opened(*inputs, given=given, **more)
@@ -38,11 +43,11 @@ def test_a_folder_with_a_manifest_is_a_data_set_whose_options_the_build_takes(ma
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     found = opened(tmp_path / "photos", made.directory)
     assert [source.layout for source in found.sources] == ["auto", "data_set"]
-    assert found.more_sources[0].fingerprint == made.manifest["fingerprint"]
+    assert contribution(found.more_sources[0]).fingerprint == made.manifest["fingerprint"]
     assert found.image == ImageOptions(height_px=16, width_px=16, icc="drop")
     assert found.plan.splits == {"train": 0.5, "test": 0.5} and found.plan.salt == "s"
     assert found.plan.pinned_classes == ("cat", "dog")
-    assert found.more_sources[0].keeps_splits
+    assert contribution(found.more_sources[0]).keeps_splits
 
 
 def test_limits_that_are_given_stay(made):
@@ -54,15 +59,12 @@ def test_limits_that_are_given_stay(made):
 def test_splits_that_are_given_are_drawn_again_unless_they_are_its_own(made):
     plan = PlanOptions(splits={"train": 0.5, "test": 0.5})
     again = opened(made.directory, given={"splits"}, plan=plan)
-    assert not again.source.keeps_splits and again.plan.splits == plan.splits
-    assert not again.source.tells_given_splits
-    photos = opened(made.directory / "photos", given={"splits"}, plan=plan).source
-    assert photos.tells_given_splits
-    assert not opened(made.directory / "photos").source.tells_given_splits
+    assert not contribution(again.source).keeps_splits and again.plan.splits == plan.splits
     own = {"splits": dict(plan.splits), "salt": plan.salt}
     made.manifest["options"] = {"plan": own, "input": {"group_column": "who"}}
     made.save()
-    assert opened(made.directory, given={"splits"}, plan=plan).source.keeps_splits
+    same = opened(made.directory, given={"splits"}, plan=plan).source
+    assert contribution(same).keeps_splits
     other = dataclasses.replace(plan, splits={"train": 1.0})
     said = error_of(made.directory, given={"splits"}, plan=other)
     assert "--group_column who" in said and "leave --splits out" in said

@@ -336,10 +336,8 @@ PHONES = "cat/a.jpg cat/b.HEIC cat/c.heic dog/d.NEF dog/notes.txt"
 @pytest.mark.parametrize(
     ("names", "options", "told"),
     [
-        pytest.param(SPLITS, {}, {}, id="nothing"),
-        pytest.param(
-            SPLITS, {"tells_given_splits": True}, {"given_split": ["Train", "val"]}, id="splits"
-        ),
+        pytest.param("cat/x.jpg dog/z.jpg dog/a.txt", {}, {}, id="nothing"),
+        pytest.param(SPLITS, {}, {"given_split": ["Train", "val"]}, id="splits"),
         pytest.param(
             PHONES, {"extensions": (".jpg",)},
             {"empty_class_folder": ["dog"], "unread_format": [".heic", ".heic", ".nef"]},
@@ -356,7 +354,10 @@ PHONES = "cat/a.jpg cat/b.HEIC cat/c.heic dog/d.NEF dog/notes.txt"
         ),
         pytest.param(
             "train/cat/a.jpg val/cat/a.txt test/a.txt", {"layout": "split_folders"},
-            {"empty_class_folder": ["val/cat"], "empty_split_folder": ["test"]},
+            {
+                "empty_class_folder": ["val/cat"], "empty_split_folder": ["test"],
+                "given_split": ["train"],
+            },
             id="splits without an image",
         ),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from beam_pipeline.inputs.data_sets import open_inputs
 from beam_pipeline.inputs.records import list_records, shards_to_list
-from beam_pipeline.options import BuildOptions, InputOptions
+from beam_pipeline.options import BuildOptions, CopiedInput, InputOptions
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.storage import read_range
@@ -22,8 +22,10 @@ def made(tmp_path):
     return Dataset(tmp_path / "a")
 
 
-def source_of(made: Dataset) -> InputOptions:
-    return open_inputs(BuildOptions(InputOptions(str(made.directory)), "/out")).source
+def source_of(made: Dataset) -> CopiedInput:
+    source = open_inputs(BuildOptions(InputOptions(str(made.directory)), "/out")).source
+    assert isinstance(source, CopiedInput)
+    return source
 
 
 def refs_of(made: Dataset) -> list:
