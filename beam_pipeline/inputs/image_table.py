@@ -153,11 +153,17 @@ def read_schema(source: InputOptions) -> TableSchema:
         storage.check_bucket(source.input, "--input")
     first = table_files(source.input)[0]
     if is_parquet(first):
-        return _parquet_table(source, first)
-    head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
-    if not head:
-        raise UserError(f"--input {first!r} has no row; expected a header and one row per image.")
-    return schema_of_rows(source, head)
+        found = _parquet_table(source, first)
+    else:
+        head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
+        if not head:
+            raise UserError(
+                f"--input {first!r} has no row; expected a header and one row per image."
+            )
+        found = schema_of_rows(source, head)
+    if found.box_a_row and found.key and source.key_column is None and not found.has_pictures:
+        _check_keys(first, found.image, found.key)
+    return found
 
 
 def _parquet_table(source: InputOptions, path: str) -> TableSchema:
@@ -208,20 +214,22 @@ def schema_of_rows(
             raise UserError("--label_column was given with --label none; leave one of them out.")
     features = [name for name in names if name not in cells_of.values() or name in roles.values()]
     features += cells_of
+    cells |= {feature: cells[name] for feature, name in cells_of.items()}
     columns = source.columns
     if columns is None:
         others = [name for name in features if name not in roles.values()]
-        columns = tuple(_column_of(name, cells_of.get(name, name), cells, types) for name in others)
+        kinds = {name: types.get(cells_of.get(name, name)) for name in others}
+        if BOX_CLASS_FEATURE in cells_of:
+            kinds[BOX_CLASS_FEATURE] = pa.string()  # a number names a class, too
+        columns = tuple(
+            column_of(name, cells[name]) if kind is None else column_of_arrow(name, kind)
+            for name, kind in kinds.items()
+        )
     _check_columns(source, features, columns)
     taken = {image, label, *roles.values(), *(cells_of.get(c.name, c.name) for c in columns)}
     warnings = list(_about_labels(label, cells[label])) if source.label == ONE else []
     inferred = columns if source.columns is None else ()
-    warnings += [
-        each
-        for column in inferred
-        if column.name not in cells_of
-        for each in about_commas(column, cells[column.name])
-    ]
+    warnings += [each for column in inferred for each in about_commas(column, cells[column.name])]
     if columns and (left_out := [name for name in names if name not in taken]):
         warnings.append(
             f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
@@ -272,16 +280,17 @@ def _is_class_of_box(
     return not is_nested and not any(is_list(row.get(label)) for _, row in head)
 
 
-def _column_of(
-    feature: str,
-    name: str,
-    cells: Mapping[str, Sequence[tuple[str, Any]]],
-    types: Mapping[str, pa.DataType],
-) -> ColumnSpec:
-    """The extra column `feature` that the cells of the column `name` make."""
-    if feature == BOX_CLASS_FEATURE != name:
-        return ColumnSpec(feature, "string", None)
-    return column_of_arrow(feature, types[name]) if types else column_of(feature, cells[name])
+def _check_keys(path: str, image: str, column: str) -> None:
+    """Refuses a column of keys that tells the boxes of one image apart, unless a flag names it."""
+    keys: dict[str, Any] = {}
+    for where, row in itertools.islice(read_rows(path, [image, column]), INFERENCE_ROWS):
+        name, key = str(row.get(image)), row.get(column)
+        if keys.setdefault(name, key) != key:
+            raise UserError(
+                f"{where} has {shown(key)} in column {column!r} of the image {name!r}, and a row "
+                f"above has {shown(keys[name])}; expected one key for each image: say "
+                f"--key_column {image}, or --key_column {column} to have a record for each box."
+            )
 
 
 def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:

@@ -341,6 +341,17 @@ def test_sides_of_boxes_have_plain_names_in_any_order_and_are_numbers_or_lists(
     assert (ref.label, ref.in_pixels) == ("a b", bool(options))
 
 
+def test_an_id_of_each_box_is_refused_as_key_unless_it_is_named(tmp_path):
+    rows = [{"id": i, "image": "x", "label": "a"} | dict.fromkeys(SIDES, 0.5) for i in (7, 8)]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "m.parquet")
+    path = write(tmp_path / "m.csv", rows)
+    for table in (path, tmp_path / "m.parquet"):
+        with pytest.raises(UserError, match="8.* in column 'id' of the image 'x'.*--key_column im"):
+            refs(table)
+        assert [ref.key for ref in refs(table, key_column="id")] == ["7", "8"]
+        assert [ref.key for ref in refs(table, key_column="image")] == ["x", "x"]
+
+
 def test_columns_may_say_that_plain_sides_are_ordinary_numbers_or_boxes(tmp_path):
     path = text(tmp_path / "m.csv", "image,label,xmin,ymin,xmax,ymax\nx,a,7,8,9,10\n")
     (ref,) = refs(path, columns=(ColumnSpec("xmin", "int"),))
