@@ -37,9 +37,11 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 # Options of an image table alone.
 TABLE_FLAGS = (
     "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
-    "allow_any_path",
+    "allow_any_path", "bbox_format",
 )  # fmt: skip
 LABELS = (ONE, NONE, SEVERAL)
+# Of the boxes in a table: sides from 0 to 1, sides in pixels, or a corner and the size in pixels.
+RELATIVE, PIXELS, XYWH = "relative", "pixels", "xywh"
 
 # File names have five digits for it.
 MAX_SHARDS = 99_999
@@ -107,6 +109,11 @@ class InputOptions:
         "length and :zscore or :minmax to scale floats; for example age:float:zscore,tokens:int[] "
         "(default: every other column, typed from the first rows)",
         parse=parse_columns, metavar="SPECS")] = None
+    bbox_format: Annotated[str, Option(
+        "columns of a table that hold boxes: relative, xmin, ymin, xmax, ymax from 0 to 1; pixels, "
+        "the same in pixels; xywh, x, y, width (or w), height (or h) in pixels, as COCO has them; "
+        "a row holds one box as numbers, or all boxes of an image as lists (default: relative)",
+        choices=(RELATIVE, PIXELS, XYWH))] = RELATIVE
     extensions: Annotated[tuple[str, ...], Option(
         "file name extensions of images (default: jpg,jpeg,jpe,jfif,png,webp,gif,bmp,tif,tiff,avif "
         "and, with the extra heif, heic,heif)",
@@ -128,9 +135,8 @@ class InputOptions:
                 )
             object.__setattr__(self, "label", SEVERAL)
         if self.label == NONE:
-            for flag in ("label_regex", "label_column"):
-                if getattr(self, flag) is not None:
-                    raise UserError(f"--{flag} was given with --label none; leave one of them out.")
+            if self.label_regex is not None:
+                raise UserError("--label_regex was given with --label none; leave one of them out.")
         if self.label_regex is not None:
             try:
                 regex = re.compile(self.label_regex)

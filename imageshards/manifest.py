@@ -101,8 +101,9 @@ RECORD_NAMES = frozenset({*RECORD_FEATURES, LABELS_FEATURE})
 """Features that no extra column can be."""
 DTYPES = ("int64", "float32", "string")
 
-# Columns below this name hold one entry per box; these four are the sides of the boxes, 0..1.
+# Columns below this name hold one entry per box: its class, and its four sides, 0..1.
 OBJECT_PREFIX = "image/object/"
+BOX_CLASS_FEATURE = f"{OBJECT_PREFIX}class/text"
 BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
 
 _BUILD_AGAIN = "build the data set again with imageshards build and --overwrite"

@@ -19,6 +19,7 @@ from beam_pipeline.inputs import pictures
 from beam_pipeline.inputs.folders import Skipped, matching_files
 from beam_pipeline.inputs.table_cells import (
     about_commas,
+    box_sides,
     cell_text,
     check_box_columns,
     check_boxes,
@@ -27,19 +28,28 @@ from beam_pipeline.inputs.table_cells import (
     convert,
     infer,
     is_list,
+    is_number_in_each,
     labels_in,
     shown,
     wrong_cell,
 )
 from beam_pipeline.inputs.table_rows import Row, is_parquet, parquet_schema, read_rows
-from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
-from beam_pipeline.planning.refs import MISSING, ImageRef, Label
+from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions, is_split_name
+from beam_pipeline.planning.refs import MISSING, ImageRef, Label, names_of
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.images.options import EXTENSIONS
-from imageshards.manifest import BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
+from imageshards.manifest import (
+    BOX_CLASS_FEATURE,
+    BOX_FEATURES,
+    NONE,
+    OBJECT_PREFIX,
+    ONE,
+    RECORD_NAMES,
+    SEVERAL,
+)
 from imageshards.storage import is_local
-from imageshards.text import printable
+from imageshards.text import composed, printable
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
@@ -86,6 +96,9 @@ class TableSchema:
         class_names: Classes that numbers in the label column stand for; empty where a number is the
             name of a class.
         has_pictures: Whether the image column of a Parquet file holds pictures, not paths.
+        bbox_format: How the sides of boxes are written.
+        box_a_row: Whether each row holds one box, so that the rows of an image become one record.
+        cells_of: Extra column → column of the table that holds its cells, where the names differ.
     """
 
     image: str
@@ -100,13 +113,20 @@ class TableSchema:
     any_path: bool = False
     class_names: tuple[str, ...] = ()
     has_pictures: bool = False
+    bbox_format: str = RELATIVE
+    box_a_row: bool = False
+    cells_of: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
         """All columns that are read, each once."""
         key = None if self.key == ROW_NUMBERS else self.key
         roles = (self.image, self.label, key, self.split, self.group)
-        return list(dict.fromkeys([*filter(None, roles), *(c.name for c in self.columns)]))
+        return list(dict.fromkeys([*filter(None, roles), *map(self.column_of, self.columns)]))
+
+    def column_of(self, column: ColumnSpec) -> str:
+        """The name of an extra column in the table."""
+        return self.cells_of.get(column.name, column.name)
 
 
 def table_files(path: str) -> list[str]:
@@ -135,11 +155,17 @@ def read_schema(source: InputOptions) -> TableSchema:
         storage.check_bucket(source.input, "--input")
     first = table_files(source.input)[0]
     if is_parquet(first):
-        return _parquet_table(source, first)
-    head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
-    if not head:
-        raise UserError(f"--input {first!r} has no row; expected a header and one row per image.")
-    return schema_of_rows(source, head)
+        found = _parquet_table(source, first)
+    else:
+        head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
+        if not head:
+            raise UserError(
+                f"--input {first!r} has no row; expected a header and one row per image."
+            )
+        found = schema_of_rows(source, head)
+    if found.box_a_row and found.key and source.key_column is None and not found.has_pictures:
+        _check_keys(first, found.image, found.key)
+    return found
 
 
 def _parquet_table(source: InputOptions, path: str) -> TableSchema:
@@ -169,22 +195,40 @@ def schema_of_rows(
         UserError: As `read_schema`.
     """
     names = list(types) or list(dict.fromkeys(name for _, row in head for name in row))
-    unused = {*unused, *(["label"] if source.label == NONE else [])}
+    sides = _sides(source, names)
+    box_a_row = bool(sides) and all(_are_numbers(name, head, types) for name in sides.values())
+    unused = {*unused, *(["label"] if source.label == NONE and not box_a_row else [])}
     roles = {
         role: _role(source, names, role, types, head)
         if role not in unused or getattr(source, f"{role}_column") is not None
         else None
         for role in _USUAL_NAMES
     }
+    image, label = roles["image"] or "", roles["label"] or ""
     cells = {name: [(where, row.get(name)) for where, row in head] for name in names}
+    cells_of = {feature: name for feature, name in sides.items() if feature != name}
+    if box_a_row and _is_class_of_box(source, label, names, head, types):
+        cells_of[BOX_CLASS_FEATURE] = label
+    if source.label == NONE:
+        roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
+        label = ""
+        if source.label_column != roles["label"] and source.label_column is not None:
+            raise UserError("--label_column was given with --label none; leave one of them out.")
+    features = [name for name in names if name not in cells_of.values() or name in roles.values()]
+    features += cells_of
+    cells |= {feature: cells[name] for feature, name in cells_of.items()}
     columns = source.columns
     if columns is None:
-        others = [name for name in names if name not in roles.values()]
-        of_arrow = (column_of_arrow(name, types[name]) for name in others if types)
-        columns = tuple(of_arrow) or tuple(column_of(name, cells[name]) for name in others)
-    _check_columns(source, names, columns)
-    image, label = roles.pop("image") or "", roles.pop("label") or ""
-    taken = {image, label, *roles.values(), *(column.name for column in columns)}
+        others = [name for name in features if name not in roles.values()]
+        kinds = {name: types.get(cells_of.get(name, name)) for name in others}
+        if BOX_CLASS_FEATURE in cells_of:
+            kinds[BOX_CLASS_FEATURE] = pa.string()  # a number names a class, too
+        columns = tuple(
+            column_of(name, cells[name]) if kind is None else column_of_arrow(name, kind)
+            for name, kind in kinds.items()
+        )
+    _check_columns(source, features, columns)
+    taken = {image, label, *roles.values(), *(cells_of.get(c.name, c.name) for c in columns)}
     warnings = list(_about_labels(label, cells[label])) if source.label == ONE else []
     inferred = columns if source.columns is None else ()
     warnings += [each for column in inferred for each in about_commas(column, cells[column.name])]
@@ -198,7 +242,57 @@ def schema_of_rows(
         several=source.label == SEVERAL, separator=source.label_separator,
         any_path=source.allow_any_path,
         has_pictures=image in types and pictures.holds_pictures(types[image]),
+        bbox_format=source.bbox_format, box_a_row=box_a_row, cells_of=cells_of,
     )  # fmt: skip
+
+
+def _sides(source: InputOptions, names: Sequence[str]) -> dict[str, str]:
+    """The columns of the sides of boxes; {} if the table has none, or --columns names none."""
+    declared = None if source.columns is None else {column.name for column in source.columns}
+    sides = box_sides(source.bbox_format, names)
+    if declared is not None and declared.isdisjoint(BOX_FEATURES):
+        sides = {}
+    if source.bbox_format != RELATIVE and not sides:
+        wanted = "x, y, width, height" if source.bbox_format == XYWH else "xmin, ymin, xmax, ymax"
+        raise UserError(
+            f"--bbox_format received {source.bbox_format}, but --input {source.input!r} has the "
+            f"columns {_quoted(names)}; expected {wanted}, and no --columns without boxes."
+        )
+    return sides
+
+
+def _are_numbers(name: str, head: Sequence[Row], types: Mapping[str, pa.DataType]) -> bool:
+    """Whether each cell of a column is one number, as far as the types or the first rows show."""
+    if types:
+        return pa.types.is_integer(types[name]) or pa.types.is_floating(types[name])
+    return is_number_in_each([row.get(name) for _, row in head])
+
+
+def _is_class_of_box(
+    source: InputOptions,
+    label: str,
+    names: Sequence[str],
+    head: Sequence[Row],
+    types: Mapping[str, pa.DataType],
+) -> bool:
+    """Whether the label column of a table with one box a row holds one class, that of the box."""
+    if not label or BOX_CLASS_FEATURE in names or source.label_separator:
+        return False
+    is_nested = label in types and pa.types.is_nested(types[label])
+    return not is_nested and not any(is_list(row.get(label)) for _, row in head)
+
+
+def _check_keys(path: str, image: str, column: str) -> None:
+    """Refuses a column of keys that tells the boxes of one image apart, unless a flag names it."""
+    keys: dict[str, Any] = {}
+    for where, row in itertools.islice(read_rows(path, [image, column]), INFERENCE_ROWS):
+        name, key = str(row.get(image)), row.get(column)
+        if keys.setdefault(name, key) != key:
+            raise UserError(
+                f"{where} has {shown(key)} in column {column!r} of the image {name!r}, and a row "
+                f"above has {shown(keys[name])}; expected one key for each image: say "
+                f"--key_column {image}, or --key_column {column} to have a record for each box."
+            )
 
 
 def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
@@ -235,7 +329,7 @@ def _role(
     if role == "image" and given is None:
         with_pictures = (n for n in (found, *types) if n and pictures.holds_pictures(types.get(n)))
         found = next(with_pictures, found)
-    if found is None and role in ("image", "label"):
+    if found is None and (role == "image" or (role == "label" and source.label != NONE)):
         other = ", or --label none" if role == "label" else ""
         raise UserError(
             f"--input {source.input!r} has no {role} column among {_quoted(names)}; expected one "
@@ -332,10 +426,13 @@ def row_to_ref(
     Raises:
         UserError: As `read_refs`.
     """
-    columns = {c.name: _value(where, row, c) for c in schema.columns}
-    sides = {name: columns[name] for name in BOX_FEATURES if name in columns}
+    columns = _columns(where, row, schema)
+    sides = {schema.cells_of.get(s, s): columns[s] for s in BOX_FEATURES if s in columns}
     if sides:
-        check_boxes(where, sides)
+        check_boxes(where, sides, schema.bbox_format)
+    if schema.bbox_format == XYWH:
+        for low, size in (BOX_FEATURES[:2], BOX_FEATURES[2:]):
+            columns[size] = [a + b for a, b in zip(columns[low], columns[size], strict=True)]
     key = place.key
     if schema.key:
         key = row_key(where) if schema.key == ROW_NUMBERS else _text(where, row, schema.key)
@@ -345,6 +442,52 @@ def row_to_ref(
         split=_split(where, row, schema.split) or place.split,
         group=_optional_text(where, row, schema.group),
         columns=columns or None,
+        in_pixels=schema.bbox_format != RELATIVE,
+    )
+
+
+def merge_boxes(refs: Sequence[ImageRef], schema: TableSchema) -> ImageRef:
+    """The reference of an image from those of its rows, each of which holds one box or none.
+
+    Raises:
+        UserError: Rows differ in a value that an image has once; names its key and the column.
+    """
+    first, *others = refs
+    shared = _shared_values(first, schema)
+    for ref in others:
+        for column, value in _shared_values(ref, schema).items():
+            if repr(value) != repr(shared[column]):  # NaN equals NaN
+                raise _rows_differ(first.key, schema, column, shared[column], value)
+    label = first.label
+    if isinstance(label, tuple):
+        label = tuple(sorted({name for ref in refs for name in names_of(ref.label)}))
+    columns = dict(first.columns or {})
+    for name in columns:
+        if name.startswith(OBJECT_PREFIX):
+            columns[name] = [value for ref in refs for value in (ref.columns or {})[name]]
+    return first._replace(label=label, columns=columns)
+
+
+def _shared_values(ref: ImageRef, schema: TableSchema) -> dict[str | None, Any]:
+    """Column → value that all rows of an image must have."""
+    columns = ref.columns or {}
+    label = None if schema.several else ref.label
+    roles = {schema.label: label, schema.group: ref.group, schema.split: ref.split}
+    return roles | {n: columns[n] for n in columns if not n.startswith(OBJECT_PREFIX)}
+
+
+def _rows_differ(
+    key: str, schema: TableSchema, column: str | None, one: Any, other: Any
+) -> UserError:
+    told = f"--input has {shown(one)} and {shown(other)} in column {column!r} of the image {key!r}"
+    if column == schema.label:
+        return UserError(
+            f"{told}; expected one label for each image: say --label several, which takes the "
+            "classes of all its boxes, or --label none."
+        )
+    return UserError(
+        f"{told}; expected one value in all rows of an image: fix the rows, leave the column out "
+        f"by --columns, or call it {OBJECT_PREFIX}{column} to keep a value for each box."
     )
 
 
@@ -437,6 +580,9 @@ def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> st
 
 def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
     cell = row.get(schema.label)
+    if schema.several and BOX_CLASS_FEATURE in schema.cells_of:
+        name = _optional_text(where, row, schema.label)
+        return () if name is None else (_class_of(where, name, schema),)
     if not schema.several:
         if is_list(cell):
             remedy = "say --label several, or name another column by --label_column"
@@ -479,10 +625,31 @@ def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None
     return split
 
 
-def _value(where: str, row: Mapping[str, Any], column: ColumnSpec) -> Any:
-    if column.name not in row and column.shape is not None:
+def _columns(where: str, row: Mapping[str, Any], schema: TableSchema) -> dict[str, Any]:
+    """The extra columns of a row; in a table with one box a row, lists of one or no box."""
+    columns: dict[str, Any] = {}
+    has_box = any(row.get(schema.cells_of.get(s, s)) not in (None, "") for s in BOX_FEATURES)
+    for column in schema.columns:
+        name = schema.column_of(column)
+        if not schema.box_a_row or not column.name.startswith(OBJECT_PREFIX):
+            columns[column.name] = _value(where, row, column, name)
+        elif not has_box:
+            columns[column.name] = []
+        elif column.name == BOX_CLASS_FEATURE != name:
+            label = _class_of(where, _text(where, row, name), schema)
+            columns[column.name] = [composed(label)]
+        else:
+            of_one_box = dataclasses.replace(column, shape=())
+            columns[column.name] = [_value(where, row, of_one_box, name)]
+    return columns
+
+
+def _value(where: str, row: Mapping[str, Any], column: ColumnSpec, name: str) -> Any:
+    """The value of an extra column, whose cell is in the column `name` of the table."""
+    if name not in row and column.shape is not None:
         raise UserError(
-            f"{where} has no column {column.name!r}; expected it in every row: fix the row, or "
+            f"{where} has no column {name!r}; expected it in every row: fix the row, or "
             "leave the column out by --columns."
         )
-    return convert(where, column, row.get(column.name))
+    named = column if name == column.name else dataclasses.replace(column, name=name)
+    return convert(where, named, row.get(name))

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from beam_pipeline.options import ColumnSpec
+from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec
 from beam_pipeline.planning.classes import is_text
 from imageshards.errors import UserError
 from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
@@ -42,6 +42,10 @@ _ARROW_KINDS = (
 )  # fmt: skip
 # Boxes may reach beyond the picture by its own size; larger values must be pixels.
 _BOX_MARGIN = 1.0
+# What columns with the sides of boxes are called, in the order of `BOX_FEATURES`; of xywh the
+# second and fourth are the width and the height.
+_CORNERS = (("xmin", "xmax", "ymin", "ymax"),)
+_CORNER_AND_SIZE = (("x", "w", "y", "h"), ("x", "width", "y", "height"))
 
 
 def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
@@ -319,11 +323,36 @@ def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
         )
 
 
-def check_boxes(where: object, sides: Mapping[str, Sequence[float]]) -> None:
+def box_sides(bbox_format: str, names: Sequence[str]) -> dict[str, str]:
+    """Returns the column of each of `BOX_FEATURES`; {} where a table does not have all four.
+
+    Columns may have the names of the features, or plain ones such as `xmin`, `x_min`, `XMin`.
+    """
+    prefix = BOX_FEATURES[0].removesuffix("xmin")
+    plain = {
+        name.strip().removeprefix(prefix).lower().replace("_", ""): name
+        for name in sorted(names, key=lambda name: name.startswith(prefix))
+    }
+    for sides in _CORNER_AND_SIZE if bbox_format == XYWH else _CORNERS:
+        if plain.keys() >= set(sides):
+            return dict(zip(BOX_FEATURES, map(plain.__getitem__, sides), strict=True))
+    return {}
+
+
+def is_number_in_each(cells: Sequence[Any]) -> bool:
+    """Returns whether the cells that are not empty are numbers, and there are some."""
+    given = [cell for cell in map(_parse_cell, cells) if cell is not None]
+    return bool(given) and all(type(cell) in (int, float) for cell in given)
+
+
+def check_boxes(
+    where: str, sides: Mapping[str, Sequence[float]], bbox_format: str = RELATIVE
+) -> None:
     """Checks the boxes of one row: side → values, one per box.
 
     Raises:
-        UserError: Sides have different numbers of values, or are not relative to the picture.
+        UserError: Sides have different numbers of values, or are neither pixels nor relative to the
+            picture, as `bbox_format` has them.
     """
     lengths = {name: len(values) for name, values in sides.items()}
     if len(set(lengths.values())) > 1:
@@ -333,9 +362,13 @@ def check_boxes(where: object, sides: Mapping[str, Sequence[float]]) -> None:
             "each per box: fix the row."
         )
     for name, values in sides.items():
+        if bbox_format != RELATIVE:
+            if not all(map(math.isfinite, values)):
+                raise wrong_cell(where, name, [*values], "numbers of pixels")
+            continue
         bad = [v for v in values if not -_BOX_MARGIN <= v <= 1 + _BOX_MARGIN]
         if bad:
             raise UserError(
                 f"{where} has {bad[0]:g} in column {name!r}; expected 0 to 1, relative to the "
-                "picture: divide pixels by its width or height."
+                "picture: of pixels say --bbox_format pixels or --bbox_format xywh."
             )

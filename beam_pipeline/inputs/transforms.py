@@ -6,13 +6,14 @@ import collections
 import concurrent.futures
 import dataclasses
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import apache_beam as beam
 
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.image_table import TableSchema
+from beam_pipeline.inputs.image_table import TableSchema, merge_boxes
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.options import InputOptions
@@ -30,6 +31,10 @@ _TASKS_TOGETHER = 64
 
 _T = TypeVar("_T")
 _Inputs = tuple[tuple[InputOptions, TableSchema | None], ...]
+# Input, key, URI and size of an image: `RefuseDuplicateKeys` refuses another one of its key.
+_Image = tuple[int, str, str, int]
+# The reference of a row, and where the row stands: file, first row group of the part, number.
+_Row = tuple[tuple[str, int, int], ImageRef]
 
 
 class Listed(NamedTuple):
@@ -87,11 +92,20 @@ class ListImages(beam.PTransform):
             | "Some" >> beam.BatchElements(_TASKS_TOGETHER, _TASKS_TOGETHER)  # [ListingTask]
             | "ListTasks"
             >> beam.FlatMap(list_tasks, self._inputs, self._spool)
-            .with_output_types(RefBatch, skipped=dict[str, int])
-            .with_outputs("skipped", main="batches")
+            .with_output_types(RefBatch, skipped=dict[str, int], boxes=tuple[_Image, _Row])
+            .with_outputs("skipped", "boxes", main="batches")
         )
         # A CSV file or a flat folder is listed by one task; spread its references over all workers.
         batches = listed.batches | "SpreadBatches" >> beam.Reshuffle()
+        if any(schema and schema.box_a_row for _, schema in self._inputs):
+            images = (
+                listed.boxes
+                | "GroupBoxes" >> beam.GroupByKey()
+                | "OneImage" >> beam.Map(_one_image, self._inputs)
+                | "Batch" >> beam.BatchElements(BATCH_SIZE, BATCH_SIZE)
+                | "RefBatch" >> beam.Map(RefBatch).with_output_types(RefBatch)
+            )
+            batches = (batches, images) | "WithImagesOfBoxes" >> beam.Flatten()
         return Listed(batches, listed.skipped)
 
 
@@ -135,11 +149,18 @@ def _is_spooled(task: ListingTask, inputs: _Inputs) -> bool:
 
 
 def _list(task: ListingTask, inputs: _Inputs, spool: str) -> Iterator[Any]:
+    source, schema = inputs[task.source]
+    has_boxes = task.kind == "table" and schema is not None and schema.box_a_row
+    begin = task.row_groups.start if task.row_groups else 0
     skipped: collections.Counter[str] = collections.Counter()
     refs: list[ImageRef] = []
-    for found in list_task(task, *inputs[task.source], spool):
+    for number, found in enumerate(list_task(task, source, schema, spool)):
         if isinstance(found, Skipped):
             skipped[str(found)] += 1
+            continue
+        if has_boxes:
+            image = found.source, found.key, found.uri, found.size_bytes
+            yield beam.pvalue.TaggedOutput("boxes", (image, ((task.path, begin, number), found)))
             continue
         refs.append(found)
         if len(refs) == BATCH_SIZE:
@@ -149,6 +170,14 @@ def _list(task: ListingTask, inputs: _Inputs, spool: str) -> Iterator[Any]:
         yield RefBatch(refs)
     if skipped:
         yield beam.pvalue.TaggedOutput("skipped", dict(skipped))
+
+
+def _one_image(found: tuple[_Image, Iterable[_Row]], inputs: _Inputs) -> ImageRef:
+    """The reference of an image, whose boxes are in the order of the files and their rows."""
+    refs = [ref for _, ref in sorted(found[1], key=operator.itemgetter(0))]
+    schema = inputs[refs[0].source][1]
+    note_activity("listing", 1, "image")
+    return merge_boxes(refs, schema) if schema else refs[0]
 
 
 def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Iterator[_T]:

@@ -57,6 +57,7 @@ class ImageRef(NamedTuple):
         source_bytes: Of a record, where an index says it: size of the original file.
         form: `PICTURE`, `ZIP_MEMBER` or `RECORD`.
         spooled: File with the bytes, where `uri` cannot be read by ranges; "" for `uri` itself.
+        in_pixels: Whether the sides of the boxes in `columns` are in pixels, not 0 to 1.
     """
 
     key: str
@@ -72,6 +73,7 @@ class ImageRef(NamedTuple):
     source_bytes: int | None = None
     form: str = PICTURE
     spooled: str = ""
+    in_pixels: bool = False
 
     @property
     def is_record(self) -> bool:

@@ -27,7 +27,8 @@ def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
         where = (ref.offset_bytes, ref.source_bytes) if ref.offset_bytes >= 0 else None
-        digest.update(repr((*ref[:7], columns, where)).encode("utf-8", "backslashreplace"))
+        said = repr((*ref[:7], columns, where, ref.in_pixels))
+        digest.update(said.encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
 
 

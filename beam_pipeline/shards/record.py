@@ -72,11 +72,13 @@ def _features_of(
         "image/key/sha256": [hashlib.sha256(data).hexdigest().encode()],
     }
     if ref.columns:
-        features.update(_follow_picture(ref.columns, encoded))
+        features.update(_follow_picture(ref.columns, encoded, ref.in_pixels))
     return features
 
 
-def _follow_picture(columns: Mapping[str, Any], encoded: EncodedImage) -> dict[str, Values]:
+def _follow_picture(
+    columns: Mapping[str, Any], encoded: EncodedImage, in_pixels: bool
+) -> dict[str, Values]:
     """Columns with their boxes moved as the picture was; boxes out of sight leave.
 
     All columns below `image/object/` with one entry per box lose the same entries.
@@ -85,7 +87,9 @@ def _follow_picture(columns: Mapping[str, Any], encoded: EncodedImage) -> dict[s
     if not all(name in columns for name in BOX_FEATURES):
         return moved
     boxes = list(zip(*(columns[name] for name in BOX_FEATURES), strict=False))
-    kept = map_boxes(boxes, encoded.box_transform)
+    width, height = encoded.box_transform.size_px if in_pixels else (1, 1)
+    relative = [(x0 / width, x1 / width, y0 / height, y1 / height) for x0, x1, y0, y1 in boxes]
+    kept = map_boxes(relative, encoded.box_transform)
     for name, values in columns.items():
         if name.startswith(OBJECT_PREFIX) and len(values) == len(boxes):
             moved[name] = [values[i] for i, _ in kept]

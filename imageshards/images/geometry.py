@@ -53,11 +53,13 @@ class BoxTransform(NamedTuple):
         orientation: EXIF orientation the boxes still have to follow; 1 for none.
         visible: `left, top, right, bottom` of the kept part of the upright picture (0..1).
         content: Where that part lies on the output, likewise (0..1).
+        size_px: `width, height` of the picture that the boxes are given on, before any turn.
     """
 
     orientation: int = 1
     visible: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
     content: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
+    size_px: tuple[int, int] = (1, 1)
 
 
 def swaps_axes(orientation: int) -> bool:
@@ -135,6 +137,7 @@ def box_transform(
         orientation,
         (left / width_px, top / height_px, right / width_px, bottom / height_px),
         (x / width, y / height, (x + layout.content[0]) / width, (y + layout.content[1]) / height),
+        (height_px, width_px) if swaps_axes(orientation) else (width_px, height_px),
     )
 
 

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from imageshards.index import read_index
 from imageshards.verification import command as verify
-from tests.support.builds import build, manifest, records_of
+from tests.support.builds import build, manifest, records_of, shard_bytes
 from tests.support.built_records import assert_records_are_as_described
 
 pytestmark = pytest.mark.process
@@ -133,3 +133,80 @@ def test_a_transform_module_replaces_the_columns(rows, tmp_path):
     found = records_of(output)
     assert found["3.jpg"]["age_in_days"] == [23 * 365.0]
     assert "age" not in found["3.jpg"]
+
+
+# File of the table, picture, class, sides in pixels of the stored picture; in the order of boxes.
+BOXES: list[tuple[str, int, str, tuple[int, ...]]] = [
+    ("a", 0, "traffic light", (50, 25, 150, 75)),
+    ("a", 2, "dog", (0, 0, 100, 50)),
+    ("a", 0, "dog", (100, 50, 150, 100)),
+    ("a", 3, "", ()),
+    ("b", 1, "cat", (50, 0, 100, 100)),
+    ("b", 0, "cat", (75, 25, 125, 50)),
+]
+
+
+def write_boxes(folder: pathlib.Path, bbox_format: str) -> None:
+    """Writes two CSV files with a row for each box."""
+    names = "x,y,w,h" if bbox_format == "xywh" else "XMin,YMin,XMax,YMax"
+    for file in "ab":
+        lines = [f"image,class,note,{names}"]
+        for of, i, name, sides in BOXES:
+            cells: list[float] = [*sides]
+            if sides and bbox_format == "relative":
+                cells = [side / size for side, size in zip(sides, (200, 100) * 2, strict=True)]
+            elif sides and bbox_format == "xywh":
+                cells[2:] = [sides[2] - sides[0], sides[3] - sides[1]]
+            shown = ",".join(map(str, cells)) or ",,,"
+            lines += [f"{i}.jpg,{name},No. {i},{shown}"] * (of == file)
+        (folder / f"{file}.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_rows_of_one_box_each_make_the_shards_that_lists_in_json_lines_make(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows: dict[int, dict] = {}
+    for i in range(4):
+        draw(folder / f"{i}.jpg", i, orientation=6 if i % 2 else 1)
+        rows[i] = {"image": f"{i}.jpg", "label": [], "note": f"No. {i}"}
+        rows[i] |= {BOX + side: [] for side in ("xmin", "xmax", "ymin", "ymax")}
+        rows[i]["image/object/class/text"] = []
+    for _, i, name, sides in BOXES:
+        if sides:
+            for side, pixels in zip(("xmin", "ymin", "xmax", "ymax"), sides, strict=True):
+                rows[i][BOX + side].append(pixels / (200 if side[0] == "x" else 100))
+            rows[i]["image/object/class/text"].append(name)
+            rows[i]["label"] = sorted({*rows[i]["label"], name})
+    (folder / "list.jsonl").write_text("\n".join(map(json.dumps, rows.values())) + "\n")
+    options = ("--label", "several", "--image_size", "50", "--resize_mode", "pad",
+               "--splits", "train=1", "--no_report")  # fmt: skip
+    lists = tmp_path / "lists"
+    assert build("--input", folder / "list.jsonl", "--output", lists, *options) == 0
+    assert records_of(lists)["0.jpg"]["image/object/class/text"] == [
+        b"traffic light",
+        b"dog",
+        b"cat",
+    ]
+    assert records_of(lists)["3.jpg"][BOX + "xmin"] == []
+    for bbox_format in ("relative", "pixels", "xywh"):
+        write_boxes(folder, bbox_format)
+        output = tmp_path / bbox_format
+        assert build("--input", folder / "*.csv", "--output", output, "--bbox_format", bbox_format,
+                     *options) == 0  # fmt: skip
+        assert shard_bytes(output) == shard_bytes(lists), bbox_format
+
+
+def test_rows_of_one_image_with_two_labels_end_the_build_with_the_remedy(tmp_path, capsys):
+    for i in range(4):
+        draw(tmp_path / f"{i}.jpg", i)
+    write_boxes(tmp_path, "pixels")
+    build_of = ["--input", tmp_path / "*.csv", "--output", tmp_path / "out"]
+    assert build(*build_of) == 2
+    assert "--bbox_format pixels" in capsys.readouterr().err
+    assert build(*build_of, "--bbox_format", "pixels") == 2
+    assert "line 5 has '' in column 'class'" in capsys.readouterr().err
+    rows = (tmp_path / "a.csv").read_text().replace(",,No. 3", ",cat,No. 3")
+    (tmp_path / "a.csv").write_text(rows)
+    assert build(*build_of, "--bbox_format", "pixels") == 2
+    error = capsys.readouterr().err
+    assert "'0.jpg'" in error and "--label several" in error and "--label none" in error

@@ -14,7 +14,13 @@ from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.image_table import TableSchema, read_refs, read_schema, table_files
+from beam_pipeline.inputs.image_table import (
+    TableSchema,
+    merge_boxes,
+    read_refs,
+    read_schema,
+    table_files,
+)
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
 from imageshards.errors import UserError
@@ -302,8 +308,119 @@ def test_an_undeclared_column_may_have_an_unsupported_type(tmp_path):
 def test_columns_of_objects_have_one_entry_per_box_and_one_box_may_be_plain_numbers(tmp_path):
     kind = "image/object/class/label"
     path = text(tmp_path / "m.csv", f"image,label,{kind},{','.join(SIDES)}\nx,a,3,0,1,0.5,1\n")
-    values = [[3], [0.0], [1.0], [0.5], [1.0]]
-    assert refs(path)[0].columns == dict(zip([kind, *SIDES], values, strict=True))
+    values = [[3], [0.0], [1.0], [0.5], [1.0], ["a"]]
+    assert refs(path)[0].columns == dict(zip([kind, *SIDES, CLASS], values, strict=True))
+
+
+CLASS = "image/object/class/text"
+PIXELS, XYWH = {"bbox_format": "pixels"}, {"bbox_format": "xywh"}
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "cells", "sides"),
+    [
+        ("xmin,ymin,xmax,ymax", {}, [0.1, 0.2, 0.5, 0.75], (0.1, 0.5, 0.2, 0.75)),
+        ("XMin,XMax,YMin,YMax", {}, [0.1, 0.5, 0.2, 0.75], (0.1, 0.5, 0.2, 0.75)),
+        ("x_max,X_MIN,y_max, y_min", PIXELS, [50, 10, 75, 20], (10, 50, 20, 75)),
+        (",".join(SIDES), PIXELS, [10, 50, 20, 75], (10, 50, 20, 75)),
+        ("x,y,w,h", XYWH, [10, 20, 40, 55.5], (10, 50, 20, 75.5)),
+        ("height,width,Y,X", XYWH, [55, 40, 20, 10], (10, 50, 20, 75)),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("is_list", [False, True])
+def test_sides_of_boxes_have_plain_names_in_any_order_and_are_numbers_or_lists(
+    tmp_path, names, options, cells, sides, suffix, is_list
+):
+    given = [[cell, cell] if is_list else cell for cell in cells]
+    row = {"image": "x", "label": "a b", **dict(zip(names.split(","), given, strict=True))}
+    if suffix == ".parquet":
+        path = tmp_path / "m.parquet"
+        parquet.write_table(pa.Table.from_pylist([row]), path)
+    else:
+        path = write(tmp_path / f"m{suffix}", [row])
+    schema = read_schema(InputOptions(str(path), **options))
+    assert schema.box_a_row is not is_list
+    (ref,) = refs(path, **options)
+    found = dict(ref.columns or {})
+    assert found.pop(CLASS, None) == (None if is_list else ["a b"])
+    assert found == {s: [v] * (1 + is_list) for s, v in zip(SIDES, sides, strict=True)}
+    assert (ref.label, ref.in_pixels) == ("a b", bool(options))
+
+
+def test_an_id_of_each_box_is_refused_as_key_unless_it_is_named(tmp_path):
+    rows = [{"id": i, "image": "x", "label": "a"} | dict.fromkeys(SIDES, 0.5) for i in (7, 8)]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "m.parquet")
+    path = write(tmp_path / "m.csv", rows)
+    for table in (path, tmp_path / "m.parquet"):
+        with pytest.raises(UserError, match="8.* in column 'id' of the image 'x'.*--key_column im"):
+            refs(table)
+        assert [ref.key for ref in refs(table, key_column="id")] == ["7", "8"]
+        assert [ref.key for ref in refs(table, key_column="image")] == ["x", "x"]
+
+
+def test_columns_may_say_that_plain_sides_are_ordinary_numbers_or_boxes(tmp_path):
+    path = text(tmp_path / "m.csv", "image,label,xmin,ymin,xmax,ymax\nx,a,7,8,9,10\n")
+    (ref,) = refs(path, columns=(ColumnSpec("xmin", "int"),))
+    assert ref.columns == {"xmin": 7}
+    declared = tuple(ColumnSpec(name, "float", None) for name in SIDES)
+    source = InputOptions(str(path), columns=declared, bbox_format="pixels")
+    assert read_schema(source).warnings == ()
+    (ref,) = refs(path, columns=declared, **PIXELS)
+    assert ref.columns == dict(zip(SIDES, [[7], [9], [8], [10]], strict=True))
+
+
+BOXES = "image,label,note,image/object/age,xmin,ymin,xmax,ymax\n"
+OF_ONE_IMAGE = "x,traffic light,n,1,0,0,1,0.5\nx,a,n,2,0,0,0.5,1\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [
+        ({"label": "several"}, ("a", "traffic light")),
+        ({"label": "none"}, None),
+        ({"label": "none", "label_column": "label"}, None),
+    ],
+)
+def test_rows_of_one_image_become_lists_and_the_label_is_the_class_of_a_box(
+    tmp_path, options, label
+):
+    path = text(tmp_path / "m.csv", BOXES + OF_ONE_IMAGE + "y,,n,,,,,\n")
+    schema = read_schema(InputOptions(str(path), **options))
+    *rows, without_box = refs(path, **options)
+    merged = merge_boxes(rows, schema)
+    assert (merged.key, merged.label) == ("x", label)
+    assert merged.columns == {
+        "note": "n", "image/object/age": [1, 2], CLASS: ["traffic light", "a"],
+        **dict(zip(SIDES, [[0, 0], [1, 0.5], [0, 0], [0.5, 1]], strict=True)),
+    }  # fmt: skip
+    empty: dict[str, list] = dict.fromkeys([*SIDES, "image/object/age", CLASS], [])
+    assert without_box.columns == {"note": "n", **empty}
+    assert without_box.label == (label and ())
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        (
+            OF_ONE_IMAGE, {},
+            ["'traffic light' and 'a'", "'label'", "'x'", "--label several", "--label none"],
+        ),
+        (
+            "x,a,n,1,0,0,1,1\nx,a,other,1,0,0,1,1\n", {},
+            ["'n' and 'other'", "'note'", "'x'", "--columns", "image/object/note"],
+        ),
+        (
+            "x,a,n,1,0,0,1,1\nx,a,m,1,0,0,1,1\n", {"split_column": "note"},
+            ["'n' and 'm'", "'note'", "'x'"],
+        ),
+    ],
+)  # fmt: skip
+def test_rows_of_one_image_that_differ_are_one_sentence(tmp_path, content, options, words):
+    path = text(tmp_path / "m.csv", BOXES + content)
+    with pytest.raises(UserError) as error:
+        merge_boxes(refs(path, **options), read_schema(InputOptions(str(path), **options)))
+    assert all(word in str(error.value) for word in words), error.value
 
 
 H = "image,label,age\n"
@@ -347,6 +464,19 @@ SEVERAL = {"label": "several"}
         ("m.csv", B + 'x,a,0,1,0,1\ny,b,"[0,0]",1,0,1\n', {}, ["line 3", "different number"]),
         ("m.csv", B + "x,a,0,1,0,1\ny,b,10,200,30,400\n", {}, ["line 3", "10", "0 to 1", "pixels"]),
         ("m.csv", B + "x,a,0,nan,0,1\n", {}, ["line 2", "nan", "0 to 1"]),
+        (
+            "m.csv", "image,label,XMin,YMin,XMax,YMax\nx,a,0,10,20,30\n", {},
+            ["line 2", "'XMax'", "20", "0 to 1", "--bbox_format pixels"],
+        ),
+        ("m.csv", B + "x,a,0,nan,0,1\n", PIXELS, ["line 2", "nan", "numbers of pixels"]),
+        ("m.csv", B + "x,a,0,1,0,1\ny,a,0,,0,1\n", {}, ["line 3", "''", SIDES[1], "float"]),
+        ("m.csv", B + "x,,0,1,0,1\n", {"label": "none"}, ["line 2", "'label'", "not empty"]),
+        ("m.csv", B + "x,a,0,1,0,1\n", XYWH, ["--bbox_format", "xywh", "x, y, width, height"]),
+        ("m.csv", H + "x,a,1\n", PIXELS, ["--bbox_format", "pixels", "xmin, ymin, xmax, ymax"]),
+        (
+            "m.csv", H + "x,a,1\n", {"label": "none", "label_column": "label"},
+            ["--label_column", "--label none"],
+        ),
         ("m.csv", f"image,label,{SIDES[0]}\nx,a,0\n", {}, [SIDES[0], "without", SIDES[1]]),
         (
             "m.csv", 'image,label\na,"[""cat""]"\n', {},

@@ -250,6 +250,36 @@ def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_
         assert_that(table.batches, check_rows, "rows")  # the schema is found
 
 
+@pytest.mark.parametrize("label", ["several", "none"])
+def test_rows_of_an_image_in_several_parts_and_files_are_one_reference(
+    tmp_path, monkeypatch, label
+):
+    monkeypatch.setattr(table_rows, "_PART_ROWS", 2)
+    for name, images in (("b", "xyxz"), ("a", "yxy")):
+        first = 10 * (name == "b")
+        rows = [
+            {"image": image, "label": first + i % 2, "image/object/number": first + i}
+            | dict.fromkeys(("xmin", "xmax", "ymin", "ymax"), 0.5 if image != "z" else None)
+            for i, image in enumerate(images)
+        ]
+        parquet.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet", 1)
+    source = InputOptions(str(tmp_path / "*.parquet"), label=label)
+    assert len(list(listing_tasks(source))) > 2
+
+    def check(batches):
+        refs = {ref.key: ref for batch in batches for ref in batch.refs}
+        assert sum(map(len, batches)) == len(refs) == 3
+        found = {key: dict(ref.columns) for key, ref in refs.items()}
+        assert found["x"]["image/object/number"] == [1, 10, 12]
+        assert found["x"]["image/object/class/text"] == ["1", "10", "10"]
+        assert found["y"]["image/object/number"] == [0, 2, 11]
+        assert [found[key]["image/object/bbox/xmin"] for key in "xyz"] == [[0.5] * 3, [0.5] * 3, []]
+        assert refs["x"].label == (("1", "10") if label == "several" else None)
+
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        assert_that((pipeline | ListImages(source)).batches, check)
+
+
 def data_set(folder: pathlib.Path) -> None:
     """What a build leaves, as far as a listing looks at it."""
     put(folder, "report/index.html", "train-00000-of-00001.tfrecord", "features.json")
@@ -266,7 +296,7 @@ def test_a_data_set_among_the_images_is_no_split_and_no_class(tmp_path, where, p
     both = {"train/cat/cat.a.png", "val/cat/cat.b.png"}
     assert set(labels(path)) == both
     assert set(labels(f"{path}/**.png", label_regex=r"^([a-z]+)\.")) == both
-    assert names_told(path) == {}
+    assert names_told(path) == {"given_split": ["train", "val"]}
 
 
 @IN_BOTH

@@ -136,6 +136,7 @@ def test_a_drawn_rectangle_is_where_the_mapped_box_says(
         subsampling="4:4:4",
     )  # fmt: skip
     encoded = encode_image(_jpeg(shown, orientation), options)
+    assert encoded.box_transform.size_px == size
     box = (left / width, right / width, top / height, bottom / height)
     mapped = map_boxes([box], encoded.box_transform)
     seen = _white_box_px(encoded.data)
