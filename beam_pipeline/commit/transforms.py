@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import apache_beam as beam
 from apache_beam import pvalue
 
@@ -12,21 +9,13 @@ from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commi
 from beam_pipeline.commit.finalize import finalize_shard
 from beam_pipeline.commit.summary import WriteSummary, add_up, summarise, without_shards
 from beam_pipeline.shards.finished import read_result
-from imageshards.storage import map_concurrently
-
-# Shards that a worker reads, or makes final, side by side: a disk that syncs and a store that
-# answers are waited for, and each shard may hold some 30 MB of records.
-_AT_ONCE = 4
+from beam_pipeline.shards.transforms import SideBySide
 
 
 def summary_of(path: str, spec: CommitSpec) -> WriteSummary:
     """What a shard came to, by the final path that `WriteBalancedTFRecord` gave out."""
     result = read_result(spec.places.name_of(path), spec.places)
     return summarise(result, spec.write.run_id)
-
-
-def _side_by_side(elements: list[Any], step: Callable[..., Any], *given: Any) -> Iterator[Any]:
-    return map_concurrently(lambda element: step(element, *given), elements)
 
 
 class CommitShards(beam.PTransform):
@@ -82,8 +71,7 @@ class CommitShards(beam.PTransform):
         spec = self._spec
         summary = (
             paths
-            | "SomePaths" >> beam.BatchElements(_AT_ONCE, _AT_ONCE)  # [path]
-            | "Summarise" >> beam.FlatMap(_side_by_side, summary_of, spec)  # WriteSummary
+            | "Summarise" >> SideBySide(summary_of, spec)  # WriteSummary
             | "SumSummaries" >> beam.CombineGlobally(add_up).without_defaults()
         )  # WriteSummary
         shards = (
@@ -96,8 +84,7 @@ class CommitShards(beam.PTransform):
                 *(pvalue.AsIter(each) for each in self._after),
             )  # FinalizeTask
             | "SpreadTasks" >> beam.Reshuffle()
-            | "SomeTasks" >> beam.BatchElements(_AT_ONCE, _AT_ONCE)  # [FinalizeTask]
-            | "FinalizeShard" >> beam.FlatMap(_side_by_side, finalize_shard, spec.places)
+            | "FinalizeShard" >> SideBySide(finalize_shard, spec.places)
         )  # manifest entry
         skipped = self._skipped | "Skipped" >> beam.Flatten(pipeline=paths.pipeline)
         return self._plan | "FinishCommit" >> beam.Map(
