@@ -334,20 +334,21 @@ def _role(
         raise UserError(
             f"--input {source.input!r} has no {role} column among {_quoted(names)}; expected one "
             f"named {' or '.join(usual[:2])}, or --{role}_column{other}"
-            f"{'' if types else _hint(head, names, role)}."
+            f"{_hint(source, head, names, role)}."
         )
     return found
 
 
-def _hint(head: Sequence[Row], names: Sequence[str], role: str) -> str:
+def _hint(source: InputOptions, head: Sequence[Row], names: Sequence[str], role: str) -> str:
     """What the first rows of a table say about a column of a role that it seems to lack."""
-    rows = [row for _, row in head[:_HINT_ROWS]]
+    first = head or read_rows(table_files(source.input)[0])  # of Parquet, only types were read
+    rows = [row for _, row in itertools.islice(first, _HINT_ROWS)]
     cells = {name: [row.get(name) for row in rows] for name in names}
-    pictures = [name for name in names if any(map(_is_image_name, cells[name]))]
+    with_names = [name for name in names if any(map(_is_image_name, cells[name]))]
     if any(map(_is_image_name, names)):
         return ": its first line looks like a row, so write a header such as image,label above it"
-    if role == "image" and pictures:
-        return f" (--image_column {pictures[0]!r} holds names of images)"
+    if role == "image" and with_names:
+        return f" (--image_column {with_names[0]!r} holds names of images)"
     one_hot = [name for name in names if {*map(str, cells[name])} <= _ZEROS_AND_ONES]
     if role == "label" and rows and len(one_hot) > 1:
         return (

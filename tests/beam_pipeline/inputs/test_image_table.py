@@ -622,3 +622,9 @@ def test_metadata_that_name_no_class_change_nothing(tmp_path, said):
     schema = read_schema(InputOptions(str(path)))
     (ref,) = only_refs(str(path), schema, None, str(tmp_path / "spool"))
     assert schema.class_names == () and ref.label == "4"
+
+
+def test_a_parquet_table_without_an_image_column_says_which_column_holds_names(tmp_path):
+    parquet.write_table(pa.table({"photo": ["a.jpg"], "label": ["a"]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="--image_column 'photo' holds names of images"):
+        read_schema(InputOptions(str(tmp_path / "a.parquet")))
