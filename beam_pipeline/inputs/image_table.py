@@ -629,7 +629,9 @@ def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None
 def _columns(where: str, row: Mapping[str, Any], schema: TableSchema) -> dict[str, Any]:
     """The extra columns of a row; in a table with one box a row, lists of one or no box."""
     columns: dict[str, Any] = {}
-    has_box = any(row.get(schema.cells_of.get(s, s)) not in (None, "") for s in BOX_FEATURES)
+    has_box = not schema.box_a_row or any(
+        row.get(schema.cells_of.get(side, side)) not in (None, "") for side in BOX_FEATURES
+    )
     for column in schema.columns:
         name = schema.column_of(column)
         if not schema.box_a_row or not column.name.startswith(OBJECT_PREFIX):

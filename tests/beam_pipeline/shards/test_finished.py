@@ -45,6 +45,11 @@ def test_the_digest_is_another_for_other_bytes(change):
     assert unit_digest(UNIT, dataclasses.replace(OPTIONS, **change)) != unit_digest(UNIT, OPTIONS)
 
 
+def test_the_digest_is_another_for_boxes_in_pixels():
+    in_pixels = dataclasses.replace(UNIT, refs=[UNIT.refs[0]._replace(in_pixels=True)])
+    assert unit_digest(in_pixels, OPTIONS) != unit_digest(UNIT, OPTIONS)
+
+
 def test_a_result_of_another_shard_is_no_result(tmp_path):
     name = "train-00001-of-00002"
     path = tmp_path / f"{name}.json"
