@@ -66,7 +66,7 @@ def test_warnings_are_told_and_no_picture_is_decoded_where_shards_are_counted(
     assert code == 0
     assert "files passed over (excluded_by_glob 2)" in out
     assert "warning: 1 class folder without an image: 'emu'" in out
-    assert "warning: 'Cat', 'cat' are 2 classes" in out
+    assert "written: 'Cat', 'cat'; join them" in out
     assert out.endswith("nothing was written\n")
 
 

@@ -18,7 +18,7 @@ from tests.support.commands import wait_until
 class Ref(NamedTuple):
     """A picture."""
 
-    uri: str
+    place: str
 
 
 class Batch(NamedTuple):
