@@ -126,7 +126,8 @@ class LocalPool:
         """Queues `task(batch, *args, watch)`, a function of a module; the future gives its result.
 
         The future raises `UserError` where its processes are killed again and again. `name` is the
-        shard's, `batch.refs` are its pictures, each with a `place`, `size` of them count in `total`.
+        shard's. `batch.refs` are its pictures, each with a `place`; `size` of them count as
+        `total`.
         """
         # Pickled, the references of a data set take a sixth of the memory while they wait.
         packed = pickle.dumps((task, batch, args), protocol=5)

@@ -59,8 +59,9 @@ def train(directory: str) -> None:
 
 def build(directory: str) -> None:
     options = open_inputs(BuildOptions(InputOptions(directory), f"{directory}-new"))
-    assert isinstance(options.source, CopiedInput)
-    for path, split, entry in shards_to_list(options.source):
+    source = options.source
+    copied = source if isinstance(source, CopiedInput) else CopiedInput(**vars(source))
+    for path, split, entry in shards_to_list(copied):
         for _ in list_records(path, split, entry):
             pass
 
