@@ -13,6 +13,7 @@ from beam_pipeline.inputs.labels import (
     EMPTY_CLASS_FOLDER,
     EMPTY_SPLIT_FOLDER,
     GIVEN_SPLIT,
+    PART_AS_CLASS,
     UNREAD_FORMAT,
 )
 from beam_pipeline.options import PlanOptions
@@ -106,6 +107,11 @@ _OF_INPUT = {
     EMPTY_SPLIT_FOLDER: (
         "split folder",
         "{counted} without a class folder: {names}; expected ROOT/<split>/<class>/*.jpg",
+    ),
+    PART_AS_CLASS: (
+        "archive",
+        "{counted} without folders became classes by their names: {names}; if they are parts of "
+        "one dataset, say --label_regex or --label none",
     ),
     BACKSLASHES: (
         "table",

@@ -41,6 +41,9 @@ def read_zip_member(data: bytes, num_bytes: int, max_bytes: int) -> bytes:
         raise ImageError("corrupt", "no member of the zip archive begins where one was listed")
     _, _, flags, method, _, _, checksum, _, _, name, extra = _HEADER.unpack_from(data)
     begin = _HEADER.size + name + extra
+    if begin > ZIP_HEADER_BYTES:
+        text = f"the zip archive has {begin:,} bytes before the image's data; pack it again"
+        raise ImageError("unsupported_format", text)
     packed = data[begin : begin + num_bytes]
     if len(packed) < num_bytes:
         raise ImageError("truncated", "the zip archive ends before the image does")

@@ -6,16 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from beam_pipeline.inputs import webdataset
-from beam_pipeline.inputs.archives import (
-    Member,
-    images_and_others,
-    open_archive,
-    without_wrapper,
-)
+from beam_pipeline.inputs.archives import Member, open_archive, without_wrapper
 from beam_pipeline.inputs.folders import PathFilter, Skipped
 from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.labels import (
     EMPTY_CLASS_FOLDER,
+    PART_AS_CLASS,
     check_masks,
     cut_label,
     is_split,
@@ -31,6 +27,9 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import NONE
 from imageshards.text import composed, key_of
+
+# An archive of such a name, `photos-0001`, hardly is a class.
+_PART = re.compile(r"[-_.]\d+$")
 
 # The name of a member → its split and its class folder.
 _Place = Callable[[str], tuple[str | None, str | None]]
@@ -71,7 +70,8 @@ def archive_refs(
                 yield skipped
             else:
                 members[member.name] = member  # of two of one name, the last would be unpacked
-    images, others = images_and_others(members.values(), source.extensions)
+    images = [m for m in members.values() if m.name.lower().endswith(source.extensions)]
+    others = [m for m in members.values() if not m.name.lower().endswith(source.extensions)]
     for other in others:
         yield from no_image(other.name)
     yield from _members_in_folders(prefix, source, images, others, blank)
@@ -92,6 +92,8 @@ def _members_in_folders(
     place = _folder_place(prefix, source, names) if in_folders else None
     if place is not None:
         _check_no_masks(source, names, place)
+        if _PART.search(prefix) and not any("/" in name for name in names):
+            yield Skipped(PART_AS_CLASS, prefix)
     of_labels: set[str] = set()
     for member, name in zip(images, names, strict=True):
         key = key_of("/".join(filter(None, (prefix, name))))
@@ -142,7 +144,7 @@ def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _P
     layout = source.layout
     if layout not in ("class_folders", "split_folders"):
         nested = any(name.count("/") > 1 and is_split(name.partition("/")[0]) for name in names)
-        layout = layout_by_names(source.input, [(name, name) for name in top], nested)
+        layout = layout_by_names(source.input, top, nested)
     by_name = stem if is_split(stem) else None
 
     def place(name: str) -> tuple[str | None, str | None]:

@@ -15,11 +15,11 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from beam_pipeline.images.member import DEFLATED, PICTURE, STORED, ZIP_MEMBER
-from beam_pipeline.inputs.folders import PathFilter, Skipped, matching_files
+from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
 from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATA_SET, TABLE, InputOptions
@@ -109,7 +109,7 @@ def with_files(source: InputOptions) -> InputOptions:
 
 def _first_entries(folder: str) -> Iterator[tuple[str, bool]]:
     if storage.is_local(folder):
-        yield from ((entry.path, entry.is_folder) for entry in storage.list_folder(folder))
+        yield from ((path, is_folder) for _, path, is_folder in folder_entries(folder))
         return
     above = len(folder) + 1
     for _, file in zip(range(_PEEKED_NAMES), storage.files_below(folder), strict=False):
@@ -147,8 +147,11 @@ class Archive:
                 # Else the tar file keeps each header in memory.
                 tar.members.clear()  # type: ignore[attr-defined]
                 yield from self._tar_member(found, folder)
-                # Not at the next header, `next` checks that all data before it are there.
-                self._file.seek(0)
+                # The last byte of the data shows that all data are there. To seek further back
+                # would decompress a compressed tar anew for each member.
+                self._file.seek(tar.offset - 1)
+                if not self._file.read(1):
+                    raise tarfile.ReadError("unexpected end of data")
             if found is None:
                 self._check_end(tar.offset)
 
@@ -233,17 +236,19 @@ def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
         UserError: There is no such file, or it is not readable.
     """
     place = spooled or path
-    try:
-        with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        try:
             if not spooled and (opener := decompressed(path)):
                 file: Any = stack.enter_context(opener(storage.open_read(path)))
             elif storage.is_local(place):
-                file = stack.enter_context(open(place, "rb", buffering=_LOCAL_BUFFER_BYTES))
+                opened: Any = storage.open_read(place)
+                raw = opened.detach()  # whose buffer is too large
+                file = stack.enter_context(io.BufferedReader(raw, _LOCAL_BUFFER_BYTES))
             else:
                 file = _StoreFile(place)
-            yield Archive(path, file, place)
-    except OSError as e:
-        raise unreadable(path, e) from e
+        except OSError as e:
+            raise unreadable(path, e) from e
+        yield Archive(path, file, place)
 
 
 class _StoreFile:
@@ -301,14 +306,3 @@ def without_wrapper(names: Sequence[str], is_split: Callable[[str], bool]) -> in
             break
         length += len(first) + 1
     return length
-
-
-def images_and_others(
-    members: Iterable[Member], extensions: tuple[str, ...]
-) -> tuple[list[Member], list[Member]]:
-    """Splits members into images and others, by their names."""
-    images: list[Member] = []
-    others: list[Member] = []
-    for member in members:
-        (images if member.name.lower().endswith(extensions) else others).append(member)
-    return images, others

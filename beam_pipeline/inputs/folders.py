@@ -120,7 +120,7 @@ def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
     """
     found = []
     try:
-        for name, below, is_folder in _entries(path):
+        for name, below, is_folder in folder_entries(path):
             if name == MANIFEST_NAME and is_data_set(path):
                 raise finished_input(path)
             if is_folder and not passes_over(below):
@@ -133,7 +133,7 @@ def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
 def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skipped]:
     """The files of a folder that are in none of its class folders, and what is passed over."""
     try:
-        for _, below, is_folder in _entries(path):
+        for _, below, is_folder in folder_entries(path):
             if skipped := passes_over(below):
                 yield skipped
             elif not is_folder:
@@ -142,7 +142,12 @@ def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skippe
         yield _unreadable(path, e, passes_over)
 
 
-def _entries(path: str) -> Iterator[tuple[str, str, bool]]:
+def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
+    """(name, path, whether it is a folder) of what is in a folder; here, as the disk gives them.
+
+    Raises:
+        OSError: The folder cannot be listed; in a store, it holds nothing.
+    """
     if is_local(path):
         # Not storage.list_folder, which passes over broken links: these are counted, too.
         yield from ((entry.name, entry.path, _is_dir(entry)) for entry in _scan(path))

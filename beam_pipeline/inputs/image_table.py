@@ -33,7 +33,7 @@ from beam_pipeline.inputs.table_cells import (
     shown,
     wrong_cell,
 )
-from beam_pipeline.inputs.table_rows import Row, is_parquet, parquet_schema, read_rows
+from beam_pipeline.inputs.table_rows import Row, is_parquet, parquet_schema, read_rows, row_key
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions, is_split_name
 from beam_pipeline.planning.refs import MISSING, ImageRef, Label, names_of
 from imageshards import storage
@@ -492,11 +492,6 @@ def _rows_differ(
     )
 
 
-def row_key(where: str) -> str:
-    """The key of a row that has none: its file's name and its number."""
-    return where.rpartition("/")[2]
-
-
 def _place(where: str, folder: str, image: str, any_path: bool) -> ImageRef:
     """A reference to a row's image, with the path in the row as its key.
 
@@ -595,8 +590,7 @@ def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
                 f"--columns {schema.label}:float and train with --target {schema.label}"
             )
             raise wrong_cell(where, schema.label, cell, expected, remedy)
-        label = _text(where, row, schema.label).strip()
-        return _class_of(where, label, schema)
+        return _class_of(where, _text(where, row, schema.label), schema)
     try:
         labels = labels_in(cell, schema.separator)
         return tuple(sorted({_class_of(where, label, schema) for label in labels}))
@@ -609,7 +603,8 @@ def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
 
 
 def _class_of(where: str, label: str, schema: TableSchema) -> str:
-    """The class of a label, which may be a number where classes have names."""
+    """The class of a label, without spaces around it; numbers stand for classes with names."""
+    label = label.strip()
     if not schema.class_names or label in schema.class_names or not _NUMBER.fullmatch(label):
         return label
     if int(label) < len(schema.class_names):

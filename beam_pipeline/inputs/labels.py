@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.table_cells import split_labels
@@ -17,6 +17,7 @@ EMPTY_CLASS_FOLDER = "empty_class_folder"
 EMPTY_SPLIT_FOLDER = "empty_split_folder"
 UNREAD_FORMAT = "unread_format"
 GIVEN_SPLIT = "given_split"
+PART_AS_CLASS = "part_as_class"
 
 # Folders in which segmentation and detection datasets keep images, and masks or annotations.
 _IN_PAIRS = {
@@ -41,12 +42,12 @@ def is_split(name: str) -> bool:
     return name.lower() in SPLIT_NAMES
 
 
-def layout_by_names(path: str, top: list[tuple[str, str]], nested: bool) -> str:
+def layout_by_names(path: str, top: Sequence[str], nested: bool) -> str:
     """Tells splits from classes by the names of the folders, if they can be told.
 
     `nested` says whether one of `top` that is named like a split has folders in it.
     """
-    splits = [name for name, _ in top if is_split(name)]
+    splits = [name for name in top if is_split(name)]
     if not splits or (len(splits) < len(top) and not nested):
         return "class_folders"  # a class may be called train
     if len(splits) == len(top) and nested:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -11,9 +12,7 @@ from typing import Any
 
 from beam_pipeline.inputs import image_table, webdataset
 from beam_pipeline.inputs.archive_refs import archive_refs
-from beam_pipeline.inputs.archives import (
-    archive_files,
-)
+from beam_pipeline.inputs.archives import archive_files
 from beam_pipeline.inputs.data_sets import named
 from beam_pipeline.inputs.folders import (
     UNREADABLE_FOLDER,
@@ -96,7 +95,7 @@ def spooled_files(
     for source, schema in zip(sources, schemas, strict=True):
         if schema is not None and schema.has_pictures:
             paths += image_table.table_files(source.input)
-        elif layout_of(source) == ARCHIVES:
+        elif layout_of(source) == ARCHIVES and any(map(decompressed, expand_braces(source.input))):
             paths += [path for path, _ in archive_files(source) if decompressed(path)]
     return [found for found in map_concurrently(storage.stat, paths) if found]
 
@@ -211,7 +210,7 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
         # A data set beside split folders is neither a split nor a class.
         top = [(name, path) for name, path in top if is_split(name) or not is_data_set(path)]
     if layout == "folders":
-        layout = layout_by_names(source.input, top, nested)
+        layout = layout_by_names(source.input, [name for name, _ in top], nested)
     others = [ListingTask(source.input, kind="outside")]
     found = []
     if layout == "class_folders":
@@ -239,8 +238,9 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
 
 def _stems(folder: str) -> Iterator[str]:
     """The names of some files in a folder, in their order, without endings."""
-    for file in itertools.islice(storage.files_below(folder), _SEEN_FILES):
-        yield file.name.partition(".")[0]
+    with contextlib.suppress(PermissionError):  # told as for any class folder
+        for file in itertools.islice(storage.files_below(folder), _SEEN_FILES):
+            yield file.name.partition(".")[0]
 
 
 def _nothing_readable(source: InputOptions, folder: str) -> UserError:

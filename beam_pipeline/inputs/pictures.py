@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.inputs.spool import check_space, spooled_path
-from beam_pipeline.inputs.table_rows import open_parquet
+from beam_pipeline.inputs.table_rows import open_parquet, row_key
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import UserError
@@ -93,7 +93,7 @@ def read_rows(
                             f"{where} has no picture in column {image!r}; expected bytes of one: "
                             "fill it in, or remove the row."
                         )
-                    key = name or where.rpartition("/")[2]
+                    key = name or row_key(where)
                     ref = blank._replace(key=key, size_bytes=size, offset_bytes=offset)
                     rows.append((where, row, ref))
                     offset += size

@@ -61,6 +61,11 @@ def read_rows(
     return _csv_rows(path, columns)
 
 
+def row_key(where: str) -> str:
+    """Returns the key of a row that has none: the name of its file, and its number."""
+    return where.rpartition("/")[2]
+
+
 def is_parquet(path: str) -> bool:
     """Whether it is a Parquet file, whose columns have types."""
     return path.lower().endswith((".parquet", ".pq"))

@@ -15,6 +15,7 @@ from typing import Any
 from beam_pipeline.inputs.archives import Archive, Member, archive_files, open_archive
 from beam_pipeline.inputs.folders import PathFilter, Skipped
 from beam_pipeline.inputs.image_table import TableSchema, row_to_ref, schema_of_rows
+from beam_pipeline.inputs.table_rows import Row
 from beam_pipeline.options import WEBDATASET, InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards.errors import UserError
@@ -27,9 +28,9 @@ _INFERENCE_SAMPLES = 100
 # A larger text is none that belongs to a picture.
 _MAX_TEXT_BYTES = 16 << 20
 _IMAGE = "image"
-_TEXTS = ("cls", "txt")
+_TEXTS = ("json", "txt", "cls")
 
-_Sample = tuple[str, Member | None, dict[str, Member], list[Skipped]]
+_Sample = tuple[str, Member | None, dict[str, Any], list[Skipped]]
 
 
 def read_schema(source: InputOptions) -> TableSchema | None:
@@ -44,10 +45,10 @@ def read_schema(source: InputOptions) -> TableSchema | None:
         if not is_asked and (source.layout != "auto" or not _is_webdataset(archive, source)):
             return None
     with open_archive(path) as archive:
-        samples = (each for each in _samples(archive, source) if each[1] is not None)
-        head = [
-            (f"{path}: {key}", {_IMAGE: ""} | _cells(archive, path, texts))
-            for key, _, texts, _ in itertools.islice(samples, _INFERENCE_SAMPLES)
+        samples = (each for each in _samples(archive, path, source) if each[1] is not None)
+        head: list[Row] = [
+            (f"{path}: {key}", row | {_IMAGE: ""})
+            for key, _, row, _ in itertools.islice(samples, _INFERENCE_SAMPLES)
         ]
     if not head:
         raise UserError(f"--input {path!r} has no sample with an image; expected KEY.jpg members.")
@@ -92,8 +93,13 @@ def _key_and_ending(name: str) -> tuple[str, str]:
     return folder + slash + stem, ending.lower()
 
 
-def _samples(archive: Archive, source: InputOptions) -> Iterator[_Sample]:
-    """Yields (key, image, texts by ending, what is passed over) of neighbours with one key."""
+def _samples(
+    archive: Archive, path: str, source: InputOptions, reads_texts: bool = True
+) -> Iterator[_Sample]:
+    """Yields (key, image, row of cells, what is passed over) of neighbours with one key.
+
+    Texts are read where they stand: a compressed or distant archive is read through once.
+    """
     passes_over = PathFilter("", source.exclude_glob)
 
     def key_of_member(member: Member | Skipped) -> str:
@@ -101,40 +107,45 @@ def _samples(archive: Archive, source: InputOptions) -> Iterator[_Sample]:
 
     for key, members in itertools.groupby(archive.members(), key_of_member):
         image: Member | None = None
-        texts: dict[str, Member] = {}
+        texts: dict[str, dict[str, Any]] = {}
         skipped: list[Skipped] = []
         for member in members:
             if isinstance(member, Skipped):
                 skipped.append(member)
             elif why := passes_over(f"/{member.name}"):
                 skipped.append(why)
-            elif (ending := _key_and_ending(member.name)[1]) in (*_TEXTS, "json"):
-                texts[ending] = member
+            elif (ending := _key_and_ending(member.name)[1]) in _TEXTS:
+                texts[ending] = _cells(archive, path, member, ending) if reads_texts else {}
             elif image is None and f".{ending}" in source.extensions:
                 image = member
             else:
                 skipped.append(Skipped("other_member"))
         if image is None and texts:
             skipped.append(Skipped("sample_without_image"))
-        yield key, image, texts, skipped
+        row: dict[str, Any] = {}
+        for ending in _TEXTS:  # a `.cls` of its own wins over a `cls` in the JSON
+            row |= texts.get(ending, {})
+        yield key, image, row, skipped
 
 
-def _cells(archive: Archive, path: str, texts: dict[str, Member]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for ending, member in texts.items():
-        where = f"{path}: {printable(member.name)}"
-        if member.size_bytes > _MAX_TEXT_BYTES:
-            raise UserError(f"{where} has {member.size_bytes:,} bytes; expected a short text.")
-        try:
-            text = archive.read(member).decode()
-            found = json.loads(text) if ending == "json" else {ending: text.strip()}
-        except (ValueError, RecursionError) as e:
-            kind = "JSON" if ending == "json" else "UTF-8 text"
-            raise UserError(f"{where} is not {kind} ({e}); pack the archive again.") from e
-        if not isinstance(found, dict):
-            raise UserError(f"{where} is no JSON object; expected {{column: value}}.")
-        row = found | row if ending == "json" else row | found
-    return row
+def _cells(archive: Archive, path: str, member: Member, ending: str) -> dict[str, Any]:
+    """The cells that a text of a sample holds.
+
+    Raises:
+        UserError: The text is large, is no UTF-8 or no JSON object.
+    """
+    where = f"{path}: {printable(member.name)}"
+    if member.size_bytes > _MAX_TEXT_BYTES:
+        raise UserError(f"{where} has {member.size_bytes:,} bytes; expected a short text.")
+    try:
+        text = archive.read(member).decode()
+        found = json.loads(text) if ending == "json" else {ending: text.strip()}
+    except (ValueError, RecursionError) as e:
+        kind = "JSON" if ending == "json" else "UTF-8 text"
+        raise UserError(f"{where} is not {kind} ({e}); pack the archive again.") from e
+    if not isinstance(found, dict):
+        raise UserError(f"{where} is no JSON object; expected {{column: value}}.")
+    return found
 
 
 def read_refs(
@@ -153,7 +164,7 @@ def read_refs(
         UserError: A sample lacks its label or a column.
     """
     reads_texts = bool(schema.label or schema.columns or schema.key or schema.split or schema.group)
-    for key, image, texts, skipped in _samples(archive, source):
+    for key, image, row, skipped in _samples(archive, blank.uri, source, reads_texts):
         yield from skipped
         if image is None:
             continue
@@ -164,5 +175,4 @@ def read_refs(
             form=image.form,
         )
         where = f"{blank.uri}: {printable(key)}"
-        row = _cells(archive, blank.uri, texts) if reads_texts else {}
         yield row_to_ref(where, row, schema, place)

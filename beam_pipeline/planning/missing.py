@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ HOW_PATHS_ARE_READ = (
     "paths in an image table are relative to the folder of the table's file: fix the paths, or "
     "move the table"
 )
+
+
+_OF_WINDOWS = re.compile(r"[A-Za-z]:(\\|$)")
 
 
 class Missing(NamedTuple):
@@ -58,4 +62,6 @@ def why_missing(uri: str) -> str:
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     first, *behind = os.path.relpath(uri, folder).split("/")
+    if _OF_WINDOWS.match(first):
+        return f"{uri!r} ({first!r} is an absolute path of Windows: write it relative to the table)"
     return f"{uri!r} (the folder {folder!r} has no {'folder ' if behind else ''}{first!r})"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import collections
 import gzip
 import io
+import json
+import os
 import pathlib
+import random
 import tarfile
 import zipfile
 from typing import Any
@@ -230,9 +233,8 @@ def test_an_archive_that_was_replaced_is_told_from_the_one_that_was_listed(tmp_p
     assert {e.code for e in contents(beyond).values() if isinstance(e, ImageError)} == {"truncated"}
 
 
-def test_of_a_local_tar_only_the_headers_are_read(tmp_path, monkeypatch):
-    tar(tmp_path / "a.tar", *(f"cat/{n}.jpg" for n in range(20)), data=b"x" * 100_000)
-    read: list[int] = []
+def count_reads(monkeypatch, read: list[int]) -> None:
+    """Notes the bytes that are read from files of this machine."""
 
     class Counted(io.FileIO):
         def readinto(self, buffer):
@@ -240,10 +242,14 @@ def test_of_a_local_tar_only_the_headers_are_read(tmp_path, monkeypatch):
             read.append(count or 0)
             return count
 
-    def opened(path, mode, buffering=-1):
-        return io.BufferedReader(Counted(path), buffering)
+    monkeypatch.setattr(storage, "open_read", lambda path: io.BufferedReader(Counted(path), 8192))
 
-    monkeypatch.setattr(archives, "open", opened, raising=False)
+
+def test_of_a_local_tar_only_the_headers_are_read(tmp_path, monkeypatch):
+    tar(tmp_path / "a.tar", *(f"cat/{n}.jpg" for n in range(20)), data=b"x" * 100_000)
+    read: list[int] = []
+
+    count_reads(monkeypatch, read)
     with archives.open_archive(str(tmp_path / "a.tar")) as archive:
         assert len(list(archive.members())) == 20
     assert 0 < sum(read) < 400_000
@@ -287,6 +293,34 @@ def test_a_missing_archive_of_a_range_is_named(tmp_path):
     tar(tmp_path / "0.tar", "cat/1.jpg")
     with pytest.raises(UserError, match=r"1\.tar' is no file"):
         listed(f"{tmp_path}/{{0..1}}.tar", layout="class_folders")
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.tar")
+    with pytest.raises(UserError, match=r"a\.tar' cannot be read"):
+        listed(tmp_path / "a.tar")
+
+
+def test_a_compressed_archive_is_never_read_from_its_beginning_again(tmp_path, monkeypatch):
+    names = [f"{number}.{ending}" for number in range(30) for ending in ("jpg", "json", "cls")]
+    text = json.dumps({"a": random.Random(1).randbytes(5000).hex()})
+    packed = gzip.compress(tar(tmp_path / "a.tar", *names, data=text.encode()).read_bytes(), 0)
+    (tmp_path / "a.tgz").write_bytes(packed)
+    read: list[int] = []
+    count_reads(monkeypatch, read)
+    assert schema_of(InputOptions(str(tmp_path / "a.tgz"))) is not None
+    # Once to tell what it is, and once for its first samples.
+    assert sum(read) <= 2 * len(packed)
+
+
+def test_archives_that_look_like_parts_are_told_where_they_become_classes(tmp_path):
+    for name in ("photos-0001", "photos-0002"):
+        tar(tmp_path / "parts" / f"{name}.tar", "1.jpg")
+    told = {"part_as_class: photos-0001": 1, "part_as_class: photos-0002": 1}
+    assert listed(tmp_path / "parts")[1] == told
+    assert listed(tmp_path / "parts", label="none")[1] == {}
+    tar(tmp_path / "classes" / "n01440764.tar", "1.jpg")
+    assert listed(tmp_path / "classes")[1] == {}
 
 
 def test_masks_in_an_archive_are_refused(tmp_path):

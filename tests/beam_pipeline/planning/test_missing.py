@@ -56,3 +56,7 @@ def test_a_build_ends_only_where_all_images_are_missing(tables):
     check_some_exist(0, Missing())
     with pytest.raises(UserError, match="2 images and none of them was found.*b.jpg.*relative to"):
         check_some_exist(2, found)
+
+
+def test_an_absolute_path_of_windows_is_named_as_such(tmp_path):
+    assert "is an absolute path of Windows" in why_missing(f"{tmp_path}/C:\\photos\\1.jpg")
