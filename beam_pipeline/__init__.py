@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from beam_pipeline.commit.transforms import CommitShards as CommitShards
     from beam_pipeline.inputs.listing import schema_of as schema_of
     from beam_pipeline.inputs.selection import SelectImages as SelectImages
+    from beam_pipeline.inputs.transforms import BatchRefs as BatchRefs
     from beam_pipeline.inputs.transforms import ListImages as ListImages
     from beam_pipeline.options import ColumnSpec as ColumnSpec
     from beam_pipeline.options import ImageOptions as ImageOptions
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from beam_pipeline.planning.refs import RefBatch as RefBatch
     from beam_pipeline.planning.refs import ShardUnit as ShardUnit
     from beam_pipeline.planning.transforms import AssignSplits as AssignSplits
-    from beam_pipeline.planning.transforms import BatchRefs as BatchRefs
     from beam_pipeline.planning.transforms import PlanShards as PlanShards
     from beam_pipeline.shards.result import Reject as Reject
     from beam_pipeline.shards.transforms import WriteBalancedTFRecord as WriteBalancedTFRecord
@@ -43,12 +43,12 @@ _HOMES = {
     "commit.transforms": ["CommitShards"],
     "inputs.listing": ["schema_of"],
     "inputs.selection": ["SelectImages"],
-    "inputs.transforms": ["ListImages"],
+    "inputs.transforms": ["BatchRefs", "ListImages"],
     "options": [
         "ColumnSpec", "ImageOptions", "InputOptions", "PlanOptions", "ShardOptions", "UrlOptions",
     ],
     "planning.refs": ["ImageRef", "RefBatch", "ShardUnit"],
-    "planning.transforms": ["AssignSplits", "BatchRefs", "PlanShards"],
+    "planning.transforms": ["AssignSplits", "PlanShards"],
     "shards.result": ["Reject"],
     "shards.transforms": ["WriteBalancedTFRecord"],
 }  # fmt: skip

@@ -102,11 +102,26 @@ class ListImages(beam.PTransform):
                 listed.boxes
                 | "GroupBoxes" >> beam.GroupByKey()
                 | "OneImage" >> beam.Map(_one_image, self._inputs)
-                | "Batch" >> beam.BatchElements(BATCH_SIZE, BATCH_SIZE)
-                | "RefBatch" >> beam.Map(RefBatch).with_output_types(RefBatch)
+                | "BatchImages" >> BatchRefs()
             )
             batches = (batches, images) | "WithImagesOfBoxes" >> beam.Flatten()
         return Listed(batches, listed.skipped)
+
+
+class BatchRefs(beam.PTransform):
+    """`ImageRef`s of your own → `RefBatch`es, as `AssignSplits` and what follows it take them.
+
+        batches = pipeline | beam.Create([ImageRef("1", "gs://b/1.jpg", "cat"), …]) | BatchRefs()
+
+    Keys must be unique, and all of the global window.
+    """
+
+    def expand(self, refs: beam.PCollection[ImageRef]) -> beam.PCollection[RefBatch]:
+        return (
+            refs
+            | "Batch" >> beam.BatchElements(BATCH_SIZE, BATCH_SIZE)  # of a bundle
+            | "RefBatch" >> beam.Map(RefBatch).with_output_types(RefBatch)
+        )
 
 
 def tasks_of_all(inputs: _Inputs) -> Iterator[ListingTask]:

@@ -52,8 +52,6 @@ from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 SAMPLE_SIZE = 64
 # References that a worker holds, about 80 MB, before it sends its batches.
 MAX_HELD_REFS = 200_000
-# References of a batch where no key says otherwise.
-BATCH_SIZE = 1000
 
 Bucket = tuple[str, int, int]
 ShardKey = tuple[str, int]
@@ -217,22 +215,6 @@ def survey_and_plan(
         | "MergeSurveys" >> beam.CombineGlobally(merge_surveys, salt)
         | "MakePlan" >> beam.Map(plan_of, options, given.image, given.urls, saved)
     )
-
-
-class BatchRefs(beam.PTransform):
-    """`ImageRef`s of your own → `RefBatch`es, as `AssignSplits` and what follows it take them.
-
-        batches = pipeline | beam.Create([ImageRef("1", "gs://b/1.jpg", "cat"), …]) | BatchRefs()
-
-    Keys must be unique, and all of the global window.
-    """
-
-    def expand(self, refs: beam.PCollection[ImageRef]) -> beam.PCollection[RefBatch]:
-        return (
-            refs
-            | "Batch" >> beam.BatchElements(BATCH_SIZE, BATCH_SIZE)  # of a bundle
-            | "RefBatch" >> beam.Map(RefBatch).with_output_types(RefBatch)
-        )
 
 
 class AssignSplits(beam.PTransform):
