@@ -12,7 +12,6 @@ from beam_pipeline.commit.data_set import CommitSpec
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
-from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.labels import GIVEN_SPLIT
 from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
 from beam_pipeline.inputs.selection import (
@@ -23,6 +22,7 @@ from beam_pipeline.inputs.selection import (
     share_keys,
 )
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
+from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions, ShardOptions
 from beam_pipeline.planning.saved import PLAN_NAME

@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
-from beam_pipeline.inputs.image_table import BACKSLASHES
 from beam_pipeline.inputs.labels import (
     EMPTY_CLASS_FOLDER,
     EMPTY_SPLIT_FOLDER,
@@ -16,6 +15,7 @@ from beam_pipeline.inputs.labels import (
     PART_AS_CLASS,
     UNREAD_FORMAT,
 )
+from beam_pipeline.inputs.tables.references import BACKSLASHES
 from beam_pipeline.options import PlanOptions
 from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted, look_of

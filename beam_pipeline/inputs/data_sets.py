@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.inputs.archives import with_files
+from beam_pipeline.inputs.archives.members import with_files
 from beam_pipeline.inputs.folders import is_data_set
 from beam_pipeline.inputs.layout import is_glob, layout_of
 from beam_pipeline.options import (

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.table_cells import split_labels
+from beam_pipeline.inputs.tables.cells import split_labels
 from beam_pipeline.options import InputOptions, label_group
 from beam_pipeline.planning.refs import Label
 from imageshards.errors import UserError

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from beam_pipeline.inputs import image_table, webdataset
-from beam_pipeline.inputs.archive_refs import archive_refs
-from beam_pipeline.inputs.archives import archive_files
+from beam_pipeline.inputs.archives import webdataset
+from beam_pipeline.inputs.archives.members import archive_files
+from beam_pipeline.inputs.archives.references import archive_refs
 from beam_pipeline.inputs.data_sets import named
 from beam_pipeline.inputs.folders import (
     UNREADABLE_FOLDER,
@@ -26,7 +26,6 @@ from beam_pipeline.inputs.folders import (
     none_readable,
     subfolders,
 )
-from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.labels import (
     EMPTY_CLASS_FOLDER,
     EMPTY_SPLIT_FOLDER,
@@ -42,7 +41,9 @@ from beam_pipeline.inputs.labels import (
 from beam_pipeline.inputs.layout import expand_braces, input_root, is_glob, layout_of
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inputs.spool import decompressed
-from beam_pipeline.inputs.table_rows import parts
+from beam_pipeline.inputs.tables.references import read_refs
+from beam_pipeline.inputs.tables.rows import parts
+from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
 from beam_pipeline.options import (
     ARCHIVES,
     DATA_SET,
@@ -94,7 +95,7 @@ def spooled_files(
     paths: list[str] = []
     for source, schema in zip(sources, schemas, strict=True):
         if schema is not None and schema.has_pictures:
-            paths += image_table.table_files(source.input)
+            paths += table_files(source.input)
         elif layout_of(source) == ARCHIVES and any(map(decompressed, expand_braces(source.input))):
             paths += [path for path, _ in archive_files(source) if decompressed(path)]
     return [found for found in map_concurrently(storage.stat, paths) if found]
@@ -126,7 +127,7 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
         )
     schema = None
     if layout == TABLE:
-        schema = image_table.read_schema(source)
+        schema = read_schema(source)
     elif layout == ARCHIVES:
         schema = webdataset.read_schema(source)
     if schema is not None:
@@ -172,7 +173,7 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     if not is_local(source.input):
         storage.check_bucket(source.input, "--input")
     if layout == TABLE:
-        files = image_table.table_files(source.input)
+        files = table_files(source.input)
         for path, found in map_concurrently(lambda path: (path, parts(path)), files):
             yield from (ListingTask(path, kind="table", row_groups=part) for part in found)
     elif layout == DATA_SET:
@@ -270,7 +271,7 @@ def list_task(
     if task.kind == "archive":
         refs = archive_refs(task.path, task.prefix, source, schema, spool)
     elif schema is not None:
-        refs = image_table.read_refs(task.path, schema, task.row_groups, spool)
+        refs = read_refs(task.path, schema, task.row_groups, spool)
     elif task.kind == "shard":
         labels = _as_copied(source).record_label, source.label
         refs = list_records(task.path, task.split, task.entry, labels)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 import apache_beam as beam
 
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.image_table import TableSchema, merge_boxes
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.spool import decompressed
+from beam_pipeline.inputs.tables.references import merge_boxes
+from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage

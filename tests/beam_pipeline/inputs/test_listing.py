@@ -15,10 +15,10 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
 from pyarrow import parquet
 
-from beam_pipeline.inputs import table_rows
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
+from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, Label, names_of

@@ -7,9 +7,9 @@ import pathlib
 import pytest
 
 from beam_pipeline.images.read import read_images
-from beam_pipeline.inputs.image_table import read_schema
 from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import list_task, listing_tasks
+from beam_pipeline.inputs.tables.schema import read_schema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.inputs.spool import check_space, spooled_path
-from beam_pipeline.inputs.table_rows import open_parquet, row_key
+from beam_pipeline.inputs.tables.rows import open_parquet, row_key
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import UserError

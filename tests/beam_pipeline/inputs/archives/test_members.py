@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.images.member import ZIP_HEADER_BYTES, read_zip_member
 from beam_pipeline.images.read import read_images
-from beam_pipeline.inputs import archives
+from beam_pipeline.inputs.archives import members as archives
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.layout import expand_braces
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.inputs.table_cells import (
+from beam_pipeline.inputs.tables.cells import (
     about_commas,
     column_of,
     column_of_arrow,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from beam_pipeline.inputs import webdataset
-from beam_pipeline.inputs.archives import Member, open_archive, without_wrapper
+from beam_pipeline.inputs.archives import webdataset
+from beam_pipeline.inputs.archives.members import Member, open_archive, without_wrapper
 from beam_pipeline.inputs.folders import PathFilter, Skipped
-from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.labels import (
     EMPTY_CLASS_FOLDER,
     PART_AS_CLASS,
@@ -21,6 +20,7 @@ from beam_pipeline.inputs.labels import (
     no_image,
 )
 from beam_pipeline.inputs.spool import decompressed, spool_tar
+from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage

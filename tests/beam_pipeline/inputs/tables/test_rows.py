@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from beam_pipeline.inputs import table_rows
-from beam_pipeline.inputs.table_rows import parts, read_rows
+from beam_pipeline.inputs.tables import rows as table_rows
+from beam_pipeline.inputs.tables.rows import parts, read_rows
 from imageshards.errors import UserError
 from tests.support.stores import store_uri
 

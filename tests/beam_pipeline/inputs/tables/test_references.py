@@ -14,13 +14,8 @@ from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.image_table import (
-    TableSchema,
-    merge_boxes,
-    read_refs,
-    read_schema,
-    table_files,
-)
+from beam_pipeline.inputs.tables.references import merge_boxes, read_refs
+from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
 from imageshards.errors import UserError

@@ -12,10 +12,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from beam_pipeline.inputs.archives import Archive, Member, archive_files, open_archive
+from beam_pipeline.inputs.archives.members import Archive, Member, archive_files, open_archive
 from beam_pipeline.inputs.folders import PathFilter, Skipped
-from beam_pipeline.inputs.image_table import TableSchema, row_to_ref, schema_of_rows
-from beam_pipeline.inputs.table_rows import Row
+from beam_pipeline.inputs.tables.references import row_to_ref
+from beam_pipeline.inputs.tables.rows import Row
+from beam_pipeline.inputs.tables.schema import TableSchema, schema_of_rows
 from beam_pipeline.options import WEBDATASET, InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards.errors import UserError

@@ -1,0 +1,383 @@
+"""The columns of an image table (CSV, JSON Lines, Parquet): their roles and their types."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from beam_pipeline.inputs.folders import matching_files
+from beam_pipeline.inputs.tables import pictures
+from beam_pipeline.inputs.tables.cells import (
+    about_commas,
+    box_sides,
+    check_box_columns,
+    column_of,
+    column_of_arrow,
+    infer,
+    is_list,
+    is_number_in_each,
+    shown,
+)
+from beam_pipeline.inputs.tables.rows import (
+    Row,
+    is_parquet,
+    parquet_schema,
+    read_rows,
+)
+from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.images.options import EXTENSIONS
+from imageshards.manifest import (
+    BOX_CLASS_FEATURE,
+    BOX_FEATURES,
+    NONE,
+    ONE,
+    RECORD_NAMES,
+    SEVERAL,
+)
+from imageshards.storage import is_local
+
+# Rows from which the type of an undeclared column is inferred.
+INFERENCE_ROWS = 1000
+
+# Rows from which a hint is taken where a column is missing.
+_HINT_ROWS = 100
+_ZEROS_AND_ONES = {"0", "1", "0.0", "1.0", "False", "True"}
+
+# In place of a key column: rows are numbered.
+ROW_NUMBERS = "none"
+
+# What columns of a role are mostly called.
+_USUAL_NAMES = {
+    "image": (
+        "image", "path", "uri", "file", "filename", "file_name", "image_path", "image_uri", "url",
+        "image_url", "img",
+    ),
+    "label": ("label", "class", "category"),
+    "key": ("key", "id"),
+    "split": ("split",),
+    "group": (),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSchema:
+    """What each column of an image table is for.
+
+    Attributes:
+        image, label: Columns of the image path and of the class name or names; the latter is ""
+            where images have none.
+        key, split, group: Columns of these, if there are any.
+        columns: Extra columns, which become features.
+        warnings: What a person should hear of the columns, in sentences.
+        several: Whether images have several labels, in lists or texts.
+        separator: What is between those of a text.
+        any_path: Whether rows may name files outside of the folder of their table.
+        class_names: Classes that numbers in the label column stand for; empty where a number is the
+            name of a class.
+        has_pictures: Whether the image column of a Parquet file holds pictures, not paths.
+        bbox_format: How the sides of boxes are written.
+        box_a_row: Whether each row holds one box, so that the rows of an image become one record.
+        cells_of: Extra column → column of the table that holds its cells, where the names differ.
+    """
+
+    image: str
+    label: str
+    key: str | None
+    split: str | None
+    group: str | None
+    columns: tuple[ColumnSpec, ...]
+    warnings: tuple[str, ...] = ()
+    several: bool = False
+    separator: str | None = None
+    any_path: bool = False
+    class_names: tuple[str, ...] = ()
+    has_pictures: bool = False
+    bbox_format: str = RELATIVE
+    box_a_row: bool = False
+    cells_of: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """All columns that are read, each once."""
+        key = None if self.key == ROW_NUMBERS else self.key
+        roles = (self.image, self.label, key, self.split, self.group)
+        return list(dict.fromkeys([*filter(None, roles), *map(self.column_of, self.columns)]))
+
+    def column_of(self, column: ColumnSpec) -> str:
+        """The name of an extra column in the table."""
+        return self.cells_of.get(column.name, column.name)
+
+
+def table_files(path: str) -> list[str]:
+    """The files of an image table: the path itself, or those that match a glob, ordered by path.
+
+    Raises:
+        UserError: None matches.
+    """
+    names = matching_files(path)
+    if names:
+        return names
+    raise UserError(
+        f"--input {path!r} matches no file; expected image tables (.csv, .jsonl, .parquet) outside "
+        "of finished data sets: fix the pattern."
+    )
+
+
+def read_schema(source: InputOptions) -> TableSchema:
+    """Finds the columns' roles and types from the options, the header and the first rows.
+
+    Raises:
+        UserError: A column is missing, named twice, has the name of a record feature, or a
+            type that boxes cannot have; or its bucket cannot be used.
+    """
+    if not is_local(source.input):
+        storage.check_bucket(source.input, "--input")
+    first = table_files(source.input)[0]
+    if is_parquet(first):
+        found = _parquet_table(source, first)
+    else:
+        head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
+        if not head:
+            raise UserError(
+                f"--input {first!r} has no row; expected a header and one row per image."
+            )
+        found = schema_of_rows(source, head)
+    if found.box_a_row and found.key and source.key_column is None and not found.has_pictures:
+        _check_keys(first, found.image, found.key)
+    return found
+
+
+def _parquet_table(source: InputOptions, path: str) -> TableSchema:
+    arrow = parquet_schema(path)
+    types = dict(zip(arrow.names, arrow.types, strict=True))
+    found = schema_of_rows(source, [], types)
+    if not found.has_pictures:
+        return found
+    return dataclasses.replace(found, class_names=pictures.class_names(arrow, found.label))
+
+
+def schema_of_rows(
+    source: InputOptions,
+    head: Sequence[Row],
+    types: Mapping[str, pa.DataType] = MappingProxyType({}),
+    unused: Collection[str] = (),
+) -> TableSchema:
+    """Finds the columns' roles and types from the first rows, or from the types of Arrow.
+
+    Args:
+        source: The input.
+        head: The first rows.
+        types: Of a Parquet file, which is not read for this.
+        unused: Roles for which no column is looked for, unless a flag names one.
+
+    Raises:
+        UserError: As `read_schema`.
+    """
+    names = list(types) or list(dict.fromkeys(name for _, row in head for name in row))
+    sides = _sides(source, names)
+    box_a_row = bool(sides) and all(_are_numbers(name, head, types) for name in sides.values())
+    unused = {*unused, *(["label"] if source.label == NONE and not box_a_row else [])}
+    roles = {
+        role: _role(source, names, role, types, head)
+        if role not in unused or getattr(source, f"{role}_column") is not None
+        else None
+        for role in _USUAL_NAMES
+    }
+    image, label = roles["image"] or "", roles["label"] or ""
+    cells_of = {feature: name for feature, name in sides.items() if feature != name}
+    if box_a_row and _is_class_of_box(source, label, names, head, types):
+        cells_of[BOX_CLASS_FEATURE] = label
+    if source.label == NONE:
+        roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
+        label = ""
+        if source.label_column != roles["label"] and source.label_column is not None:
+            raise UserError("--label_column was given with --label none; leave one of them out.")
+    columns, warnings = _features(source, head, types, names, roles, cells_of)
+    return TableSchema(
+        image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
+        several=source.label == SEVERAL, separator=source.label_separator,
+        any_path=source.allow_any_path,
+        has_pictures=image in types and pictures.holds_pictures(types[image]),
+        bbox_format=source.bbox_format, box_a_row=box_a_row, cells_of=cells_of,
+    )  # fmt: skip
+
+
+def _features(
+    source: InputOptions,
+    head: Sequence[Row],
+    types: Mapping[str, pa.DataType],
+    names: Sequence[str],
+    roles: Mapping[str, str | None],
+    cells_of: Mapping[str, str],
+) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
+    """The extra columns, as --columns declares them or as they seem to be, and warnings of them."""
+    used, label = set(roles.values()), roles["label"]
+    cells = {name: [(where, row.get(name)) for where, row in head] for name in names}
+    cells |= {feature: cells[name] for feature, name in cells_of.items()}
+    features = [name for name in names if name not in cells_of.values() or name in used]
+    features += cells_of
+    columns = source.columns
+    warnings: list[str] = []
+    if source.label == ONE and label:
+        warnings += _about_labels(label, cells[label])
+    if columns is None:
+        kinds = {n: types.get(cells_of.get(n, n)) for n in features if n not in used}
+        if BOX_CLASS_FEATURE in cells_of:
+            kinds[BOX_CLASS_FEATURE] = pa.string()  # a number names a class, too
+        columns = tuple(
+            column_of(name, cells[name]) if kind is None else column_of_arrow(name, kind)
+            for name, kind in kinds.items()
+        )
+        warnings += [each for spec in columns for each in about_commas(spec, cells[spec.name])]
+    _check_columns(source, features, columns)
+    used |= {cells_of.get(column.name, column.name) for column in columns}
+    if columns and (left_out := [name for name in names if name not in used]):
+        warnings.append(
+            f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
+        )
+    return columns, tuple(warnings)
+
+
+def _sides(source: InputOptions, names: Sequence[str]) -> dict[str, str]:
+    """The columns of the sides of boxes; {} if the table has none, or --columns names none."""
+    declared = None if source.columns is None else {column.name for column in source.columns}
+    sides = box_sides(source.bbox_format, names)
+    if declared is not None and declared.isdisjoint(BOX_FEATURES):
+        sides = {}
+    if source.bbox_format != RELATIVE and not sides:
+        wanted = "x, y, width, height" if source.bbox_format == XYWH else "xmin, ymin, xmax, ymax"
+        raise UserError(
+            f"--bbox_format received {source.bbox_format}, but --input {source.input!r} has the "
+            f"columns {_quoted(names)}; expected {wanted}, and no --columns without boxes."
+        )
+    return sides
+
+
+def _are_numbers(name: str, head: Sequence[Row], types: Mapping[str, pa.DataType]) -> bool:
+    """Whether each cell of a column is one number, as far as the types or the first rows show."""
+    if types:
+        return pa.types.is_integer(types[name]) or pa.types.is_floating(types[name])
+    return is_number_in_each([row.get(name) for _, row in head])
+
+
+def _is_class_of_box(
+    source: InputOptions,
+    label: str,
+    names: Sequence[str],
+    head: Sequence[Row],
+    types: Mapping[str, pa.DataType],
+) -> bool:
+    """Whether the label column of a table with one box a row holds one class, that of the box."""
+    if not label or BOX_CLASS_FEATURE in names or source.label_separator:
+        return False
+    is_nested = label in types and pa.types.is_nested(types[label])
+    return not is_nested and not any(is_list(row.get(label)) for _, row in head)
+
+
+def _check_keys(path: str, image: str, column: str) -> None:
+    """Refuses a column of keys that tells the boxes of one image apart, unless a flag names it."""
+    keys: dict[str, Any] = {}
+    for where, row in itertools.islice(read_rows(path, [image, column]), INFERENCE_ROWS):
+        name, key = str(row.get(image)), row.get(column)
+        if keys.setdefault(name, key) != key:
+            raise UserError(
+                f"{where} has {shown(key)} in column {column!r} of the image {name!r}, and a row "
+                f"above has {shown(keys[name])}; expected one key for each image: say "
+                f"--key_column {image}, or --key_column {column} to have a record for each box."
+            )
+
+
+def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
+    """A warning of labels that all are numbers, some with decimals: hardly names of classes."""
+    given = [cell for _, cell in cells if cell not in (None, "")]
+    if infer(name, given) == ColumnSpec(name, "float"):
+        decimal = next(cell for cell in given if infer(name, [cell]).kind == "float")
+        yield (
+            f"column {name!r} of --input has numbers such as {decimal}, and each becomes a class; "
+            "name a column of classes by --label_column: a number to be learnt is an extra column"
+        )
+
+
+def _role(
+    source: InputOptions,
+    names: Sequence[str],
+    role: str,
+    types: Mapping[str, pa.DataType],
+    head: Sequence[Row],
+) -> str | None:
+    """The column of a role: the one that its flag names, or one of a usual name."""
+    given: str | None = getattr(source, f"{role}_column")
+    if given is not None and given not in names and (role, given) != ("key", ROW_NUMBERS):
+        raise UserError(
+            f"--{role}_column received {given!r}, but {source.input!r} has the columns "
+            f"{_quoted(names)}."
+        )
+    usual = _USUAL_NAMES[role]
+    in_any_case = {name.strip().lower(): name for name in reversed(names)}
+    by_name = in_any_case | {name: name for name in names}
+    if role == "key" and given == ROW_NUMBERS:
+        return ROW_NUMBERS
+    found = given or next((by_name[name] for name in usual if name in by_name), None)
+    if role == "image" and given is None:
+        with_pictures = (n for n in (found, *types) if n and pictures.holds_pictures(types.get(n)))
+        found = next(with_pictures, found)
+    if found is None and (role == "image" or (role == "label" and source.label != NONE)):
+        other = ", or --label none" if role == "label" else ""
+        raise UserError(
+            f"--input {source.input!r} has no {role} column among {_quoted(names)}; expected one "
+            f"named {' or '.join(usual[:2])}, or --{role}_column{other}"
+            f"{_hint(source, head, names, role)}."
+        )
+    return found
+
+
+def _hint(source: InputOptions, head: Sequence[Row], names: Sequence[str], role: str) -> str:
+    """What the first rows of a table say about a column of a role that it seems to lack."""
+    first = head or read_rows(table_files(source.input)[0])  # of Parquet, only types were read
+    rows = [row for _, row in itertools.islice(first, _HINT_ROWS)]
+    cells = {name: [row.get(name) for row in rows] for name in names}
+    with_names = [name for name in names if any(map(_is_image_name, cells[name]))]
+    if any(map(_is_image_name, names)):
+        return ": its first line looks like a row, so write a header such as image,label above it"
+    if role == "image" and with_names:
+        return f" (--image_column {with_names[0]!r} holds names of images)"
+    one_hot = [name for name in names if {*map(str, cells[name])} <= _ZEROS_AND_ONES]
+    if role == "label" and rows and len(one_hot) > 1:
+        return (
+            f": {_quoted(one_hot)} hold 0 and 1 as one-hot labels do, so write the name of each "
+            "row's class into one column, or a list of names and say --label several"
+        )
+    return ""
+
+
+def _is_image_name(cell: Any) -> bool:
+    return isinstance(cell, str) and cell.lower().endswith(EXTENSIONS)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    # Quotes show a space before or after a name.
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+def _check_columns(
+    source: InputOptions, names: Sequence[str], columns: Sequence[ColumnSpec]
+) -> None:
+    for column in columns:
+        if column.name not in names:
+            raise UserError(
+                f"--columns received {column.name!r}, but {source.input!r} has the columns "
+                f"{_quoted(names)}."
+            )
+        if column.name in RECORD_NAMES:
+            raise UserError(
+                f"--input {source.input!r} has a column {column.name!r}, a name that records use "
+                "themselves; rename the column."
+            )
+    check_box_columns(source.input, columns)
