@@ -163,7 +163,8 @@ def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
         if joined := _joined_by(separator, classes):
             yield (
                 f"{len(joined):,} classes have {separator!r} in their names: {_shown(joined)}; if "
-                f"these are several labels of an image, say --label_separator {separator!r}"
+                f"these are several labels of an image, say --label several --label_separator "
+                f"{separator!r}"
             )
     used = sum(map(bool, classes.values()))
     if used > 1 and (used == images or used >= max(_FEW_IMAGES, 0.9 * images)):
