@@ -1,6 +1,6 @@
-"""An image that is a range of bytes of an archive: what forms there are, and a member of a zip.
+"""The forms in which a range of bytes holds an image, and the content of a zip archive's member.
 
-The layout is that of APPNOTE.TXT, sections 4.3.7 and 4.4 (https://pkware.cachefly.net/webdocs/APPNOTE).
+The layout of a member follows APPNOTE.TXT of PKWARE, sections 4.3.7 and 4.4.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ PICTURE, ZIP_MEMBER, RECORD = "", "zip", "record"
 # Methods of compression.
 STORED, DEFLATED = 0, 8
 _HEADER = struct.Struct("<4s5H3L2H")
-# The local header has a name and an extra field of lengths that only the header itself says. This
-# many bytes hold all but absurd ones.
+# A local header ends with a name and an extra field, and only the header says how long they are.
+# The limit leaves out a header of more than a kB, which common archivers do not write.
 ZIP_HEADER_BYTES = _HEADER.size + 1024
 _SIZES_FOLLOW = 0x08  # a flag: checksum and sizes stand behind the data
 

@@ -97,7 +97,7 @@ def no_class_folder(source: InputOptions) -> UserError:
 
 
 def no_image(name: str) -> Iterator[Skipped]:
-    """What is passed over, and told, of a file whose name is none of an image."""
+    """Yields the `Skipped`s of a file whose name does not end as the name of an image."""
     yield Skipped("not_an_image_name")
     if name.lower().endswith(_UNREAD):
         yield Skipped(UNREAD_FORMAT, name[name.rindex(".") :].lower())

@@ -1,4 +1,4 @@
-"""What an input is, told by its name: folder, glob or table; and that no output is inside it."""
+"""Finds by its name whether an input is a folder, glob, archive or table; checks the output."""
 
 from __future__ import annotations
 

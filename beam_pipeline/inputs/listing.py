@@ -108,11 +108,11 @@ def has_several_archives(source: InputOptions) -> bool:
 
 
 def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) -> TableSchema | None:
-    """The columns of an image table or of WebDataset archives; None for other inputs.
+    """Returns the columns of an image table or of WebDataset archives; None for inputs without.
 
     Args:
         source: The input.
-        class_names: The classes that numbers in place of labels stand for.
+        class_names: Class names by number, for labels that are numbers.
 
     Raises:
         UserError: The table cannot be read or lacks a column, or a column was named for an

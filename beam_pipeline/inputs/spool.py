@@ -1,8 +1,8 @@
-"""What cannot be read by ranges is written once into plain files, from where images are read.
+"""Plain files for the contents of compressed archives and Parquet files, which have no ranges.
 
-Spooled files are in the folder of the unfinished dataset (`.staging/spool/`) and go with it.
-Their names are hashes of path, size and time of what they hold: a resumed build finds them, and
-another source is spooled anew.
+Spooled files are in the folder of the unfinished dataset (`.staging/spool/`) and are deleted with
+that folder. The name of a spooled file is a hash of the path, size and time of its source. So a
+resumed build finds the file again, and a source that has changed is spooled anew.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DECOMPRESSION_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def decompressed(path: str) -> Callable[..., Any] | None:
-    """Returns what opens a compressed tar as a stream; None for any other file."""
+    """Returns the function that opens a compressed tar as a stream; None if a file is not one."""
     return next((o for ends, o in _OPENERS.items() if path.lower().endswith(ends)), None)
 
 
@@ -99,7 +99,7 @@ def check_space(folder: str, num_bytes: int, path: str) -> None:
 
 
 def announce(sources: Iterable[Stat], folder: str) -> None:
-    """Says what is going to be spooled, and checks that there is room for at least its size.
+    """Prints which files are going to be spooled, and checks the room for at least their size.
 
     Raises:
         UserError: There is too little room.

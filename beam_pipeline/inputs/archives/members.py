@@ -78,9 +78,9 @@ def archive_files(source: InputOptions) -> list[tuple[str, str]]:
 
 
 def with_files(source: InputOptions) -> InputOptions:
-    """An input that is a folder of archives or Parquet files as a glob of them; others as they are.
+    """Replaces a folder of archives or Parquet files by a glob that matches these files.
 
-    Such a folder has neither folders nor images beside the files.
+    A folder that also holds folders or images, and any other input, is returned unchanged.
     """
     folder = source.input.rstrip("/")
     if (
@@ -98,7 +98,7 @@ def with_files(source: InputOptions) -> InputOptions:
             if is_folder or path.lower().endswith(source.extensions):
                 return source
             suffixes |= {found[0] for found in [_SUFFIX.search(path)] if found}
-    except OSError:  # told where the folder is listed
+    except OSError:  # the listing raises this error again, as a sentence
         return source
     if not suffixes:
         return source
@@ -129,7 +129,7 @@ class Archive:
         self._is_zip = (name or path).lower().endswith(".zip")
 
     def members(self) -> Iterator[Member | Skipped]:
-        """Yields the files of the archive in their order, and what is passed over."""
+        """Yields the files of the archive in order, and a `Skipped` for each member passed over."""
         with self._as_user_errors():
             yield from self._of_zip() if self._is_zip else self._of_tar(0, None, "")
 
@@ -288,14 +288,11 @@ class _StoreFile:
         return self._data[begin - self._start : end - self._start]
 
 
-# Folders inside an archive.
-
-
 def without_wrapper(names: Sequence[str], is_split: Callable[[str], bool]) -> int:
-    """Returns how many characters of each name are folders that hold all images and mean nothing.
+    """Returns the length of the path of a folder that wraps all images; 0 for no such folder.
 
-    `flower_photos/` of `flower_photos/daisy/1.jpg` is such a folder, `train/` of
-    `train/daisy/1.jpg` is none.
+    `flower_photos/` wraps `flower_photos/daisy/1.jpg`. `train/` does not wrap `train/daisy/1.jpg`,
+    as the name of a split has a meaning.
     """
     length = 0
     while names:

@@ -28,7 +28,7 @@ from imageshards.errors import UserError
 from imageshards.manifest import NONE
 from imageshards.text import composed, key_of
 
-# An archive of such a name, `photos-0001`, hardly is a class.
+# The name of an archive that is rather a part of a dataset than a class: `photos-0001`.
 _PART = re.compile(r"[-_.]\d+$")
 
 # The name of a member → its split and its class folder.
@@ -38,13 +38,13 @@ _Place = Callable[[str], tuple[str | None, str | None]]
 def archive_refs(
     path: str, prefix: str, source: InputOptions, schema: TableSchema | None, spool: str
 ) -> Iterator[ImageRef | Skipped]:
-    """The references of an archive, and what is passed over in it.
+    """Yields the references of an archive, and a `Skipped` for each member passed over.
 
     Args:
         path: The archive.
         prefix: What keys begin with; "" for the only archive of an input.
         source: The input.
-        schema: Of WebDataset archives; None for others.
+        schema: The columns of WebDataset archives; None for plain archives.
         spool: Folder for the contents of compressed archives.
 
     Raises:
@@ -128,10 +128,11 @@ def _check_no_masks(source: InputOptions, names: Sequence[str], place: _Place) -
 
 
 def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _Place:
-    """Returns what gives the (split, class) of a member's name, by its folders.
+    """Returns a function from the name of a member to its (split, class), by the member's folders.
 
-    An archive among several is a folder itself: that of a split where its name says so, that of a
-    class where it has no folders. The class is None outside of class folders.
+    An archive among several is a folder, too: the folder of a split if the archive has the name of
+    a split, the folder of a class if the archive holds no folders. The class of a member outside of
+    class folders is None.
     """
     above, _, stem = key_of(prefix).rpartition("/")
     top = sorted({name.partition("/")[0] for name in names if "/" in name})

@@ -1,7 +1,7 @@
 """WebDataset archives: members of one key, up to the first dot of their name, are one sample.
 
-The image of a sample is read by its range. Its other members are cells of a row: `cls` and `txt` by
-their names, and what a `json` holds.
+The image of a sample is read by its range. The texts of a sample are the cells of a row: `cls` and
+`txt` are columns of these names, and each member of a `json` object is a column.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from imageshards.errors import UserError
 from imageshards.manifest import NONE
 from imageshards.text import key_of, printable
 
-# Members from which WebDataset is told, and samples from which types of columns are inferred.
+# Members that show whether an archive is a WebDataset; samples from which types are inferred.
 _FIRST_MEMBERS = 100
 _INFERENCE_SAMPLES = 100
-# A larger text is none that belongs to a picture.
+# A larger text is refused: captions and metadata are small.
 _MAX_TEXT_BYTES = 16 << 20
 _IMAGE = "image"
 _TEXTS = ("json", "txt", "cls")
@@ -35,7 +35,7 @@ _Sample = tuple[str, Member | None, dict[str, Any], list[Skipped]]
 
 
 def read_schema(source: InputOptions) -> TableSchema | None:
-    """The columns of WebDataset archives, from their first samples; None for other archives.
+    """Returns the columns of WebDataset archives by their first samples; None for plain archives.
 
     Raises:
         UserError: The first archive cannot be read, or a column is missing.
@@ -97,9 +97,10 @@ def _key_and_ending(name: str) -> tuple[str, str]:
 def _samples(
     archive: Archive, path: str, source: InputOptions, reads_texts: bool = True
 ) -> Iterator[_Sample]:
-    """Yields (key, image, row of cells, what is passed over) of neighbours with one key.
+    """Yields (key, image, row of cells, `Skipped`s) for each run of members with one key.
 
-    Texts are read where they stand: a compressed or distant archive is read through once.
+    The texts are read as soon as their headers were read, so that a compressed archive, or one in a
+    store, is read from its beginning to its end once.
     """
     passes_over = PathFilter("", source.exclude_glob)
 
@@ -152,7 +153,7 @@ def _cells(archive: Archive, path: str, member: Member, ending: str) -> dict[str
 def read_refs(
     archive: Archive, source: InputOptions, schema: TableSchema, prefix: str, blank: ImageRef
 ) -> Iterator[ImageRef | Skipped]:
-    """The references of an archive's samples, and what is passed over.
+    """Yields the references of an archive's samples, and a `Skipped` for each member passed over.
 
     Args:
         archive: The open archive.

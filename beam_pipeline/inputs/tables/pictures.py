@@ -1,7 +1,7 @@
 """Parquet files that hold pictures, as the Hugging Face Hub has them.
 
-Single values of a Parquet column cannot be read by ranges. So the pictures of some row groups are
-written once, one behind the other, into a spooled file.
+A Parquet column stores its values compressed, so that no range of bytes is one picture. The
+pictures of some row groups are therefore written, once, into a spooled file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BATCH_ROWS = 256
 # The Hub takes the split from the first word of a file's name.
 _SPLIT = re.compile(rf"({'|'.join(SPLIT_NAMES)})(?=[-_.])", re.IGNORECASE)
 
-# `FILE row N`, the other cells of the row, and the place of its picture.
+# `FILE row N`, the cells of the row without its picture, and the place of the picture.
 Row = tuple[str, dict[str, Any], ImageRef]
 
 
@@ -42,9 +42,9 @@ def holds_pictures(kind: pa.DataType | None) -> bool:
 
 
 def class_names(schema: pa.Schema, column: str) -> tuple[str, ...]:
-    """Returns the classes that the numbers of a column stand for; none where nothing says so.
+    """Returns the class names of an integer column, by class number; none if the file has no names.
 
-    Hugging Face's `datasets` writes them into the metadata of the schema.
+    Hugging Face's `datasets` writes the names into the metadata of the schema.
     """
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]

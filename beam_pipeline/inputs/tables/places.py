@@ -1,4 +1,4 @@
-"""Where the image of a table's row is: a file beside the table, or an address."""
+"""Finds the image of a table's row: a file below the table's folder, or an address."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
 
 
 def _class_of(where: str, label: str, schema: TableSchema) -> str:
-    """The class of a label, without spaces around it; numbers stand for classes with names."""
+    """Returns the class of a label: the label without outer spaces, or the name of its number."""
     label = label.strip()
     if not schema.class_names or label in schema.class_names or not _NUMBER.fullmatch(label):
         return label

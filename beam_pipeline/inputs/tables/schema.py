@@ -79,8 +79,8 @@ class TableSchema:
         several: Whether images have several labels, in lists or texts.
         separator: What is between those of a text.
         any_path: Whether rows may name files outside of the folder of their table.
-        class_names: Classes that numbers in the label column stand for; empty where a number is the
-            name of a class.
+        class_names: Class names by number, for a label column of numbers; empty if a number is
+            itself the name of a class.
         has_pictures: Whether the image column of a Parquet file holds pictures, not paths.
         bbox_format: How the sides of boxes are written.
         box_a_row: Whether each row holds one box, so that the rows of an image become one record.
