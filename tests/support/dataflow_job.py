@@ -50,7 +50,9 @@ def install(environment: Any, folder: pathlib.Path) -> list[str]:
         (folder / role.staged_name).write_bytes(data)
         if role.staged_name.endswith(".tar.gz"):
             with tarfile.open(folder / role.staged_name) as archive:
-                archive.extractall(folder, filter="data")
+                # Python 3.11.2, of Debian 12, has no filters yet.
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)
+                archive.extractall(folder)
                 root = folder / archive.getnames()[0].split("/")[0]
             sys.path.insert(0, str(root))
     return names
