@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from beam_pipeline.api import build as build
     from beam_pipeline.progress import BuildSummary as BuildSummary
+    from imageshards.deduplication.command import duplicates as duplicates
     from imageshards.errors import UserError as UserError
     from imageshards.example import Values as Values
     from imageshards.example import decode_example as decode_example
@@ -53,6 +54,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "beam_pipeline.api": ["build"],
     "beam_pipeline.progress": ["BuildSummary"],
+    "imageshards.deduplication.command": ["duplicates"],
     "imageshards.errors": ["UserError"],
     "imageshards.example": ["Values", "decode_example", "encode_example"],
     "imageshards.manifest": ["load_manifest"],

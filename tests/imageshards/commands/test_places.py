@@ -49,6 +49,7 @@ def test_a_flag_takes_every_form_of_a_place(home, action):
 # Parameter of a public function → a call that gives it this place; others than `build`'s options.
 CALLS: dict[str, Callable[[Any], Any]] = {
     "build.input": lambda place: ims.build(place, "/none/out"),
+    "duplicates.data": ims.duplicates,
     "load_manifest.directory": ims.load_manifest,
     "open.path": ims.open,
     "read_records.path": lambda place: list(ims.read_records(place)),
@@ -60,7 +61,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 # Tested below.
 ELSEWHERE = {
     "build.output", "write_records.path", "load_manifest.records_root", "open.records_root",
-    "report.records_root", "verify.records_root",
+    "report.records_root", "verify.records_root", "duplicates.output", "duplicates.records_root",
 }  # fmt: skip
 
 
