@@ -14,6 +14,10 @@
     for record in source:
         jpeg, label = record["image/encoded"], record["image/class/label"]
 
+    figures = ims.evaluate("model/", data)
+    rows = ims.predict("model/", "photos/")
+    ims.export("model/", "served/")
+
 The face of the package, and the leaf below the two programs `beam_pipeline` and `trainer`: the
 contract on disk, files and objects, errors, progress, the report kit. Importing it loads none of
 that, and never TensorFlow or Beam: a name is looked up when it is first used.
@@ -41,6 +45,9 @@ if TYPE_CHECKING:
     from trainer.api import Data as Data
     from trainer.api import open as open
     from trainer.dataset.source import RecordSource as RecordSource
+    from trainer.evaluate import evaluate as evaluate
+    from trainer.export import export as export
+    from trainer.predict import predict as predict
     from trainer.reader.batches import EvaluationData as EvaluationData
     from trainer.reader.batches import TrainingData as TrainingData
     from trainer.training.callbacks import MetricsFile as MetricsFile
@@ -62,6 +69,9 @@ _HOMES = {
     "imageshards.tfrecord": ["Record", "RecordError", "read_records", "write_records"],
     "imageshards.verification.command": ["verify"],
     "trainer.dataset.source": ["RecordSource"],
+    "trainer.evaluate": ["evaluate"],
+    "trainer.export": ["export"],
+    "trainer.predict": ["predict"],
     "trainer.reader.batches": ["EvaluationData", "TrainingData"],
     "trainer.api": ["Data", "open"],
     "trainer.training.callbacks": ["MetricsFile", "WaitingTime"],

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError, names_arguments
@@ -270,14 +270,25 @@ class Data:
         A method calls its split `split`, so `splits` has the other name.
         """
         asked = {name: one for name, one in asked.items() if name not in ("self", "split")}
-        for name in ("batch_size", "seed", "sequence_length", "threads"):
-            if name in asked:
-                asked[name] = _whole_number(name, asked[name])
-        for name in ("classes", "where", "inputs"):
-            if asked[name] is not None:
-                asked[name] = _names(name, asked[name])
-        asked["image_size"] = _image_size(asked["image_size"])
-        return dataclasses.replace(self.config, **asked, **splits)
+        return with_arguments(self.config, asked | splits)
+
+
+def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
+    """`config` with other values, as people give them to a function.
+
+    Raises:
+        UserError: A value is of another type, or outside of its limits.
+    """
+    values = dict(asked)
+    for name in ("batch_size", "seed", "sequence_length", "skip_broken", "threads"):
+        if name in values:
+            values[name] = _whole_number(name, values[name])
+    for name in ("classes", "where", "inputs"):
+        if values.get(name) is not None:
+            values[name] = _names(name, values[name])
+    if "image_size" in values:
+        values["image_size"] = _image_size(values["image_size"])
+    return dataclasses.replace(config, **values)
 
 
 def _whole_number(name: str, value: Any) -> Any:

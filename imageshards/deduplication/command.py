@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import numbers
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
+from imageshards.commands.options import Option, check_number
 from imageshards.errors import UserError, names_arguments
 from imageshards.manifest import DUPLICATES_NAME
 from imageshards.storage import absolute_place
@@ -96,9 +96,14 @@ def duplicates(
     from imageshards.progress import ProgressLine
 
     directory = absolute_place("⟦DIR⟧", data)
-    _check_number("distance", distance, 0, MAX_DISTANCE)
+    check_number("distance", distance, int, Option(""))
+    if not 0 <= distance <= MAX_DISTANCE:
+        raise UserError(
+            f"⟦--distance⟧ received {distance}; expected 0 to {MAX_DISTANCE}: pictures that differ "
+            "in more bits have little in common."
+        )
     if workers is not None:
-        _check_number("workers", workers, 1)
+        check_number("workers", workers, int, Option("", least=1))
     storage.check_bucket(directory, "⟦DIR⟧")
     manifest = load_manifest(
         directory, "⟦DIR⟧", complete=True, adopted=True, records_root=records_root
@@ -132,16 +137,6 @@ def output_folder(directory: str, output: str | os.PathLike[str] | None) -> str:
     if output is None:
         return storage.join(directory, DUPLICATES_NAME)
     return absolute_place("⟦--output⟧", output)
-
-
-def _check_number(name: str, received: Any, least: int, most: int | None = None) -> None:
-    is_whole = isinstance(received, numbers.Integral) and not isinstance(received, bool)
-    if is_whole and received >= least and (most is None or received <= most):
-        return
-    expected = f"at least {least}"
-    if most is not None:
-        expected = f"{least} to {most}: pictures that differ in more bits have little in common"
-    raise UserError(f"⟦--{name}⟧ received {received!r}; expected {expected}.")
 
 
 def text_of(found: Mapping[str, Any], folder: str) -> str:

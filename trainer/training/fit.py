@@ -92,19 +92,8 @@ def fit(
             run or what is none.
         KeyboardInterrupt: SIGTERM or Ctrl-C came; with `checkpoint_dir` every step is saved.
     """
-    check_keras()
-    if not isinstance(model, keras.Model):
-        kind = type(model)
-        raise UserError(
-            f"model received {kind.__module__}.{kind.__qualname__}; expected a keras.Model of Keras"
-            " 3: where TF_USE_LEGACY_KERAS is set, tf.keras is another package."
-        )
+    check_model(model)
     strategy = model.distribute_strategy
-    if host_count(strategy) > 1:
-        raise UserError(
-            f"model received one made for {host_count(strategy)} hosts; expected one host: several "
-            "are served by imageshards train --cluster, which also takes compiled models."
-        )
     replicas = strategy.num_replicas_in_sync
     _check(model, train, validation_data, replicas)
     _check_lengths(initial_epoch, steps_per_epoch, validation_freq)
@@ -153,12 +142,28 @@ def fit(
             raise KeyboardInterrupt(str(e)) from e
 
 
+def check_model(model: keras.Model) -> None:
+    """Refuses what is no compiled model of this release of Keras, made for one host."""
+    check_keras()
+    if not isinstance(model, keras.Model):
+        kind = type(model)
+        raise UserError(
+            f"model received {kind.__module__}.{kind.__qualname__}; expected a keras.Model of Keras"
+            " 3: where TF_USE_LEGACY_KERAS is set, tf.keras is another package."
+        )
+    if (hosts := host_count(model.distribute_strategy)) > 1:
+        raise UserError(
+            f"model received one made for {hosts} hosts; expected one host: several "
+            "are served by imageshards train --cluster, which also takes compiled models."
+        )
+    if not model.compiled:
+        raise UserError("model received one that is not compiled; call model.compile(…) first.")
+
+
 def _check(
     model: keras.Model, train: TrainingData, validation: EvaluationData | None, replicas: int
 ) -> None:
     """Refuses what would fail later, or train something else."""
-    if not model.compiled:
-        raise UserError("model received one that is not compiled; call model.compile(…) first.")
     for name, received, kind, method in (
         ("train", train, TrainingData, "train"),
         ("validation_data", validation, EvaluationData, "evaluation"),

@@ -136,7 +136,7 @@ def test_python_gets_what_the_json_holds_and_errors_name_its_arguments(built, fo
     calls: dict[str, Any] = {
         "^data received '.*/none'": lambda: ims.duplicates(tmp_path / "none"),
         "^distance received 11; expected 0 to 10": lambda: ims.duplicates(built, distance=11),
-        "^distance received 2.5; expected 0 to 10": lambda: ims.duplicates(
+        "^distance received 2.5; expected a whole number": lambda: ims.duplicates(
             built,
             distance=2.5,  # type: ignore[arg-type]
         ),
