@@ -55,6 +55,11 @@ def fit(
     weights end up bit-identical to those of an undisturbed run on as many replicas. After SIGTERM
     and Ctrl-C it saves, and raises KeyboardInterrupt.
 
+    A resumed run keeps the learning rate of its checkpoint where that is a number. A note names
+    both rates where the model was compiled with another one; `LearningRateScheduler` changes the
+    rate. A schedule and all other settings of the optimizer are those of the new `model.compile`,
+    which a note says, too. An optimizer with other variables is refused.
+
     Epochs are passes over the stream: E of them are floor(E * records / batch size) steps, so
     the records left over by one open the next.
 
