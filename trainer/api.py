@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError, names_arguments
 from imageshards.index import read_index
+from imageshards.manifest import TRAIN_NAMES
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
@@ -75,6 +76,8 @@ def open(
 class Data:
     """A data set; made by `ims.open`.
 
+    A notebook shows its records by split, its classes with their counts, and its first pictures.
+
     Attributes:
         config: How it was opened.
         dataset: What is known of it.
@@ -88,6 +91,22 @@ class Data:
         return (
             f"<imageshards {self.config.data!r}: {splits}; {counted(len(self.classes), 'class')}>"
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: records by split, classes with their counts, the first pictures."""
+        from trainer.dataset.notebook import counts_of, html_of, pixels
+
+        dataset = self.dataset
+        facts = {name: counted(count, "record") for name, count in self.splits.items()}
+        facts["pictures"] = pixels(dataset.image.size) + " or others" * dataset.image.varies
+        filled = [split for split in dataset.splits.values() if split.num_records]
+        usual = [split for split in filled if split.name in TRAIN_NAMES]
+        split = next(iter([*usual, *filled]), None)
+        records = range(split.num_records if split else 0)
+        return html_of(
+            f"Data {self.config.data!r}", facts, [*self.splits], counts_of(dataset), dataset, split,
+            records,
+        )  # fmt: skip
 
     @property
     def classes(self) -> tuple[str, ...]:
