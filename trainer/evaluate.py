@@ -173,9 +173,9 @@ def evaluate(
     Args:
         model: Output folder of `imageshards train`, or a `.keras` file of it, local, `gs://` or
             `s3://`; or a compiled `keras.Model`, with which only `skip_broken` can be given.
-        data: Folder of a data set, what `ims.open` returned, or what `Data.evaluation` returned:
-            it says all that `split` to `threads` say, but `skip_broken`. A `keras.Model` takes the
-            last of these alone.
+        data: Folder of a data set; what `ims.open` returned; or what `Data.evaluation` returned,
+            which was given all that chooses records, so that of the arguments from `split` to
+            `threads` only `skip_broken` is left. A `keras.Model` takes the last of these alone.
         split: None for validation, val, valid or test, the first there is.
         batch_size: Global: the sum over all replicas; None for 32.
         eval_crop: Share of each side that is kept around the centre; None for that of training.
