@@ -14,6 +14,10 @@
     for record in source:
         jpeg, label = record["image/encoded"], record["image/class/label"]
 
+    figures = ims.evaluate("model/", data)
+    rows = ims.predict("model/", "photos/")
+    ims.export("model/", "served/")
+
 The face of the package, and the leaf below the two programs `beam_pipeline` and `trainer`: the
 contract on disk, files and objects, errors, progress, the report kit. Importing it loads none of
 that, and never TensorFlow or Beam: a name is looked up when it is first used.
@@ -26,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from beam_pipeline.api import build as build
     from beam_pipeline.progress import BuildSummary as BuildSummary
+    from imageshards.deduplication.command import duplicates as duplicates
     from imageshards.errors import UserError as UserError
     from imageshards.example import Values as Values
     from imageshards.example import decode_example as decode_example
@@ -40,6 +45,9 @@ if TYPE_CHECKING:
     from trainer.api import Data as Data
     from trainer.api import open as open
     from trainer.dataset.source import RecordSource as RecordSource
+    from trainer.evaluate import evaluate as evaluate
+    from trainer.export import export as export
+    from trainer.predict import predict as predict
     from trainer.reader.batches import EvaluationData as EvaluationData
     from trainer.reader.batches import TrainingData as TrainingData
     from trainer.training.callbacks import MetricsFile as MetricsFile
@@ -53,6 +61,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "beam_pipeline.api": ["build"],
     "beam_pipeline.progress": ["BuildSummary"],
+    "imageshards.deduplication.command": ["duplicates"],
     "imageshards.errors": ["UserError"],
     "imageshards.example": ["Values", "decode_example", "encode_example"],
     "imageshards.manifest": ["load_manifest"],
@@ -60,6 +69,9 @@ _HOMES = {
     "imageshards.tfrecord": ["Record", "RecordError", "read_records", "write_records"],
     "imageshards.verification.command": ["verify"],
     "trainer.dataset.source": ["RecordSource"],
+    "trainer.evaluate": ["evaluate"],
+    "trainer.export": ["export"],
+    "trainer.predict": ["predict"],
     "trainer.reader.batches": ["EvaluationData", "TrainingData"],
     "trainer.api": ["Data", "open"],
     "trainer.training.callbacks": ["MetricsFile", "WaitingTime"],

@@ -11,7 +11,7 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 # Brackets that no path or value of a user has.
-_OPTION = re.compile(r"⟦--(?P<flag>[^⟧|]*)(?:\|(?P<argument>[^⟧]*))?⟧")
+_OPTION = re.compile(r"⟦(?P<shown>(?:--)?(?P<flag>[^⟧|]*))(?:\|(?P<argument>[^⟧]*))?⟧")
 # A flag without them; a command to type is left as it is.
 _BARE = re.compile(r"imageshards \w+(?: --\w+ [^\s;,)]+)+|--(?P<flag>\w+)")
 
@@ -22,11 +22,12 @@ class UserError(Exception):
     The message names the argument, what was received, what was expected and the remedy. An option
     that also is an argument of a function stands between brackets: `⟦--batch_size⟧` is read as
     `--batch_size` by who runs a command, and as `batch_size` by who calls Python;
-    `⟦--cache pixels|cache='pixels'⟧` says how each would write it. All else is read as it is.
+    `⟦--cache pixels|cache='pixels'⟧` says how each would write it. An argument without a flag, such
+    as `⟦DIR⟧`, is read as `DIR` by who runs a command. All else is read as it is.
     """
 
     def __init__(self, sentence: str = ""):
-        super().__init__(_OPTION.sub(r"--\g<flag>", sentence))
+        super().__init__(_OPTION.sub(r"\g<shown>", sentence))
         self._sentence = sentence
 
     def name_arguments(self, renamed: Mapping[str, str]) -> None:

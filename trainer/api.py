@@ -17,11 +17,12 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError, names_arguments
 from imageshards.index import read_index
+from imageshards.manifest import TRAIN_NAMES
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
@@ -75,6 +76,8 @@ def open(
 class Data:
     """A data set; made by `ims.open`.
 
+    A notebook shows its records by split, its classes with their counts, and its first pictures.
+
     Attributes:
         config: How it was opened.
         dataset: What is known of it.
@@ -88,6 +91,22 @@ class Data:
         return (
             f"<imageshards {self.config.data!r}: {splits}; {counted(len(self.classes), 'class')}>"
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: records by split, classes with their counts, the first pictures."""
+        from trainer.dataset.notebook import counts_of, html_of, pixels
+
+        dataset = self.dataset
+        facts = {name: counted(count, "record") for name, count in self.splits.items()}
+        facts["pictures"] = pixels(dataset.image.size) + " or others" * dataset.image.varies
+        filled = [split for split in dataset.splits.values() if split.num_records]
+        usual = [split for split in filled if split.name in TRAIN_NAMES]
+        split = next(iter([*usual, *filled]), None)
+        records = range(split.num_records if split else 0)
+        return html_of(
+            f"Data {self.config.data!r}", facts, [*self.splits], counts_of(dataset), dataset, split,
+            records,
+        )  # fmt: skip
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -270,14 +289,25 @@ class Data:
         A method calls its split `split`, so `splits` has the other name.
         """
         asked = {name: one for name, one in asked.items() if name not in ("self", "split")}
-        for name in ("batch_size", "seed", "sequence_length", "threads"):
-            if name in asked:
-                asked[name] = _whole_number(name, asked[name])
-        for name in ("classes", "where", "inputs"):
-            if asked[name] is not None:
-                asked[name] = _names(name, asked[name])
-        asked["image_size"] = _image_size(asked["image_size"])
-        return dataclasses.replace(self.config, **asked, **splits)
+        return with_arguments(self.config, asked | splits)
+
+
+def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
+    """`config` with other values, as people give them to a function.
+
+    Raises:
+        UserError: A value is of another type, or outside of its limits.
+    """
+    values = dict(asked)
+    for name in ("batch_size", "seed", "sequence_length", "skip_broken", "threads"):
+        if name in values:
+            values[name] = _whole_number(name, values[name])
+    for name in ("classes", "where", "inputs"):
+        if values.get(name) is not None:
+            values[name] = _names(name, values[name])
+    if "image_size" in values:
+        values["image_size"] = _image_size(values["image_size"])
+    return dataclasses.replace(config, **values)
 
 
 def _whole_number(name: str, value: Any) -> Any:

@@ -5,40 +5,53 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options, check_option
-from imageshards.errors import UserError
+from imageshards.errors import UserError, names_arguments
 from imageshards.manifest import PAGE_NAME
 from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
 from imageshards.text import counted
+from trainer.api import Data, with_arguments
 from trainer.commands import console
-from trainer.commands.flags import read_config
-from trainer.commands.saved_model import add_model_flags, chosen, find_model
-from trainer.config import ReadConfig, RunConfig
+from trainer.commands.saved_model import (
+    ARGUMENTS,
+    SavedModel,
+    add_model_flags,
+    chosen,
+    find_model,
+    model_arguments,
+)
+from trainer.config import ReadConfig, RunConfig, uneven_batch
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import model_inputs, open_dataset, read_options
-from trainer.dataset.spec import DataSet, Split
+from trainer.dataset.open import model_inputs, open_dataset, read_options, several_data_sets
+from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Split, describe
 from trainer.dataset.subset import class_ids, select
 from trainer.dataset.target import with_target_of
 from trainer.evaluation.evaluation import finite, plain
-from trainer.imports import quiet_import
+from trainer.imports import callers_settings, quiet_import
 from trainer.reader.batches import EvaluationData
-from trainer.reader.broken_records import BrokenRecords
-from trainer.serving import model_file
+from trainer.reader.broken_records import BrokenRecord, BrokenRecords
 
 if TYPE_CHECKING:
+    import keras
+
     from trainer.evaluation.evaluation import Evaluation
 
 PROGRAM = "imageshards evaluate"
 MAX_ROWS = 10
+# What describes the data, and is not given beside an `EvaluationData`; all that is asked for.
+_OF_DATA = ("split", "batch_size", "eval_crop", "classes", "where", "threads", "records_root")
+_ASKED = (*_OF_DATA, "skip_broken", "replicas", "report")
 
 _EPILOG = (
     "The JSON object: num_examples, loss (that of the training); for one class accuracy, "
@@ -56,9 +69,7 @@ _EPILOG = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code, as `console.run` does."""
-    return console.run(
-        PROGRAM, lambda: _evaluate(make_parser().parse_args(argv)), prints_result=True
-    )
+    return console.run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
 
 
 def make_parser() -> Parser:
@@ -97,48 +108,217 @@ def make_parser() -> Parser:
     return parser
 
 
-def _evaluate(args: argparse.Namespace) -> int:
-    config = read_config(vars(args))
-    replicas = getattr(args, "replicas", None)
-    if replicas is not None:
-        check_option(RunConfig, "replicas", replicas)
+def _run(args: argparse.Namespace) -> int:
+    if len(args.data) > 1:
+        raise several_data_sets(args.data)
+    asked = {name: getattr(args, name) for name in _ASKED if name in args}
+    found = evaluate(args.model_path, args.data[0], **asked, **model_arguments(args))
+    if args.json:
+        print(json.dumps(found, allow_nan=False))
+    else:
+        print(f"model    {chosen(args.model_path, found['model'], found['step'])}")
+        print(f"data     {found['data']}, split {found['split']}\n")
+        print(_text(found))
+    # Only the object goes to stdout with --json.
+    out = sys.stderr if args.json else sys.stdout
+    for one in found.broken:
+        print(f"left out {one}", file=out)
     if args.report:
-        storage.check_bucket(args.report, "--report")
-        check_page_folder("--report", args.report, PAGE_NAME)
-    path, card = find_model(args)
-    dataset = with_target_of(open_dataset(config), card)
-    split = _split(dataset, args.split)
-    if not config.skip_broken:
-        check_shards(dataset, [split])
-    subset = select(config, dataset, split)
-    # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
-    class_ids(subset, card.classes)
-    inputs = model_inputs(dataset, card)
-    if "eval_crop" in args:
-        inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
-    data = EvaluationData(subset, read_options(config), inputs, config.batch_size)
-    with quiet_import():
-        from trainer.models.strategy import make_strategy
-
-    devices = make_strategy(replicas, config.batch_size)
-    broken = BrokenRecords(config.skip_broken, dataset)
-    _measure(args, path, data, devices, broken)
+        print(f"report   {storage.join(args.report, PAGE_NAME)}", file=out)
     return 0
 
 
-def _measure(
-    args: argparse.Namespace,
-    path: str,
+class Figures(dict[str, Any]):
+    """The figures of an evaluation by name.
+
+    Attributes:
+        broken: The damaged records that were left out; `str` says where each of them is.
+    """
+
+    broken: Sequence[BrokenRecord] = ()
+
+
+@names_arguments(**ARGUMENTS, replicas="replicas", split="split")
+@callers_settings()
+def evaluate(
+    model: str | os.PathLike[str] | keras.Model,
+    data: str | os.PathLike[str] | Data | EvaluationData,
+    *,
+    split: str | None = None,
+    batch_size: int | None = None,
+    eval_crop: float | None = None,
+    classes: Sequence[str] | None = None,
+    where: Sequence[str] = (),
+    skip_broken: int | None = None,
+    threads: int | None = None,
+    replicas: int | None = None,
+    records_root: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    last: bool = False,
+    code: str | None = None,
+    trust: bool = False,
+) -> Figures:
+    """Evaluates a model on one split, each record once, as `imageshards evaluate` does.
+
+        figures = ims.evaluate("model/", "shards/", split="test")
+        print(figures["accuracy"], figures["outputs"][0])
+
+        val = ims.open("shards/").evaluation(batch_size=256, image_size=224)
+        model.compile(loss="sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+        print(ims.evaluate(model, val)["accuracy"])
+
+    A saved model is measured by the figures of the command. A compiled `keras.Model` is measured
+    by its own `test_step`, loss and metrics, on the strategy that it was made in.
+
+    Args:
+        model: Output folder of `imageshards train`, or a `.keras` file of it, local, `gs://` or
+            `s3://`; or a compiled `keras.Model`, with which only `skip_broken` can be given.
+        data: Folder of a data set; what `ims.open` returned; or what `Data.evaluation` returned,
+            which was given all that chooses records, so that of the arguments from `split` to
+            `threads` only `skip_broken` is left. A `keras.Model` takes the last of these alone.
+        split: None for validation, val, valid or test, the first there is.
+        batch_size: Global: the sum over all replicas; None for 32.
+        eval_crop: Share of each side that is kept around the centre; None for that of training.
+        classes: Only records of these; None for all.
+        where: Conditions such as `image/width>=128`; a record has to pass all.
+        skip_broken: How many damaged records may be left out; None for as many as `ims.open` was
+            given, else 0.
+        threads: Of the reader; None for one per core.
+        replicas: GPUs, or logical CPU devices where there are none, that share each batch; None
+            for all GPUs, else 1. In the scope of a strategy None means its replicas.
+        records_root: Where the shards of an adopted data set may lie besides its own folder; for
+            the folder of a data set.
+        report: Folder to which an HTML report is written, too.
+        last: Of a folder, takes the model after the last step, not that of the lowest val_loss.
+        code: `module:function` of the training, where the model needs code of your own.
+        trust: Runs whatever code the model's file names or holds.
+
+    Returns:
+        The dictionary that the command prints with `--json`, also described by its `--help`; of a
+        `keras.Model` its loss and metrics by name. Its attribute `broken` lists the damaged records
+        that were left out.
+
+    Raises:
+        UserError: There is no such model or data set, they do not fit, an argument is wrong, or
+            records are damaged.
+    """
+    asked = {name: value for name, value in locals().items() if name in _ASKED}
+    asked |= {"last": last, "code": code, "trust": trust}
+    given = {name: one for name, one in asked.items() if one is not None and one is not False}
+    if not where:
+        del given["where"]
+    if not isinstance(model, str | os.PathLike):
+        return _evaluate_compiled(model, data, given)
+    described: EvaluationData | None = None
+    if isinstance(data, EvaluationData):
+        described = data
+        _refuse(given, _OF_DATA, "an EvaluationData, which was made with all of these")
+    else:
+        config = _config_of(data, given)
+    check_option(ReadConfig, "skip_broken", skip_broken or 0)
+    if replicas is not None:
+        check_option(RunConfig, "replicas", replicas)
+    page = None if report is None else storage.place("⟦--report⟧", report)
+    if page is not None:
+        storage.check_bucket(page, "⟦--report⟧")
+        check_page_folder("⟦--report⟧", page, PAGE_NAME)
+    saved = find_model(model, last, code, trust)
+    if described is None:
+        skip_broken = config.skip_broken
+        opened = data.dataset if isinstance(data, Data) else open_dataset(config)
+        described = _described(config, opened, split, saved.card, "eval_crop" in given)
+    else:
+        _check_fits(described, saved.card)
+    # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
+    class_ids(described.subset, saved.card.classes)
+    broken = BrokenRecords(skip_broken or 0, described.subset.dataset)
+    return _measured(saved, described, broken, replicas, page)
+
+
+def _config_of(data: str | os.PathLike[str] | Data, given: Mapping[str, Any]) -> ReadConfig:
+    """What is read, as the arguments of `evaluate` say."""
+    names = {field.name for field in dataclasses.fields(ReadConfig)}
+    asked = {name: value for name, value in given.items() if name in names}
+    if isinstance(data, Data):
+        _refuse(given, ("records_root",), "data that is open, and was given it by ims.open")
+        return with_arguments(data.config, asked)
+    return with_arguments(ReadConfig(storage.place("⟦--data⟧", data)), asked)
+
+
+def _refuse(given: Mapping[str, Any], names: Collection[str], together: str) -> None:
+    for name in names:
+        if name in given:
+            raise UserError(
+                f"{name} received {given[name]!r} together with {together}; leave {name} out."
+            )
+
+
+def _described(
+    config: ReadConfig, dataset: DataSet, split_name: str | None, card: ModelCard, crops: bool
+) -> EvaluationData:
+    """The pass over a split with which a saved model is evaluated."""
+    dataset = with_target_of(dataset, card)
+    split = _split(dataset, split_name)
+    if not config.skip_broken:
+        check_shards(dataset, [split])
+    subset = select(config, dataset, split)
+    inputs = model_inputs(dataset, card)
+    if crops:
+        inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
+    return EvaluationData(subset, read_options(config), inputs, config.batch_size)
+
+
+def _check_fits(data: EvaluationData, card: ModelCard) -> None:
+    """Refuses a pass of other targets or inputs than those that a saved model was trained with."""
+    dataset, mine, theirs = data.subset.dataset, data.model_inputs, card.inputs
+    columns = [one.column or one.label_feature for one in (dataset, card)]
+    if dataset.column is card.column is None:
+        columns = ["", ""]  # each its own label, of whatever name
+    for what, argument, received, expected in (
+        ("a target that is", "target", describe(dataset), describe(card)),
+        ("values of the shape", "target", dataset.target_shape, card.target_shape),
+        ("the target", "target", *columns),
+        ("pictures of the size", "image_size", mine.size, theirs.size),
+        ("channels of pictures:", "inputs", mine.image.channels, theirs.image.channels),
+        ("the inputs", "inputs", _inputs_of(mine), _inputs_of(theirs)),
+        ("sequence_length", "sequence_length", mine.sequence_length, theirs.sequence_length),
+    ):
+        if received != expected:
+            raise UserError(
+                f"data received {what} {received}, but the model was trained with {expected}; "
+                f"expected the same: make the EvaluationData with another {argument}, or give "
+                "what ims.open(…) returned."
+            )
+    if dataset.weight_feature is not None and not card.compiled:
+        raise UserError(
+            f"data received sample_weight={dataset.weight_feature!r}, by which figures of a saved "
+            "model are not weighed; leave sample_weight out."
+        )
+
+
+def _inputs_of(inputs: ModelInputs) -> str:
+    features = sorted(inputs.features.items())
+    return ", ".join(["image", *(f"{name} ({one.dtype}, {one.form})" for name, one in features)])
+
+
+def _measured(
+    saved: SavedModel,
     data: EvaluationData,
-    devices: Any,
     broken: BrokenRecords,
-) -> None:
-    """Runs the model over the data, and shows what is asked for."""
+    replicas: int | None,
+    page: str | None,
+) -> Figures:
+    """Runs a saved model over the data, and writes the report that is asked for."""
+    with quiet_import():
+        from trainer.models.strategy import shared_strategy
+
     from trainer.evaluation.evaluator import Evaluator
     from trainer.report.page import write_report
 
+    devices = shared_strategy(replicas, data.batch_size)
     with devices.scope():
-        model, card = model_file.load_model(path, args.model, args.trust)
+        model = saved.load()
+    card = saved.card
     options = {"loss": card.training.get("optimizer", {}).get("loss"), "own_step": card.compiled}
     evaluator = Evaluator(model, devices, data, broken, classes=card.classes, **options)
     started_sec = time.perf_counter()
@@ -146,9 +326,8 @@ def _measure(
     evaluation, subset, count = evaluator.evaluation, evaluator.subset, data.num_records
     if evaluation is not None:
         figures, count = evaluation.figures(), evaluation.num_examples
-    measured = {"num_examples": count, **{name: finite(one) for name, one in figures.items()}}
     facts = {
-        "model": path,
+        "model": saved.file,
         "step": card.step,
         "data": subset.dataset.data,
         "split": subset.split.name,
@@ -158,43 +337,66 @@ def _measure(
         "eval_crop": data.model_inputs.eval_crop,
         "seconds": round(time.perf_counter() - started_sec, 2),
     }
-    if args.json:
-        more = {
-            "target": card.target,
-            "outputs": _outputs(evaluation),
-            "estimate": evaluation.estimate if evaluation else None,
-        }
-        known = {**measured, **facts, "classes": list(subset.classes), **more}
-        print(json.dumps(known, allow_nan=False))
-    else:
-        print(f"model    {chosen(args, path, card)}")
-        print(f"data     {facts['data']}, split {facts['split']}\n")
-        print(_text(measured, evaluation))
-    # Only the object goes to stdout with --json.
-    out = sys.stderr if args.json else sys.stdout
-    for found in broken.found:
-        print(f"left out {found}", file=out)
-    if args.report:
+    if page is not None:
         shown = {name: str(value) for name, value in facts.items()}
-        title = f"{path} on {facts['data']}"
-        page = write_report(
-            args.report, title=title, facts=shown, history=[], evaluation=evaluation, subset=subset
+        title = f"{saved.file} on {facts['data']}"
+        write_report(
+            page, title=title, facts=shown, history=[], evaluation=evaluation, subset=subset
         )
-        print(f"report   {page}", file=out)
+    found = Figures({"num_examples": count} | {name: finite(one) for name, one in figures.items()})
+    found.update(
+        **facts,
+        classes=list(subset.classes),
+        target=card.target,
+        outputs=_outputs(evaluation),
+        estimate=evaluation.estimate if evaluation else None,
+    )
+    found.broken = broken.found
+    return found
+
+
+def _evaluate_compiled(model: Any, data: Any, given: Mapping[str, Any]) -> Figures:
+    """Measures a compiled model by its own step, loss and metrics."""
+    keras = sys.modules.get("keras")  # whoever has a model has loaded Keras
+    if keras is None or not isinstance(model, keras.Model):
+        raise UserError(
+            f"model received {type(model).__name__}; expected the path of a saved model, or a "
+            "compiled keras.Model of Keras 3."
+        )
+    from trainer.evaluation.evaluator import Evaluator
+    from trainer.models.step import build_variables
+    from trainer.training.fit import check_model
+
+    check_model(model)
+    _refuse(given, given.keys() - {"skip_broken"}, "a keras.Model")
+    if not isinstance(data, EvaluationData):
+        raise UserError(
+            f"data received {type(data).__name__} together with a keras.Model; expected what "
+            "ims.open(…).evaluation(…) returns."
+        )
+    limit, strategy = given.get("skip_broken", 0), model.distribute_strategy
+    check_option(ReadConfig, "skip_broken", limit)
+    if data.batch_size % strategy.num_replicas_in_sync:
+        raise uneven_batch(data.batch_size, strategy.num_replicas_in_sync)
+    build_variables(model, strategy, data.dataset().element_spec)
+    broken = BrokenRecords(limit, data.subset.dataset)
+    found = Figures(Evaluator(model, strategy, data, broken, own_step=True).run(show_progress=True))
+    found.broken = broken.found
+    return found
 
 
 def _split(dataset: DataSet, name: str | None) -> Split:
     if name:
-        split: Split | None = find_split(dataset, "--split", name)
+        split: Split | None = find_split(dataset, "⟦--split⟧", name)
     else:
         split = validation_split(dataset, None) or dataset.splits.get("test")
     if split is None:
         raise UserError(
-            f"--data received {dataset.data!r}, which has no split to validate on; expected the "
-            f"one to evaluate on by --split: {', '.join(dataset.splits)}."
+            f"⟦--data⟧ received {dataset.data!r}, which has no split to validate on; expected the "
+            f"one to evaluate on by ⟦--split⟧: {', '.join(dataset.splits)}."
         )
     if not split.num_records:
-        raise UserError(f"--split received {split.name!r}, which has no records.")
+        raise UserError(f"⟦--split⟧ received {split.name!r}, which has no records.")
     return split
 
 
@@ -207,19 +409,20 @@ def _outputs(evaluation: Evaluation | None) -> list[dict[str, Any]]:
     return [dict(zip(names, map(plain, row), strict=True)) for row in rows]
 
 
-def _text(measured: dict[str, Any], evaluation: Evaluation | None) -> str:
-    width = max(20, *map(len, measured))
-    lines = [
-        f"{name:<{width}} {_cell(value)}" for name, value in measured.items() if value is not None
-    ]
-    if evaluation is None:
+def _text(found: Mapping[str, Any]) -> str:
+    measured = [*itertools.takewhile(lambda item: item[0] != "model", found.items())]
+    width = max(20, *(len(name) for name, _ in measured))
+    lines = [f"{name:<{width}} {_cell(value)}" for name, value in measured if value is not None]
+    rows = found["outputs"]
+    if not rows:
         return "\n".join(lines)
-    order, (noun, *head), rows = evaluation.table()
-    texts = {i for row in rows for i, cell in enumerate(row) if isinstance(cell, str)}
+    noun, *head = (name.replace("_", " ") for name in rows[0])
+    texts = {i for row in rows for i, cell in enumerate(row.values()) if isinstance(cell, str)}
     if len(rows) > MAX_ROWS:
+        order = "first" if found["target"] == "values" else "worst"
         noun = f"{order} {MAX_ROWS} of {counted(len(rows), noun)}"
-    cells = [[_cell(plain(cell)) for cell in row] for row in rows[:MAX_ROWS]]
-    said = [evaluation.estimate] if evaluation.estimate else []
+    cells = [[_cell(cell) for cell in row.values()] for row in rows[:MAX_ROWS]]
+    said = [found["estimate"]] if found["estimate"] else []
     return "\n".join([*lines, *said, "", text_table((noun, *head), cells, texts=texts)])
 
 

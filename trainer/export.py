@@ -8,18 +8,22 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
-from imageshards.errors import UserError
+from imageshards.errors import UserError, names_arguments
 from trainer.commands import console
-from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_for_serving
-from trainer.imports import quiet_import
+from trainer.commands.saved_model import (
+    ARGUMENTS,
+    SavedModel,
+    add_model_flags,
+    chosen,
+    find_model,
+    model_arguments,
+)
+from trainer.imports import callers_settings, quiet_import
 from trainer.serving import model_file
-
-if TYPE_CHECKING:
-    import argparse
 
 PROGRAM = "imageshards export"
 _SAVED_MODEL = "saved_model.pb"
@@ -50,45 +54,92 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code, as `console.run` does."""
 
     def body() -> int:
-        for line in export(make_parser().parse_args(argv)):
-            print(line)
+        args = make_parser().parse_args(argv)
+        saved, lines = write_export(
+            args.model_path, args.output, args.overwrite, **model_arguments(args)
+        )
+        print(f"model    {chosen(args.model_path, saved.file, saved.card.step)}")
+        print("\n".join(lines))
         return 0
 
     return console.run(PROGRAM, body)
 
 
-def export(args: argparse.Namespace) -> list[str]:
-    """Writes the export, whole or not at all; returns lines that say what it is."""
-    output = args.output.rstrip("/")
-    if storage.is_local(output):
-        output = os.path.normpath(args.output)
-    check_output(output, args.overwrite)
-    source, card = find_model(args)
-    lines = [f"model    {chosen(args, source, card)}"]
+@names_arguments(**ARGUMENTS)
+@callers_settings()
+def export(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    last: bool = False,
+    code: str | None = None,
+    trust: bool = False,
+) -> str:
+    """Exports a saved model for serving, as `imageshards export` does; prints nothing.
+
+        served = tf.saved_model.load(ims.export("model/", "served/"))
+        answer = served.signatures["serving_default"](image_bytes=tf.constant(files))
+
+    The export is a SavedModel that takes the bytes of image files. It is written whole or not at
+    all.
+
+    Args:
+        model: Output folder of `imageshards train`, or a `.keras` file of it, local, `gs://` or
+            `s3://`.
+        output: New folder, local, `gs://` or `s3://`.
+        overwrite: Replaces an earlier export, and nothing else.
+        last: Of a folder, takes the model after the last step, not that of the lowest val_loss.
+        code: `module:function` of the training, where the model needs code of your own.
+        trust: Runs whatever code the model's file names or holds.
+
+    Returns:
+        The path of the export.
+
+    Raises:
+        UserError: There is no such model, `output` is there already or cannot be written, or the
+            model is a compiled one that does not say what it finds.
+    """
+    write_export(model, output, overwrite, last=last, code=code, trust=trust)
+    return _normal(output)
+
+
+def _normal(output: str | os.PathLike[str]) -> str:
+    path = storage.place("⟦--output⟧", output)
+    return os.path.normpath(path) if storage.is_local(path) else path.rstrip("/")
+
+
+def write_export(
+    model: str | os.PathLike[str], output: str | os.PathLike[str], overwrite: bool, **code: Any
+) -> tuple[SavedModel, list[str]]:
+    """Writes the export; returns which model it was made of, and lines that say what it is."""
+    output = _normal(output)
+    check_output(output, overwrite)
+    saved = find_model(model, **code)
     with quiet_import():
         from trainer.serving import servable
 
-        model = load_for_serving(source, args)
-    transform = model_file.find_transform(source)
-    return lines + _written(
-        output, lambda path: servable.write_saved_model(model, card, transform, path)
+        network = saved.load_for_serving()
+    transform = model_file.find_transform(saved.file)
+    return saved, _written(
+        output, lambda path: servable.write_saved_model(network, saved.card, transform, path)
     )
 
 
 def check_output(output: str, overwrite: bool) -> None:
     """Refuses an output that is there already, unless it is an export to be replaced."""
-    storage.check_bucket(output, "--output")
+    storage.check_bucket(output, "⟦--output⟧")
     if not _is_there(output):
         return
     if not overwrite:
         raise UserError(
-            f"--output received {output!r}, which is there already; use another name, or "
-            "--overwrite to replace it."
+            f"⟦--output⟧ received {output!r}, which is there already; use another name, or "
+            "⟦--overwrite|overwrite=True⟧ to replace it."
         )
     if not storage.exists(storage.join(output, _SAVED_MODEL)) or os.path.islink(output):
         raise UserError(
-            f"--output received {output!r} with --overwrite, which is no export; expected one, or "
-            "a new name: nothing else is replaced."
+            f"⟦--output⟧ received {output!r} with ⟦--overwrite|overwrite=True⟧, which is no "
+            "export; expected one, or a new name: nothing else is replaced."
         )
 
 
@@ -116,7 +167,7 @@ def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
                 _upload(made, output)
     except OSError as e:
         raise UserError(
-            f"--output received {output!r}, which cannot be written ({e.strerror or e}); make "
+            f"⟦--output⟧ received {output!r}, which cannot be written ({e.strerror or e}); make "
             "room, or use a place where you may write."
         ) from e
     return [f"written  {output}", *lines]

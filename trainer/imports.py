@@ -20,6 +20,8 @@ CHANNELS_REMEDY = (
     "but pictures are [height, width, channels]: call keras.config.set_image_data_format("
     "'channels_last') before the model is made, or set it in keras.json"
 )
+# What Keras's configuration is set to.
+_CONFIG = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": CHANNELS_LAST}
 
 
 @contextmanager
@@ -41,6 +43,32 @@ def quiet_import() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def callers_settings() -> Iterator[None]:
+    """Puts Keras's settings back at the end, for functions that people call in their own program.
+
+    Inside they may be those of `quiet_import`.
+
+    Raises:
+        UserError: The program uses Keras with another backend.
+    """
+    keras = sys.modules.get("keras")
+    if keras is None:
+        yield
+        return
+    if (backend := keras.config.backend()) != "tensorflow":
+        raise UserError(
+            f"KERAS_BACKEND received {backend!r}; expected tensorflow, the backend of saved "
+            "models: set it before Keras is imported."
+        )
+    before = {name: getattr(keras.config, name)() for name in _CONFIG}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            getattr(keras.config, f"set_{name}")(value)
+
+
 def _import_keras() -> None:
     try:
         import keras
@@ -49,6 +77,5 @@ def _import_keras() -> None:
             f"Keras's settings cannot be used ({e}); correct or remove keras.json, which is in "
             "~/.keras or in the folder that KERAS_HOME names."
         ) from e
-    keras.config.set_floatx("float32")
-    keras.config.set_epsilon(1e-7)
-    keras.config.set_image_data_format(CHANNELS_LAST)
+    for name, value in _CONFIG.items():
+        getattr(keras.config, f"set_{name}")(value)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
-from imageshards.errors import UserError
+from imageshards.commands.options import Option, check_number
+from imageshards.errors import UserError, names_arguments
 from imageshards.images.options import EXTENSIONS, passed_over
 from imageshards.text import counted, printable
 from trainer.commands import console
-from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_for_serving
-from trainer.imports import quiet_import
+from trainer.commands.saved_model import (
+    ARGUMENTS,
+    add_model_flags,
+    chosen,
+    find_model,
+    model_arguments,
+)
+from trainer.imports import callers_settings, quiet_import
 
 if TYPE_CHECKING:
     import argparse
@@ -69,29 +77,90 @@ def make_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code, 1 where a file could not be read."""
-    return console.run(PROGRAM, lambda: predict(make_parser().parse_args(argv)), prints_result=True)
+    return console.run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
 
 
-def predict(args: argparse.Namespace) -> int:
-    """Predicts and prints; returns the exit code."""
-    for flag, received in (("--batch_size", args.batch_size), ("--top", args.top)):
-        if received is not None and received < 1:
-            raise UserError(f"{flag} received {received}; expected at least 1.")
-    path, card = find_model(args)
-    if path != args.model_path:
-        print(f"model    {chosen(args, path, card)}", file=sys.stderr)
-    files = find_files(args.files)
-    with quiet_import():
-        from trainer.serving.predictor import Predictor
+def _run(args: argparse.Namespace) -> int:
+    asked = {"batch_size": args.batch_size, "top": args.top, **model_arguments(args)}
+    found = Predictions(args.model_path, args.files, **asked)
+    if found.model.file != args.model_path:
+        told = chosen(args.model_path, found.model.file, found.model.card.step)
+        print(f"model    {told}", file=sys.stderr)
+    return _print_json(found) if args.json else _print_table(found)
 
-        model = load_for_serving(path, args)
-    predictions = (
-        (row, ({}, "") if row.error else SHOWN[card.target](row.found, card, args.top))
-        for row in Predictor(model, card).predict(files, args.batch_size)
-    )
-    if args.json:
-        return _print_json(predictions)
-    return _print_table(predictions, max(map(len, files)))
+
+@names_arguments(**ARGUMENTS, FILE="files", batch_size="batch_size", top="top")
+@callers_settings()
+def predict(
+    model: str | os.PathLike[str],
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    batch_size: int = 32,
+    top: int | None = None,
+    last: bool = False,
+    code: str | None = None,
+    trust: bool = False,
+) -> list[dict[str, Any]]:
+    """Says what a saved model finds in image files, as `imageshards predict` does.
+
+        for row in ims.predict("model/", ["photos/", "cat.jpg"], top=1):
+            print(row["file"], row.get("error") or row["class"])
+
+    Files are prepared as the pictures of the training data were.
+
+    Args:
+        model: Output folder of `imageshards train`, or a `.keras` file of it, local, `gs://` or
+            `s3://`.
+        files: A path or several, of image files and folders, of which all pictures are taken;
+            local, `gs://` or `s3://`.
+        batch_size: Files that are predicted together.
+        top: Classes for each file, None for 3; or labels, also less probable ones.
+        last: Of a folder, takes the model after the last step, not that of the lowest val_loss.
+        code: `module:function` of the training, where the model needs code of your own.
+        trust: Runs whatever code the model's file names or holds.
+
+    Returns:
+        The list that the command prints with `--json`: for each file, in order, a dictionary with
+        `file`, and `error` where the file could not be read; else, of classes, `class`, `class_id`,
+        `probability` and `top`; of labels `labels` and `top`; of values `values`.
+
+    Raises:
+        UserError: There is no such model or folder, the model needs more than pictures, or an
+            argument is wrong.
+    """
+    found = Predictions(model, files, batch_size, top, last=last, code=code, trust=trust)
+    return [_row(*one) for one in found]
+
+
+class Predictions:
+    """What `predict` returns, file by file; the model is loaded when the first one is asked for.
+
+    Args: those of `predict`.
+
+    Attributes:
+        model: The saved model.
+        files: The files, those of folders included.
+
+    Raises:
+        UserError: An argument is wrong, or there is no such model or folder.
+    """
+
+    def __init__(self, model: Any, files: Any, batch_size: int, top: int | None, **code: Any):
+        for name, received in (("batch_size", batch_size), ("top", 1 if top is None else top)):
+            check_number(name, received, int, Option("", least=1))
+        self._batch_size, self._top = batch_size, top
+        self.model = find_model(model, **code)
+        one = isinstance(files, str | os.PathLike) or not isinstance(files, Iterable)
+        paths = [files] if one else files
+        self.files = find_files([storage.place("⟦FILE⟧", path) for path in paths])
+
+    def __iter__(self) -> Iterator[tuple[Prediction, Shown]]:
+        with quiet_import():
+            from trainer.serving.predictor import Predictor
+
+            model, card = self.model.load_for_serving(), self.model.card
+        for row in Predictor(model, card).predict(self.files, self._batch_size):
+            yield row, ({}, "") if row.error else SHOWN[card.target](row.found, card, self._top)
 
 
 def find_files(paths: Sequence[str]) -> list[str]:
@@ -104,7 +173,7 @@ def find_files(paths: Sequence[str]) -> list[str]:
             continue
         if not inside:
             raise UserError(
-                f"FILE received {path!r}, a folder without pictures; expected files ending in "
+                f"⟦FILE⟧ received {path!r}, a folder without pictures; expected files ending in "
                 f"{', '.join(EXTENSIONS)}."
             )
         found += inside
@@ -114,7 +183,7 @@ def find_files(paths: Sequence[str]) -> list[str]:
 def _pictures_in(path: str) -> list[str] | None:
     """The pictures in a folder, sorted; None where `path` is no folder."""
     try:
-        storage.check_bucket(path, "FILE", must_list=False)
+        storage.check_bucket(path, "⟦FILE⟧", must_list=False)
         if not storage.is_folder(path):
             return None
         prefix = len(path.rstrip("/")) + 1
@@ -126,8 +195,8 @@ def _pictures_in(path: str) -> list[str] | None:
         )
     except OSError as e:
         raise UserError(
-            f"FILE received {path!r}, which cannot be listed ({e.strerror or e}); expected a file "
-            "or a folder that may be read."
+            f"⟦FILE⟧ received {path!r}, which cannot be listed ({e.strerror or e}); expected a "
+            "file or a folder that may be read."
         ) from e
 
 
@@ -179,17 +248,18 @@ def _line(best: Sequence[Mapping[str, Any]]) -> str:
 SHOWN = {"class": _classes, "labels": _labels, "values": _values}
 
 
-def _print_json(predictions: Iterable[tuple[Prediction, Shown]]) -> int:
-    rows = [
-        {"file": printable(row.file)} | ({"error": row.error} if row.error else shown)
-        for row, (shown, _) in predictions
-    ]
+def _row(row: Prediction, shown: Shown) -> dict[str, Any]:
+    return {"file": printable(row.file)} | ({"error": row.error} if row.error else shown[0])
+
+
+def _print_json(predictions: Predictions) -> int:
+    rows = [_row(*one) for one in predictions]
     print(json.dumps(rows, indent=1))
     return EXIT_BROKEN_FILES if any("error" in row for row in rows) else 0
 
 
-def _print_table(predictions: Iterable[tuple[Prediction, Shown]], width: int) -> int:
-    total = broken = 0
+def _print_table(predictions: Predictions) -> int:
+    width, total, broken = max(map(len, predictions.files)), 0, 0
     for row, (_, line) in predictions:
         total += 1
         broken += bool(row.error)

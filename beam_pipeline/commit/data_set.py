@@ -25,7 +25,7 @@ from beam_pipeline.shards.finished import output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import merge_stats
 from imageshards import storage
-from imageshards.duplicates.search import count_copies
+from imageshards.deduplication.search import count_copies
 from imageshards.errors import UserError
 from imageshards.manifest import (
     CROISSANT_NAME,

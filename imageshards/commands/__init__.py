@@ -42,7 +42,7 @@ GROUPS = {
             "write a page with contact sheets, classes, shards, rejects",
         ),
         "duplicates": Command(
-            "imageshards.duplicates.command", "find equal and nearly equal pictures"
+            "imageshards.deduplication.command", "find equal and nearly equal pictures"
         ),
     },
     "models": {

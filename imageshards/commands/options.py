@@ -96,12 +96,17 @@ def check_option(kind: type, name: str, value: Any) -> None:
     if option.choices and value not in option.choices:
         raise _refused(flag, repr(value), f"one of {', '.join(map(str, option.choices))}")
     if value_type in _NUMBERS:
-        _check_number(flag, value, value_type, option)
+        check_number(flag, value, value_type, option)
     elif value_type is str and option.parse is None and not isinstance(value, str):
         raise _refused(flag, repr(value), "a text")
 
 
-def _check_number(name: str, value: Any, value_type: type, limits: Option) -> None:
+def check_number(name: str, value: Any, value_type: type, limits: Option) -> None:
+    """Checks a number that the argument or the flag `name` received; `value_type`: int or float.
+
+    Raises:
+        UserError: The value is no such number, or outside of the limits.
+    """
     is_number = isinstance(value, _NUMBERS[value_type]) and not isinstance(value, bool)
     if not is_number:
         raise _refused(name, repr(value), "a whole number" if value_type is int else "a number")

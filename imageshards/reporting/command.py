@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
+from imageshards.errors import names_arguments
 
 
 def make_parser() -> Parser:
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command_line.run("imageshards report", body)
 
 
+@names_arguments(DIR="directory")
 def report(
     directory: str | os.PathLike[str], records_root: str | os.PathLike[str] | None = None
 ) -> str:
@@ -50,10 +52,10 @@ def report(
     from imageshards.progress import ProgressLine
     from imageshards.reporting.page import write_report
 
-    directory = storage.absolute_place("DIR", directory)
-    storage.check_bucket(directory, "DIR")
+    directory = storage.absolute_place("⟦DIR⟧", directory)
+    storage.check_bucket(directory, "⟦DIR⟧")
     manifest = load_manifest(
-        directory, "DIR", complete=True, adopted=True, records_root=records_root
+        directory, "⟦DIR⟧", complete=True, adopted=True, records_root=records_root
     )
     storage.delete_unfinished(directory, REPORT_NAME)
     with ProgressLine(lambda: "drawing the report"):

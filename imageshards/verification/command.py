@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
-from imageshards.errors import UserError
+from imageshards.errors import UserError, names_arguments
 from imageshards.text import counted
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Verdict:
         return "\n".join(lines)
 
 
+@names_arguments(DIR="directory")
 def verify(
     directory: str | os.PathLike[str],
     workers: int | None = None,
@@ -110,10 +111,10 @@ def verify(
     from imageshards.verification.shard import check_shard
 
     started = time.monotonic()
-    directory = storage.absolute_place("DIR", directory)
-    storage.check_bucket(directory, "DIR")
+    directory = storage.absolute_place("⟦DIR⟧", directory)
+    storage.check_bucket(directory, "⟦DIR⟧")
     manifest = load_manifest(
-        directory, "DIR", complete=True, adopted=True, records_root=records_root
+        directory, "⟦DIR⟧", complete=True, adopted=True, records_root=records_root
     )
     shards = [shard for _, shard in shards_of(manifest)]
     check = functools.partial(check_shard, directory)

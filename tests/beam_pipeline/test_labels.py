@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from beam_pipeline.columns.export import exported_classes
-from imageshards.duplicates.command import find
+from imageshards.deduplication.command import duplicates
 from imageshards.index import read_index
 from imageshards.manifest import load_manifest
 from imageshards.verification.command import verify
@@ -104,7 +104,7 @@ def test_texts_at_a_separator_are_labels_by_their_ids_and_rejects_leave_no_hole(
 def test_page_and_duplicates_tell_of_several_labels(several):
     page = (several / "report" / "index.html").read_text()
     assert "do not add up to the number of records" in page and ">bird, cat, dog</span>" in page
-    find(str(several), 0, str(several.parent / "twins"))
+    duplicates(several, distance=0, output=several.parent / "twins")
     found = json.loads((several.parent / "twins" / "duplicates.json").read_text())
     assert found["exact"] == 30
     assert {pair["kept"]["class_name"] for pair in found["pairs"]} <= {"", "cat", "bird, cat, dog"}

@@ -91,13 +91,14 @@ def test_an_image_error_survives_a_trip_between_processes():
     [
         ("⟦--seed⟧ received 3.", "--seed received 3.", "seed received 3."),
         ("⟦--data⟧ received 'x'.", "--data received 'x'.", "path received 'x'."),
+        ("⟦DIR⟧ received 'x'.", "DIR received 'x'.", "folder received 'x'."),
         ("or ⟦--cache pixels|cache='pixels'⟧.", "or --cache pixels.", "or cache='pixels'."),
         ("run imageshards build --data x.", *["run imageshards build --data x."] * 2),
         ("Received '[--seed]'.", *["Received '[--seed]'."] * 2),
     ],
 )
 def test_an_option_has_the_face_of_who_reads_it(sentence, flags, arguments):
-    @names_arguments(data="path")
+    @names_arguments(data="path", DIR="folder")
     def refuse() -> None:
         raise StorageError(sentence) from cause
 

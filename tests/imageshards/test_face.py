@@ -44,6 +44,17 @@ def test_reading_and_describing_what_is_trained_on_loads_neither_beam_nor_tensor
     assert not loaded_after(describe) & {*HEAVY} - {"trainer"}
 
 
+@pytest.mark.process
+def test_mistakes_of_models_and_data_are_told_before_tensorflow_is_loaded():
+    calls = (
+        "import imageshards as i\n"
+        "for call in (i.evaluate, i.predict, i.export):\n"
+        "    try: call('/none/model.keras', '/none/x')\n"
+        "    except i.UserError as e: assert str(e).startswith('model received'), e"
+    )
+    assert not loaded_after(calls) & {*HEAVY} - {"trainer"}
+
+
 def test_every_name_is_there_and_a_star_shadows_no_builtin():
     assert not {*ims.__all__} & {*dir(builtins)} and callable(ims.open)
     assert {*ims.__all__} <= {*dir(ims)}

@@ -11,7 +11,7 @@ import pytest
 
 import imageshards as ims
 from imageshards.adopt.command import main as adopt_main
-from imageshards.duplicates import command as duplicates_command
+from imageshards.deduplication import command as duplicates_command
 from imageshards.errors import DamagedManifestError, UserError
 from imageshards.manifest import load_manifest, shards_of
 from imageshards.records_root import check_folders, common_root
@@ -98,6 +98,7 @@ OPENS: dict[str, Callable[[Path, Path | None], Any]] = {
         parse_config(["--data", str(folder), *(["--records_root", str(root)] if root else [])]).read
     ),
     "ims.open": lambda folder, root: list(ims.open(folder, records_root=root).source("train")),
+    "ims.duplicates": lambda folder, root: ims.duplicates(folder, workers=1, records_root=root),
     "ims.verify": lambda folder, root: ims.verify(folder, workers=1, records_root=root),
     "ims.report": lambda folder, root: ims.report(folder, records_root=root),
     "ims.load_manifest": lambda folder, root: load_manifest(

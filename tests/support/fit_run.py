@@ -1,8 +1,8 @@
 """Keras's plain `fit` on any number of replicas: `python -m tests.support.fit_run FOLDER REPLICAS`.
 
-Prints the history, what the trained model scores on the validation pictures, and what `ims.fit`
-would say of that, and of the split without some records, as one JSON object; TensorFlow allows one
-strategy per process.
+Prints the history, what the trained model scores on the validation pictures, and what
+`ims.evaluate` says of these, and of the split without some records, as one JSON object; TensorFlow
+allows one strategy per process.
 """
 
 from __future__ import annotations

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import imageshards as ims
 from imageshards.example import decode_example, encode_example
 from imageshards.output_folder import check_page_folder
 from imageshards.tfrecord import read_records
+from tests.support.commands import run_forked
 from tests.support.external_sets import flip_byte, records_of
-from tests.support.trainer_data import CLASSES, make_data_set, rewrite_shard
-from trainer import evaluate
+from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set, rewrite_shard
+from trainer import evaluate, predict
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs
 
 tf = pytest.importorskip("tensorflow")
@@ -229,3 +232,223 @@ def test_without_a_validation_split_one_has_to_be_named(
     assert code == 2 and "--split: train" in err
     tested = make_data_set(tmp_path / "tested", {"train": 2, "test": 3}, size_px=(SIZE,))
     assert figures(capsys, "--model_path", model, "--data", tested)["split"] == "test"
+
+
+def without_time(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name != "seconds"}
+
+
+@pytest.mark.parametrize("split", [None, "train"])
+def test_python_gets_the_object_of_the_command_for_a_folder_and_for_opened_data(
+    folder: pathlib.Path,
+    model: str,
+    split: str | None,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ["--batch_size", 5, "--classes", "square,circle", "--where", "image/class/label>=0"]
+    flags += ["--split", split] if split else []
+    shown = figures(capsys, "--model_path", model, "--data", folder, *flags)
+    opened = ims.open(folder)
+    asked: dict[str, Any] = {"classes": ["square", "circle"], "where": "image/class/label>=0"}
+    asked |= {"batch_size": 5}
+    described = opened.evaluation(split=split, image_size=SIZE, **asked)
+    report = tmp_path / "page"
+    for data, options in (
+        (folder, {"split": split, "report": report, **asked}),
+        (opened, {"split": split, **asked}),
+        (described, {}),
+    ):
+        found = ims.evaluate(pathlib.Path(model), data, **options)
+        assert without_time(found) == without_time(shown)
+        assert list(found) == list(shown) and found.broken == []
+    assert (report / "index.html").is_file()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_python_is_told_which_records_were_left_out(
+    folder: pathlib.Path, model: str, tmp_path: pathlib.Path
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    shard = copy / "validation-00001-of-00002.tfrecord"
+    flip_byte(shard, records_of(shard)[4].offset_bytes + 30)
+    for data, options in (
+        (copy, {"skip_broken": 1}),
+        (ims.open(copy, skip_broken=1), {}),
+        (ims.open(copy).evaluation(batch_size=3), {"skip_broken": 1}),
+    ):
+        found = ims.evaluate(model, data, **options)  # type: ignore[arg-type]
+        assert (found["num_examples"], found["left_out"]) == (NUM_RECORDS - 1, 1)
+        (one,) = found.broken
+        assert (one.path, one.number) == (str(shard), 4)
+    with pytest.raises(ims.UserError, match="^data received .* by skip_broken=1"):
+        ims.evaluate(model, copy)
+
+
+def test_places_below_home_are_found(
+    folder: pathlib.Path, model: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copy(model, tmp_path / "m.keras")
+    (tmp_path / "d").symlink_to(folder)
+    Image.new("RGB", SIZE).save(tmp_path / "a.png")
+    found = ims.evaluate("~/m.keras", f"file://{tmp_path}/d", report=pathlib.Path("~/page"))
+    assert (found["model"], found["data"]) == (f"{tmp_path}/m.keras", f"{tmp_path}/d")
+    assert (tmp_path / "page" / "index.html").is_file()
+    assert ims.evaluate("~/m.keras", "~/d", records_root="~/d")["loss"] == found["loss"]
+    assert ims.export("~/m.keras", f"file://{tmp_path}/e") == f"{tmp_path}/e"
+    assert ims.export("~/m.keras", pathlib.Path("~/f")) == f"{tmp_path}/f"
+    for form in ("~/a.png", pathlib.Path("~/a.png"), f"file://{tmp_path}/a.png"):
+        assert ims.predict("~/m.keras", form)[0]["file"] == f"{tmp_path}/a.png"
+
+
+def compiled(model_path: str, **options: Any) -> keras.Model:
+    model = keras.saving.load_model(model_path)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=loss, weighted_metrics=["accuracy"], **options)
+    return model
+
+
+def test_a_compiled_model_says_itself_how_good_it_is(folder: pathlib.Path, model: str) -> None:
+    data = ims.open(folder).evaluation(batch_size=7)
+    network = compiled(model)
+    weights = network.get_weights()
+    found = ims.evaluate(network, data)
+    assert dict(found) == pytest.approx(dict(zip(("loss", "accuracy"), reference(folder, model))))  # noqa: B905
+    assert ims.evaluate(network, data) == found  # metrics begin anew
+    theirs = network.evaluate(data.dataset(), verbose=0, return_dict=True)
+    assert theirs == pytest.approx(dict(found), rel=1e-5)
+    for before, after in zip(weights, network.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"image_size": 8},
+            r"pictures of the size \(8, 8\), but the model .* \(16, 16\); .* image_s",
+        ),
+        (
+            {"inputs": ["image", "hot"]},
+            r"the inputs image, hot \(int64, shape \[3\]\), but .* image;",
+        ),
+        ({"target": "hot"}, "a target that is any number of labels, but the model .* a class; "),
+        ({"target": "image/width"}, "the target image/width, but .* image/class/label; "),
+        ({"sample_weight": "image/width"}, "sample_weight='image/width', by which figures"),
+        ({"classes": ["star"]}, ""),
+    ],
+)
+def test_a_pass_that_does_not_fit_the_model_says_what_differs(
+    tmp_path: pathlib.Path, model: str, change: dict[str, Any], told: str
+) -> None:
+    folder = make_data_set(tmp_path, {"validation": 6}, size_px=(SIZE,), hot=True)
+    raw = json.loads((folder / "manifest.json").read_text())
+    raw["features"] |= {
+        "image/width": {"dtype": "int64", "shape": []}, "hot": {"dtype": "int64", "shape": None},
+    }  # fmt: skip
+    if "inputs" not in change:
+        edit_manifest(folder, features=raw["features"])
+    data = ims.open(folder)
+    if not told:
+        other = save_model(tmp_path / "other.keras", ("circle", "square", "star"))
+        with pytest.raises(ims.UserError, match="^data received .* classes triangle the model"):
+            ims.evaluate(other, data.evaluation(batch_size=3))
+        return
+    described = data.evaluation(batch_size=3, **change)
+    with pytest.raises(ims.UserError, match=f"^data received {told}"):
+        ims.evaluate(model, described)
+
+
+def test_errors_name_the_argument(folder: pathlib.Path, model: str, tmp_path: pathlib.Path) -> None:
+    data = ims.open(folder)
+    val, network = data.evaluation(batch_size=4), compiled(model)
+    plain = keras.saving.load_model(model)
+    (tmp_path / "index.html").write_text("mine")
+    calls: dict[str, Any] = {
+        "^model received '.*none', where there is no file; .*": (tmp_path / "none", folder, {}),
+        "^model received NoneType; expected the path of": (None, folder, {}),
+        "^data received '.*none'.* build --input": (model, tmp_path / "none", {}),
+        "^split received 'tset'; expected one of train, validation": (
+            model, folder, {"split": "tset"},
+        ),
+        "^classes received 'sqare'.*square": (model, data, {"classes": ["sqare"]}),
+        "^batch_size received 0; expected at least 1": (model, data, {"batch_size": 0}),
+        "^batch_size received 7, which 2 replicas": (
+            model, data, {"batch_size": 7, "replicas": 2},
+        ),
+        "^replicas received 0; expected at least 1": (model, data, {"replicas": 0}),
+        "^eval_crop received 1.5; expected more": (model, data, {"eval_crop": 1.5}),
+        "^skip_broken received -1; expected": (model, val, {"skip_broken": -1}),
+        "^report '.*' holds 1 file": (model, data, {"report": tmp_path}),
+        "^last received together with model '": (model, data, {"last": True}),
+        "^code received 'cnn'; expected module:function": (model, data, {"code": "cnn"}),
+        "^records_root received '/x' together with data that is open.*leave records_root out": (
+            model, data, {"records_root": "/x"},
+        ),
+        "^split received 'train' together with an EvaluationData": (
+            model, val, {"split": "train"},
+        ),
+        "^model received one that is not compiled": (plain, val, {}),
+        "^data received Data together with a keras.Model; expected": (network, data, {}),
+        "^report received 'x' together with a keras.Model; leave report out": (
+            network, val, {"report": "x"},
+        ),
+    }  # fmt: skip
+    for told, (of, on, options) in calls.items():
+        with pytest.raises(ims.UserError, match=told) as caught:
+            ims.evaluate(of, on, **options)
+        assert "--split" not in str(caught.value) and "⟦" not in str(caught.value)
+
+
+def test_keras_settings_of_the_program_are_left_as_they_are(
+    folder: pathlib.Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keras.config.set_epsilon(1e-5)
+    try:
+        ims.evaluate(model, folder)
+        assert keras.config.epsilon() == 1e-5
+    finally:
+        keras.config.set_epsilon(1e-7)
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    with pytest.raises(ims.UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
+        ims.evaluate(model, folder)
+
+
+@pytest.mark.slow
+def test_a_process_may_evaluate_on_replicas_several_times(folder: pathlib.Path, model: str) -> None:
+    ran = run_forked("tests.support.evaluate_run", model, folder)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert [one["replicas"] for one in found] == [2, 2, 2, 1]
+    loss, accuracy = reference(folder, model)
+    for one in found:
+        assert (one["num_examples"], one["accuracy"]) == (NUM_RECORDS, pytest.approx(accuracy))
+        assert one["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_trained_model_is_the_same_for_python_and_for_the_commands(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = make_data_set(tmp_path / "d", {"train": 12, "validation": 5}, size_px=(SIZE,))
+    run_folder, photo = tmp_path / "run", tmp_path / "a.jpg"
+    record = ims.open(data).source("train", features=["image/encoded"])[0]
+    photo.write_bytes(record["image/encoded"])
+    for name, epochs in (("tests.support.tiny_models:plain", 2), (COMPILED, 1)):
+        given = ["--data", data, "--output", run_folder, "--model", name, "--epochs", epochs]
+        ran = run_forked("trainer", *given, "--batch_size", 4, "--augment", "none", "--overwrite")
+        assert ran.returncode == 0, ran.stderr
+        flags = ["--model_path", run_folder, "--data", data, "--model", name]
+        found = ims.evaluate(run_folder, data, code=name)
+        assert without_time(found) == without_time(figures(capsys, *flags))
+        assert (
+            predict.main(["--model_path", str(run_folder), "--model", name, str(photo), "--json"])
+            == 0
+        )
+        assert ims.predict(run_folder, photo, code=name) == json.loads(capsys.readouterr().out)
+    with pytest.raises(ims.UserError, match=f"give code='{COMPILED}' if .* or trust=True if you"):
+        ims.evaluate(run_folder, data)
+
+
+COMPILED = "tests.support.tiny_models:compiled"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import imageshards as ims
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.served_models import (
@@ -180,3 +181,22 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     assert said.count("\n") == 1
     assert "cannot be written (OutOfRangeError: File too large); make room" in said
     assert not list(tmp_path.iterdir())
+
+
+def test_python_gets_the_path_of_the_export(
+    model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = ims.export(model_folder, tmp_path / "x" / ".." / "served/")
+    assert path == str(tmp_path / "served") and capsys.readouterr() == ("", "")
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    theirs = served(model_folder, tmp_path / "by_command")
+    for name, values in serve(image_bytes=tf.constant([JPEG])).items():
+        np.testing.assert_array_equal(values, theirs(image_bytes=tf.constant([JPEG]))[name])
+    with pytest.raises(ims.UserError, match="^output received .* or overwrite=True to replace it"):
+        ims.export(model_folder, path)
+    assert ims.export(model_folder, path, overwrite=True) == path
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(ims.UserError, match="^output received .*photos' with overwrite=True, wh"):
+        ims.export(model_folder, tmp_path / "photos", overwrite=True)
+    with pytest.raises(ims.UserError, match="^model received '.*none'"):
+        ims.export(tmp_path / "none", tmp_path / "new")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import imageshards as ims
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
 from tests.support.pictures import lossless_jpeg, scene
@@ -166,3 +167,48 @@ def test_of_a_folder_the_pictures_are_taken_that_a_build_would_take(tmp_path):
         (tmp_path / name).touch()
     found = predict.find_files([str(tmp_path), f"{tmp_path}/.h/x.jpg"])
     assert [name.removeprefix(f"{tmp_path}/") for name in found] == [*names[:2], ".h/x.jpg"]
+
+
+def test_python_gets_the_array_of_the_command(
+    tmp_path: pathlib.Path,
+    model_folder: pathlib.Path,
+    photos: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (photos / "cut.jpg").write_bytes((photos / "0.jpg").read_bytes()[:900])
+    again = photos / "1.jpg"
+    shown = rows(capsys, "--model_path", model_folder, photos, again, "--batch_size", 3)[1]
+    assert ims.predict(model_folder, [photos, str(again)], batch_size=3) == shown
+    assert "error" in next(row for row in shown if row["file"].endswith("cut.jpg"))
+    (row,) = ims.predict(str(model_folder), again, top=1)
+    assert row["file"] == str(again) and len(row["top"]) == 1
+    assert ims.predict(model_folder, []) == []
+    values = values_card("price")
+    saved(tmp_path / "values", values)
+    shown = rows(capsys, "--model_path", tmp_path / "values", again)[1]
+    assert ims.predict(tmp_path / "values", again) == shown
+    assert capsys.readouterr() == ("", "")
+
+
+def test_errors_name_the_argument(tmp_path: pathlib.Path, model_folder: pathlib.Path) -> None:
+    (tmp_path / "none").mkdir()
+    saved(tmp_path / "more", card({"age": FeatureSpec("float32", ())}))
+    photo = tmp_path / "a.jpg"
+    photo.write_bytes(encoded(scene()))
+    calls: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+        "^files received '.*none', a folder without pictures": (
+            model_folder,
+            tmp_path / "none",
+            {},
+        ),
+        "^files received 3; expected a path": (model_folder, [3], {}),
+        "^files received None; expected a path": (model_folder, None, {}),
+        "^model received '.*', a folder without model.keras": (tmp_path, photo, {}),
+        "^model received <.*; expected a path": (object(), photo, {}),
+        "^top received 0; expected at least 1": (model_folder, photo, {"top": 0}),
+        "^batch_size received 2.5; expected a whole": (model_folder, photo, {"batch_size": 2.5}),
+        "^model received a model that takes age besides": (tmp_path / "more", photo, {}),
+    }
+    for told, (model, files, options) in calls.items():
+        with pytest.raises(ims.UserError, match=told):
+            ims.predict(model, files, **options)

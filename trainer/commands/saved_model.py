@@ -1,15 +1,20 @@
-"""The saved model that a command is given: which file of a run, and whose code it may run."""
+"""The saved model that a command or a function is given: which file of a run, and whose code it may
+run."""
 
 from __future__ import annotations
 
 import argparse
 import functools
-from typing import Any
+import os
+from typing import Any, NamedTuple
 
 from imageshards.errors import UserError
 from imageshards.storage import place
 from trainer.dataset.spec import ModelCard
 from trainer.serving import model_file
+
+# What errors call the arguments of the functions that take a saved model, by their flags.
+ARGUMENTS = {"model_path": "model", "model": "code", "last": "last", "trust": "trust"}
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
@@ -40,32 +45,59 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find_model(args: argparse.Namespace) -> tuple[str, ModelCard]:
-    """The file that the flags mean, and its card; refuses one that needs code they do not allow."""
-    if args.model is not None and ":" not in args.model:
+def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags of `add_model_flags` but the path, as keywords of `find_model`."""
+    return {"last": args.last, "code": args.model, "trust": args.trust}
+
+
+class SavedModel(NamedTuple):
+    """A model that may be loaded.
+
+    Attributes:
+        file: The `.keras` file.
+        card: What is known of the model.
+        code: `module:function` of its training, which may be imported; None for no code.
+        trust: Whether the code that the file names or holds may be run.
+    """
+
+    file: str
+    card: ModelCard
+    code: str | None
+    trust: bool
+
+    def load(self) -> Any:
+        """The model as it was saved; call it inside the strategy's scope."""
+        return model_file.load_model(self.file, self.code, self.trust)[0]
+
+    def load_for_serving(self) -> Any:
+        """The model: pictures 0..255 in, logits or values out; refuses any other."""
+        model = self.load()
+        if not self.card.compiled:
+            return model
+        from trainer.serving.compiled import as_ours
+
+        return as_ours(model, self.card, self.file)
+
+
+def find_model(
+    path: str | os.PathLike[str], last: bool = False, code: str | None = None, trust: bool = False
+) -> SavedModel:
+    """The model that a path means; refuses one that needs code that is not allowed."""
+    path = place("--model_path", path)
+    if code is not None and ":" not in code:
         raise UserError(
-            f"--model received {args.model!r}; expected module:function, as in training: other "
+            f"--model received {code!r}; expected module:function, as in training: other "
             "models need no code of yours, so leave it out."
         )
-    file = model_file.locate(args.model_path, args.last)
+    file = model_file.locate(path, last)
     card = model_file.read_card(file)
-    model_file.check_code(file, card, args.model, args.trust)
-    return file, card
+    model_file.check_code(file, card, code, trust)
+    return SavedModel(file, card, code, trust)
 
 
-def chosen(args: argparse.Namespace, file: str, card: ModelCard) -> str:
-    """`FILE, step N`, and what else could have been taken from a run's folder."""
+def chosen(path: str, file: str, step: int) -> str:
+    """`FILE, step N`, and what else could have been taken from a run's folder `path`."""
     other = ""
-    if file != args.model_path and file.endswith(model_file.BEST_MODEL_FILE):
+    if file != path and file.endswith(model_file.BEST_MODEL_FILE):
         other = " (lowest val_loss; --last takes the last step)"
-    return f"{file}, step {card.step}{other}"
-
-
-def load_for_serving(file: str, args: argparse.Namespace) -> Any:
-    """The model of a file: pictures 0..255 in, logits or values out; refuses any other."""
-    model, card = model_file.load_model(file, args.model, args.trust)
-    if not card.compiled:
-        return model
-    from trainer.serving.compiled import as_ours
-
-    return as_ours(model, card, file)
+    return f"{file}, step {step}{other}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
@@ -58,19 +58,43 @@ class RecordSource:
         return len(self._ends)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(self.__getitem__, range(len(self)))
+        return map(self._record, range(len(self)))
 
-    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
-        """The features of a record by name: see `Data.source`.
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """A record, or several records as a list, by its number as in a list of Python.
+
+            source[17], source[-1], source[2:5], source[::-1]
+
+        Args:
+            index: The number of a record, those from the end below 0; or a slice, whose records
+                are all read, from a store in threads.
+
+        Returns:
+            The features of the record by name: see `Data.source`; of a slice a list of these.
 
         Raises:
-            IndexError: It is none of 0 to before `len`.
+            IndexError: There is no record of that number.
+            TypeError: The index is neither a whole number nor a slice.
             RecordError: The record is damaged, or has not the form that its manifest says.
             OSError: Its shard cannot be read.
         """
-        number = operator.index(index)
-        if not 0 <= number < len(self):
-            raise IndexError(f"index received {number}; expected 0 to {len(self) - 1}")
+        if isinstance(index, slice):
+            return self.__getitems__(range(*index.indices(len(self))))
+        if isinstance(index, bool):
+            raise TypeError(f"index received {index}; expected a whole number or a slice")
+        number, count = operator.index(index), len(self)
+        if not -count <= number < count:
+            raise IndexError(f"index received {number}; expected {-count} to {count - 1}")
+        return self._record(number % count)
+
+    def _record(self, number: int) -> dict[str, Any]:
+        """The features of record `number`, 0 to before `len`."""
         shard = int(np.searchsorted(self._firsts, number, "right")) - 1
         first, path = int(self._firsts[shard]), self._paths[shard]
         begin = int(self._ends[number - 1]) if number > first else 0
@@ -85,7 +109,7 @@ class RecordSource:
         """Several records at once, as PyTorch asks for a batch: from a store in threads."""
         if all(map(storage.is_local, self._paths)):
             return [self[index] for index in indices]
-        return list(storage.map_concurrently(self.__getitem__, indices))
+        return list(storage.map_concurrently(lambda index: self[index], indices))
 
     def _value(self, name: str, values: Values) -> tuple[str, Any]:
         """Name and value of a feature, as they are given out; raises ValueError, OSError."""

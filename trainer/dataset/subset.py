@@ -32,7 +32,7 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, training: bool = 
     ids = tuple(_class_id(dataset, name) for name in names)
     subset = Subset(
         dataset, split, names, ids if classes else None, filters, split.num_records,
-        _known_counts(dataset, split), balance,
+        known_counts(dataset, split), balance,
     )  # fmt: skip
     to_count = balance != "none" and subset.class_counts is None
     if classes or filters or balance == "sampling" or to_count:
@@ -113,7 +113,7 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     return tuple(known[composed(name)] for name in subset.classes)
 
 
-def _known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
+def known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
     """Records per class id, added up over the shards; None where one has no counts."""
     # Shards count the classes that the data set was built with, not those of another column.
     if not dataset.classes or dataset.label_values:

@@ -27,6 +27,8 @@ PREFETCH_BATCHES = 2
 NVIDIA_DRIVER = "/proc/driver/nvidia"
 # First entries of CUDA_VISIBLE_DEVICES that hide all GPUs; Slurm sets the last.
 _NO_GPU = ("", "-1", "NoDevFiles")
+# What `shared_strategy` has made, by the number of replicas that was asked for.
+_shared: dict[int | None, tf.distribute.Strategy] = {}
 _GPU_REMEDY = (
     "install CUDA for TensorFlow by pip install 'tensorflow[and-cuda]', or set "
     "CUDA_VISIBLE_DEVICES= to train on the CPU on purpose."
@@ -72,6 +74,26 @@ def make_strategy(
         _split_cpu(count)
     kind = "GPU" if gpus else "CPU"
     return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(count)])
+
+
+def shared_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Strategy:
+    """The strategy for a function that people may call several times in their own program.
+
+    It is that in whose scope the function is called, unless `replicas` are given; else that of
+    `make_strategy`, which is made once.
+
+    Raises:
+        UserError: As `make_strategy`.
+    """
+    if replicas is None and tf.distribute.has_strategy():
+        strategy = tf.distribute.get_strategy()
+    else:
+        if replicas not in _shared:
+            _shared[replicas] = make_strategy(replicas, batch_size)
+        strategy = _shared[replicas]
+    if batch_size % strategy.num_replicas_in_sync:
+        raise uneven_batch(batch_size, strategy.num_replicas_in_sync)
+    return strategy
 
 
 @contextlib.contextmanager

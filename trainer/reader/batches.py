@@ -11,10 +11,11 @@ import functools
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError, names_arguments
+from imageshards.text import counted
 from trainer.augment.augmentation import (
     Augmentation,
     AugmentFunction,
@@ -34,6 +35,7 @@ from trainer.dataset.spec import (
     ReplicaSlices,
     Subset,
     balancing_weights,
+    describe,
     label_form,
     model_input,
 )
@@ -47,9 +49,11 @@ if TYPE_CHECKING:
     from trainer.reader.broken_records import BrokenRecords
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TrainingData:
     """An endless stream of batches; made by `Data.train`.
+
+    A notebook shows what a batch is made of, the classes, and the first pictures as stored.
 
     The batch of step k is a function of the data and of what stands here, whatever was read
     before, so `dataset(start_step=k)` is `dataset().skip(k)`, at once.
@@ -65,14 +69,32 @@ class TrainingData:
         skip_broken: How many damaged records may be left out.
     """
 
-    subset: Subset = dataclasses.field(repr=False)
-    read_options: ReadOptions = dataclasses.field(repr=False)
-    model_inputs: ModelInputs = dataclasses.field(repr=False)
+    subset: Subset
+    read_options: ReadOptions
+    model_inputs: ModelInputs
     batch_size: int
     seed: int
     augment: str | AugmentFunction
     augment_on: str
     skip_broken: int = 0
+
+    def __repr__(self) -> str:
+        return _one_line(self, self._facts)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what a batch is made of, the classes, the first pictures as stored."""
+        return _html_of(self, self._facts)
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        augment = self.augment
+        if not isinstance(augment, str):
+            augment = getattr(augment, "__name__", type(augment).__name__)
+        return {
+            **_facts_of(self),
+            "augment": augment,
+            "steps per epoch": f"{self.steps_per_epoch:,}",
+        }
 
     @property
     def num_records(self) -> int:
@@ -289,9 +311,11 @@ class TrainingData:
         return pipeline.training_batches(self, start_step, slices, broken)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class EvaluationData:
     """One pass over a split, each record once; made by `Data.evaluation`.
+
+    A notebook shows what a batch is made of, the classes, and the first pictures as stored.
 
     Attributes:
         subset: What is read.
@@ -300,10 +324,17 @@ class EvaluationData:
         batch_size: Global batch.
     """
 
-    subset: Subset = dataclasses.field(repr=False)
-    read_options: ReadOptions = dataclasses.field(repr=False)
-    model_inputs: ModelInputs = dataclasses.field(repr=False)
+    subset: Subset
+    read_options: ReadOptions
+    model_inputs: ModelInputs
     batch_size: int
+
+    def __repr__(self) -> str:
+        return _one_line(self, _facts_of(self))
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what a batch is made of, the classes, the first pictures as stored."""
+        return _html_of(self, _facts_of(self) | {"batches": f"{self.steps:,}"})
 
     @property
     def num_records(self) -> int:
@@ -373,6 +404,47 @@ class EvaluationData:
     def as_numpy(self) -> Iterator[tuple[Any, ...]]:
         """The batches of `dataset()` as NumPy arrays."""
         return iter(self.dataset().as_numpy_iterator())
+
+
+def _facts_of(data: TrainingData | EvaluationData) -> dict[str, str]:
+    """What a batch is made of, for people."""
+    subset, inputs = data.subset, data.model_inputs
+    found = {"records": f"{data.num_records:,}"}
+    if not subset.classes:
+        found["target"] = f"{subset.dataset.label_feature}, {describe(subset.dataset)}"
+    height, width = inputs.size
+    found |= {"batch size": f"{data.batch_size:,}", "pictures": f"{height} x {width} pixels"}
+    if inputs.features:
+        found["further inputs"] = ", ".join(inputs.features)
+    return found
+
+
+def _one_line(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> str:
+    subset = data.subset
+    shown = [counted(data.num_records, "record")]
+    shown += [counted(len(subset.classes), "class")] if subset.classes else []
+    shown += [f"{name} {value}" for name, value in facts.items() if name != "records"]
+    where = f"{subset.dataset.data!r} {subset.split.name}"
+    return f"<imageshards {type(data).__name__} {where}: {', '.join(shown)}>"
+
+
+def _html_of(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> str:
+    from trainer.dataset.notebook import html_of
+
+    subset = data.subset
+    counts = subset.class_counts or (None,) * len(subset.classes)
+    records: Iterable[int] = range(subset.split.num_records)
+    if subset.record_classes is not None:
+        records = (subset.record_classes >= 0).nonzero()[0].tolist()
+    return html_of(
+        f"{type(data).__name__} of {subset.dataset.data!r}, split {subset.split.name}",
+        facts,
+        ["records"],
+        [(name, [count]) for name, count in zip(subset.classes, counts, strict=True)],
+        subset.dataset,
+        subset.split,
+        records,
+    )
 
 
 def open_data(

@@ -71,7 +71,7 @@ def write_report(
     except OSError as e:
         raise UserError(
             f"{path} cannot be written ({e.strerror or e}); expected a folder with room "
-            "where you may write, by --output or --report."
+            "where you may write, by ⟦--output⟧ or ⟦--report⟧."
         ) from e
     return path
 

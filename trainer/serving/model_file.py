@@ -81,7 +81,7 @@ def locate(path: str, last: bool = False) -> str:
         UserError: There is none, or it cannot be read.
     """
     with _reading(path):
-        storage.check_bucket(path, "--model_path", must_list=False)
+        storage.check_bucket(path, "⟦--model_path⟧", must_list=False)
         is_run = storage.is_folder(path)
         best = storage.join(path, BEST_MODEL_FILE)
         if is_run and not last and storage.exists(best):
@@ -143,8 +143,8 @@ def check_code(path: str, card: ModelCard, code: str | None, trust: bool) -> Non
     if card.compiled and not (code or trust):
         raise UserError(
             f"--model_path received {path!r}, a model compiled by {_function(card)!r}, a module "
-            f"that would be imported; give --model {_function(card)} if that is your code, or "
-            "--trust if you know where the file comes from."
+            f"that would be imported; give {_own_code(card)} if that is your code, or "
+            "⟦--trust|trust=True⟧ if you know where the file comes from."
         )
 
 
@@ -180,10 +180,10 @@ def load_model(path: str, code: str | None = None, trust: bool = False) -> tuple
             "@keras.saving.register_keras_serializable()"
         )
         if not (code or trust):
-            own = f"give --model {named} to import that module of yours, or " * bool(named)
+            own = f"give {_own_code(card)} to import that module of yours, or " * bool(named)
             remedy = (
-                f"no code of its own was run: {own}give --trust if you know where the file comes "
-                f"from; and {remedy}"
+                f"no code of its own was run: {own}give ⟦--trust|trust=True⟧ if you know where the "
+                f"file comes from; and {remedy}"
             )
         raise UserError(
             f"--model_path received {path!r}, which Keras cannot load ({_reason(e)}); {remedy}."
@@ -194,6 +194,11 @@ def _function(card: ModelCard) -> str:
     """`module:function` that made the model; empty for one of ours."""
     name = str(card.training.get("model", ""))
     return name if ":" in name else ""
+
+
+def _own_code(card: ModelCard) -> str:
+    """The option that allows the code of a user's own model to be imported."""
+    return f"⟦--model {_function(card)}|code={_function(card)!r}⟧"
 
 
 def _reason(error: BaseException) -> str:

@@ -50,6 +50,8 @@ class RunState:
         step, epochs: Steps done, and epochs finished, their validation included.
         stopped: Whether a callback ended the training.
         best_step, best_value: Where the best validation was, and its val_loss.
+        optimizer: The optimizer that the run was started with: see
+            `trainer.training.resumed_optimizer`; None where that is not known.
         callbacks: What every callback remembers: its class, and JSON values by name.
         arrays: The arrays among these, by the names that stand in their place.
         variables: Only while the state is written or read.
@@ -62,6 +64,7 @@ class RunState:
     stopped: bool = False
     best_step: int | None = None
     best_value: float | None = None
+    optimizer: dict[str, Any] | None = None
     callbacks: list[tuple[str, dict[str, Any]]] = dataclasses.field(default_factory=list)
     arrays: dict[str, Array] = dataclasses.field(default_factory=dict)
     variables: Values = dataclasses.field(default_factory=list)
@@ -211,8 +214,8 @@ def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -
     saved = sorted(values, key=_path)
     if [variable.path for variable in mine] != [_path(value) for value in saved]:
         mine, saved = list(variables), values
-        paths = [_unnumbered(variable.path) for variable in mine]
-        names = [_unnumbered(_path(value)) for value in saved]
+        paths = [unnumbered(variable.path) for variable in mine]
+        names = [unnumbered(_path(value)) for value in saved]
         if paths != names:
             strangers = sorted(set(names) - set(paths))
             raise _other_model(f"a variable {strangers[0]!r}" if strangers else "other variables")
@@ -240,9 +243,9 @@ def _path(value: tuple[str, Array]) -> str:
     return value[0].removesuffix(OF_REPLICAS)
 
 
-def _unnumbered(path: str) -> str:
-    """`dense_7/kernel` → `dense/kernel`."""
-    return re.sub(r"_\d+(?=[/_]|$)", "", path)
+def unnumbered(path: str) -> str:
+    """The path of a variable as another process has it: `dense_7/kernel` → `dense/kernel`."""
+    return re.sub(r"_\d+(?=[/_]|$)", "", path.removesuffix(OF_REPLICAS))
 
 
 def _other_model(what: str) -> UserError:

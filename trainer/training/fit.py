@@ -55,6 +55,11 @@ def fit(
     weights end up bit-identical to those of an undisturbed run on as many replicas. After SIGTERM
     and Ctrl-C it saves, and raises KeyboardInterrupt.
 
+    A resumed run keeps the learning rate of its checkpoint where that is a number. A note names
+    both rates where the model was compiled with another one; `LearningRateScheduler` changes the
+    rate. A schedule and all other settings of the optimizer are those of the new `model.compile`,
+    which a note says, too. An optimizer with other variables is refused.
+
     Epochs are passes over the stream: E of them are floor(E * records / batch size) steps, so
     the records left over by one open the next.
 
@@ -92,19 +97,8 @@ def fit(
             run or what is none.
         KeyboardInterrupt: SIGTERM or Ctrl-C came; with `checkpoint_dir` every step is saved.
     """
-    check_keras()
-    if not isinstance(model, keras.Model):
-        kind = type(model)
-        raise UserError(
-            f"model received {kind.__module__}.{kind.__qualname__}; expected a keras.Model of Keras"
-            " 3: where TF_USE_LEGACY_KERAS is set, tf.keras is another package."
-        )
+    check_model(model)
     strategy = model.distribute_strategy
-    if host_count(strategy) > 1:
-        raise UserError(
-            f"model received one made for {host_count(strategy)} hosts; expected one host: several "
-            "are served by imageshards train --cluster, which also takes compiled models."
-        )
     replicas = strategy.num_replicas_in_sync
     _check(model, train, validation_data, replicas)
     _check_lengths(initial_epoch, steps_per_epoch, validation_freq)
@@ -153,12 +147,28 @@ def fit(
             raise KeyboardInterrupt(str(e)) from e
 
 
+def check_model(model: keras.Model) -> None:
+    """Refuses what is no compiled model of this release of Keras, made for one host."""
+    check_keras()
+    if not isinstance(model, keras.Model):
+        kind = type(model)
+        raise UserError(
+            f"model received {kind.__module__}.{kind.__qualname__}; expected a keras.Model of Keras"
+            " 3: where TF_USE_LEGACY_KERAS is set, tf.keras is another package."
+        )
+    if (hosts := host_count(model.distribute_strategy)) > 1:
+        raise UserError(
+            f"model received one made for {hosts} hosts; expected one host: several "
+            "are served by imageshards train --cluster, which also takes compiled models."
+        )
+    if not model.compiled:
+        raise UserError("model received one that is not compiled; call model.compile(…) first.")
+
+
 def _check(
     model: keras.Model, train: TrainingData, validation: EvaluationData | None, replicas: int
 ) -> None:
     """Refuses what would fail later, or train something else."""
-    if not model.compiled:
-        raise UserError("model received one that is not compiled; call model.compile(…) first.")
     for name, received, kind, method in (
         ("train", train, TrainingData, "train"),
         ("validation_data", validation, EvaluationData, "evaluation"),

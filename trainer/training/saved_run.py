@@ -30,6 +30,7 @@ from trainer.training.checkpoint import (
     restore,
     reused,
 )
+from trainer.training.resumed_optimizer import describe_optimizer, notes, refusal
 
 _SAVING = ("best", "_batches_seen_since_last_saving", "_last_batch_seen")
 # The attributes that Keras's callbacks carry from one step or epoch to the next. A test compares
@@ -113,6 +114,10 @@ class SavedRun:
     def attach(self, model: keras.Model, callbacks: Sequence[Callback]) -> None:
         """Says whose variables and whose memory are saved and restored, before training begins."""
         self._model, self._callbacks = model, list(callbacks)
+        # Callbacks change the learning rate: what the model was compiled with is known now alone.
+        self._compiled = describe_optimizer(model)
+        self._started = self.state.optimizer
+        self.state.optimizer = self._started or self._compiled
         loggers = [one for one in self._callbacks if isinstance(one, keras.callbacks.CSVLogger)]
         for logger in loggers:
             if not self._is_restored and not logger.append:
@@ -123,7 +128,16 @@ class SavedRun:
         if self._is_restored:
             return
         state = self.state
-        restore(state_variables(self._model), state.variables, self._hosts)
+        try:
+            restore(state_variables(self._model), state.variables, self._hosts)
+        except UserError as e:
+            told = refusal(self._started, self._compiled, self._model, state.variables)
+            if told is None:
+                raise
+            raise told from e
+        if self._hosts.is_chief:
+            for note in notes(self._started, self._compiled, self._model):
+                print(f"note: {note}", file=sys.stderr)
         self._is_restored, self._saved = True, (state.step, state.epochs)
         self._model.stop_training = state.stopped
         remembered = list(state.callbacks)

@@ -12,7 +12,7 @@ import pytest
 from imageshards import storage
 from imageshards.adopt import AdoptOptions, adopt
 from imageshards.adopt.command import main
-from imageshards.duplicates import command as duplicates
+from imageshards.deduplication import command as duplicates
 from imageshards.errors import UserError
 from imageshards.index import read_index
 from imageshards.manifest import (

@@ -49,18 +49,23 @@ def test_a_flag_takes_every_form_of_a_place(home, action):
 # Parameter of a public function → a call that gives it this place; others than `build`'s options.
 CALLS: dict[str, Callable[[Any], Any]] = {
     "build.input": lambda place: ims.build(place, "/none/out"),
+    "duplicates.data": ims.duplicates,
+    "evaluate.model": lambda place: ims.evaluate(place, "DATA"),
+    "export.model": lambda place: ims.export(place, "/none/out"),
     "load_manifest.directory": ims.load_manifest,
     "open.path": ims.open,
+    "predict.model": lambda place: ims.predict(place, []),
     "read_records.path": lambda place: list(ims.read_records(place)),
     "report.directory": ims.report,
     "verify.directory": ims.verify,
     "train.cache_folder": lambda place: _kept_in(ims.open("DATA").train, place),
     "evaluation.cache_folder": lambda place: _kept_in(ims.open("DATA").evaluation, place),
 }
-# Tested below.
+# Tested below, and in tests/trainer/test_evaluate.py.
 ELSEWHERE = {
     "build.output", "write_records.path", "load_manifest.records_root", "open.records_root",
-    "report.records_root", "verify.records_root",
+    "report.records_root", "verify.records_root", "duplicates.output", "duplicates.records_root",
+    "evaluate.data", "evaluate.records_root", "evaluate.report", "export.output", "predict.files",
 }  # fmt: skip
 
 

@@ -76,10 +76,31 @@ def test_record_i_is_row_i_of_the_index_in_every_shard(dataset, made):
     assert len(data.source("val", features=["image/width"])[0]) == 1
 
 
-@pytest.mark.parametrize("index", [-1, 18, np.int64(18), 10**20])
+@pytest.mark.parametrize("index", [-19, 18, np.int64(18), 10**20])
 def test_a_number_outside_is_an_index_error(made, index):
-    with pytest.raises(IndexError, match=f"index received {index}; expected 0 to 17"):
+    with pytest.raises(IndexError, match=f"index received {index}; expected -18 to 17"):
         ims.open(made).source("train")[index]
+
+
+@pytest.mark.parametrize("index", [True, np.True_, 2.0, np.float32(2), "2", None])
+def test_what_is_no_whole_number_is_a_type_error(made, index):
+    with pytest.raises(TypeError):
+        ims.open(made).source("train")[index]
+
+
+def test_numbers_below_0_and_slices_are_those_of_a_list(made):
+    source = ims.open(made).source("train")
+    records = [*source]
+    for number in (-1, -18, np.int64(-7)):
+        assert source[number] == records[number]
+    for part in (
+        slice(2, 5), slice(None, None, -1), slice(-3, None), slice(5, 2), slice(None), slice(0, 99),
+        slice(4, 17, 5), slice(np.int64(1), np.int64(3)),
+    ):  # fmt: skip
+        assert source[part] == records[part], part
+    assert source.__getitems__([-1, 3]) == [records[-1], records[3]]
+    with pytest.raises(ValueError, match="slice step cannot be zero"):
+        source[::0]
 
 
 def test_values_have_the_types_and_shapes_that_the_manifest_says(tmp_path):

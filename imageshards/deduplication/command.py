@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
-from imageshards.errors import UserError
+from imageshards.commands.options import Option, check_number
+from imageshards.errors import UserError, names_arguments
 from imageshards.manifest import DUPLICATES_NAME
 from imageshards.storage import absolute_place
 from imageshards.text import counted
 
 if TYPE_CHECKING:
-    from imageshards.duplicates.twins import Twin
+    from imageshards.deduplication.twins import Twin
 
 DEFAULT_DISTANCE = 4
 MAX_DISTANCE = 10
@@ -56,38 +58,58 @@ def make_parser() -> Parser:
     return parser
 
 
-def find(
-    directory: str,
-    distance: int,
-    output: str | None,
+@names_arguments(DIR="data")
+def duplicates(
+    data: str | os.PathLike[str],
+    *,
+    distance: int = DEFAULT_DISTANCE,
+    output: str | os.PathLike[str] | None = None,
     workers: int | None = None,
-    records_root: str | None = None,
-) -> str:
-    """Finds the duplicates of a data set; returns what to print.
+    records_root: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Finds equal and nearly equal pictures, as `imageshards duplicates` does; `ims.duplicates`.
+
+    Writes the page, duplicates.json and exclude.txt, the file of keys for `exclude` of a build.
+
+        found = ims.duplicates("shards/")
+        leaks = [pair for pair in found["pairs"] if pair["kept"]["split"] != pair["other"]["split"]]
+
+    Args:
+        data: What a build wrote, here or in a store.
+        distance: Bits of 64 in which the difference hashes of near duplicates differ at most.
+        output: Folder for the page and its files; None for `duplicates/` in the dataset's folder.
+        workers: Processes that decode; None for one per core.
+        records_root: Where the shards of an adopted data set may lie besides its own folder.
+
+    Returns:
+        The content of duplicates.json: counts, then each image that should go with its twin.
 
     Raises:
-        UserError: It is no data set with an index, or an argument cannot be.
+        UserError: `data` is no data set with an index, an argument has a wrong value, or the
+            output cannot be written.
     """
     from imageshards import storage
-    from imageshards.duplicates.page import page_of
-    from imageshards.duplicates.search import find_twins
+    from imageshards.deduplication.page import page_of
+    from imageshards.deduplication.search import find_twins
     from imageshards.manifest import PAGE_NAME, load_manifest, to_json
     from imageshards.output_folder import check_page_folder
     from imageshards.progress import ProgressLine
 
+    directory = absolute_place("⟦DIR⟧", data)
+    check_number("distance", distance, int, Option(""))
     if not 0 <= distance <= MAX_DISTANCE:
         raise UserError(
-            f"--distance received {distance}; expected 0 to {MAX_DISTANCE}: pictures that differ "
+            f"⟦--distance⟧ received {distance}; expected 0 to {MAX_DISTANCE}: pictures that differ "
             "in more bits have little in common."
         )
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers received {workers}; expected at least 1.")
-    storage.check_bucket(directory, "DIR")
+    if workers is not None:
+        check_number("workers", workers, int, Option("", least=1))
+    storage.check_bucket(directory, "⟦DIR⟧")
     manifest = load_manifest(
-        directory, "DIR", complete=True, adopted=True, records_root=records_root
+        directory, "⟦DIR⟧", complete=True, adopted=True, records_root=records_root
     )
-    folder = output or storage.join(directory, DUPLICATES_NAME)
-    check_page_folder("--output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
+    folder = output_folder(directory, output)
+    check_page_folder("⟦--output⟧", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     exclude = storage.join(folder, EXCLUDE_NAME)
     probe = storage.join(folder, ".probe")
     with _output_errors(folder):
@@ -98,42 +120,62 @@ def find(
     found = summary(manifest, distance, twins, undecodable)
     with ProgressLine(lambda: "drawing the page"):
         page = page_of(directory, manifest, twins, found, exclude)
-    keys, unfit = key_lines([twin.other["key"] for twin in twins if twin.same_class])
+    keys, _ = key_lines(found)
     with _output_errors(folder):
         # First: it says that the others are ours, whenever this is stopped.
         storage.write(storage.join(folder, PAGE_NAME), page.encode())
         # A file that names no key is refused by --exclude.
         storage.write(exclude, keys.encode()) if keys else storage.delete([exclude])
         storage.write(storage.join(folder, JSON_NAME), to_json(found).encode())
+    return found
+
+
+def output_folder(directory: str, output: str | os.PathLike[str] | None) -> str:
+    """Returns the folder for the page and its files."""
+    from imageshards import storage
+
+    if output is None:
+        return storage.join(directory, DUPLICATES_NAME)
+    return absolute_place("⟦--output⟧", output)
+
+
+def text_of(found: Mapping[str, Any], folder: str) -> str:
+    """Returns the lines that the command prints of the files in `folder`."""
+    from imageshards import storage
+    from imageshards.manifest import PAGE_NAME
+
+    keys, unfit = key_lines(found)
     lines = [table_of(found), f"page: {storage.join(folder, PAGE_NAME)}"]
     if keys:
-        lines.append(f"keys of those that should go: {exclude}")
+        lines.append(f"keys of those that should go: {storage.join(folder, EXCLUDE_NAME)}")
     if unfit:
         lines.append(
             f"not in {EXCLUDE_NAME}: {counted(unfit, 'key')} that hold a line break; rename these "
             "files to leave them out"
         )
-    lines += contradictions([twin for twin in twins if not twin.same_class])
-    return "\n".join(lines)
+    return "\n".join(lines + contradictions(found))
 
 
-def contradictions(twins: Sequence[Twin]) -> list[str]:
+def contradictions(found: Mapping[str, Any]) -> list[str]:
     """What to say of duplicates with different classes, of which nobody knows the wrong one."""
-    if not twins:
+    pairs = [pair for pair in found["pairs"] if not _same_class(pair)]
+    if not pairs:
         return []
     shown = [
-        f"  {twin.kept['key']} ({twin.kept['class_name']}), "
-        f"{twin.other['key']} ({twin.other['class_name']})"
-        for twin in twins[:_SHOWN]
+        ", ".join(f"{pair[one]['key']} ({pair[one]['class_name']})" for one in ("kept", "other"))
+        for pair in pairs[:_SHOWN]
     ]
-    more = [f"  and {len(twins) - _SHOWN:,} more"] if len(twins) > _SHOWN else []
+    more = [f"and {len(pairs) - _SHOWN:,} more"] if len(pairs) > _SHOWN else []
     return [
-        f"not in {EXCLUDE_NAME}: {counted(len(twins), 'duplicate')} of another class than the "
+        f"not in {EXCLUDE_NAME}: {counted(len(pairs), 'duplicate')} of another class than the "
         "image that stays; correct the labels, or write the key of each wrong one into a file for "
         "--exclude:",
-        *shown,
-        *more,
+        *(f"  {line}" for line in shown + more),
     ]
+
+
+def _same_class(pair: Mapping[str, Any]) -> bool:
+    return bool(pair["kept"]["class_name"] == pair["other"]["class_name"])
 
 
 @contextlib.contextmanager
@@ -142,13 +184,14 @@ def _output_errors(folder: str) -> Iterator[None]:
         yield
     except OSError as e:
         raise UserError(
-            f"--output {folder!r} cannot be written ({e.strerror or e}); fix its permissions, or "
+            f"⟦--output⟧ {folder!r} cannot be written ({e.strerror or e}); fix its permissions, or "
             "give another folder."
         ) from e
 
 
-def key_lines(keys: Sequence[str]) -> tuple[str, int]:
+def key_lines(found: Mapping[str, Any]) -> tuple[str, int]:
     """The text of a file that `--exclude` reads, and how many of the keys no line can hold."""
+    keys = [pair["other"]["key"] for pair in found["pairs"] if _same_class(pair)]
     fit = [key for key in keys if "\n" not in key and not key.endswith("\r")]
     return "".join(f"{key}\n" for key in fit), len(keys) - len(fit)
 
@@ -209,7 +252,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def body() -> int:
         args = make_parser().parse_args(argv)
-        print(find(**vars(args)))
+        directory, asked = args.directory, {**vars(args)}
+        del asked["directory"]
+        print(text_of(duplicates(directory, **asked), output_folder(directory, args.output)))
         return 0
 
     return command_line.run("imageshards duplicates", body)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from imageshards.duplicates.twins import COLUMNS, Twin, choose_twins
+from imageshards.deduplication.twins import COLUMNS, Twin, choose_twins
 
 
 def row(key: str, split: str = "train", dhash: int | None = 0, **more: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from imageshards.duplicates import near
-from imageshards.duplicates.near import count_bits, near_pairs
+from imageshards.deduplication import near
+from imageshards.deduplication.near import count_bits, near_pairs
 from imageshards.errors import UserError
 
 

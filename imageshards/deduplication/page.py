@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards.duplicates.twins import Twin
+from imageshards.deduplication.twins import Twin
 from imageshards.example import decode_record
 from imageshards.manifest import path_of, roles_of
 from imageshards.page import number, render, share, thumbnail
@@ -41,7 +41,7 @@ def page_of(
     within = [twin for twin in twins if twin.splits[0] == twin.splits[1]]
     mixed = sum(twin.kept["class_name"] != twin.other["class_name"] for twin in twins)
     return render(
-        "imageshards.duplicates",
+        "imageshards.deduplication",
         "page.jinja",
         title=os.path.basename(directory),
         tiles=[

@@ -7,15 +7,17 @@ import json
 import os
 import pathlib
 import shutil
+from typing import Any
 
 import pytest
 from PIL import ImageOps
 
+import imageshards as ims
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.progress import final_table
 from imageshards import storage
-from imageshards.duplicates import search
-from imageshards.duplicates.command import key_lines, main
+from imageshards.deduplication import search
+from imageshards.deduplication.command import key_lines, main
 from imageshards.reporting.page import write_report
 from tests.support.builds import build, jpeg, manifest
 from tests.support.html_page import Page
@@ -111,12 +113,40 @@ def test_the_keys_file_leaves_out_what_goes(built, found, tmp_path, capsys):
     assert build(*overwrite) == 0
 
 
+def _goes(key: str, kept: str = "a") -> dict[str, Any]:
+    return {"kept": {"key": "k", "class_name": kept}, "other": {"key": key, "class_name": "a"}}
+
+
 def test_keys_that_no_line_can_hold_are_counted_and_not_written(tmp_path):
-    text, unfit = key_lines(["a/1.jpg", "a/new\nline.jpg", "b\u2028c", "d\r"])
+    keys = ["a/1.jpg", "a/new\nline.jpg", "b\u2028c", "d\r"]
+    text, unfit = key_lines({"pairs": [*map(_goes, keys), _goes("of another", "b")]})
     path = tmp_path / "exclude.txt"
     path.write_bytes(text.encode())
     assert read_keys(str(path)) == ["a/1.jpg", "b\u2028c"] and unfit == 2
-    assert key_lines(["\n"]) == ("", 1)
+    assert key_lines({"pairs": [_goes("\n")]}) == ("", 1)
+
+
+def test_python_gets_what_the_json_holds_and_errors_name_its_arguments(built, found, tmp_path):
+    shown = json.loads((found / "duplicates.json").read_text())
+    assert ims.duplicates(built, output=tmp_path / "out", workers=1) == shown
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "duplicates.json", "exclude.txt", "index.html",
+    }  # fmt: skip
+    (tmp_path / "index.html").write_text("mine")
+    calls: dict[str, Any] = {
+        "^data received '.*/none'": lambda: ims.duplicates(tmp_path / "none"),
+        "^distance received 11; expected 0 to 10": lambda: ims.duplicates(built, distance=11),
+        "^distance received 2.5; expected a whole number": lambda: ims.duplicates(
+            built,
+            distance=2.5,  # type: ignore[arg-type]
+        ),
+        "^workers received 0; expected at least 1": lambda: ims.duplicates(built, workers=0),
+        "^output '.*' holds 1 file": lambda: ims.duplicates(built, output=tmp_path),
+    }
+    for told, call in calls.items():
+        with pytest.raises(ims.UserError, match=told) as caught:
+            call()
+        assert " DIR" not in str(caught.value)
 
 
 def test_distance_0_finds_equal_hashes_only_and_other_files_in_the_folder_stay(

@@ -23,8 +23,8 @@ import pyarrow as pa
 from PIL import Image
 
 from imageshards import storage
-from imageshards.duplicates.near import near_pairs
-from imageshards.duplicates.twins import COLUMNS, Twin, choose_twins
+from imageshards.deduplication.near import near_pairs
+from imageshards.deduplication.twins import COLUMNS, Twin, choose_twins
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
@@ -107,7 +107,7 @@ def _rows(
 ) -> pa.Table:
     schema = index_schema({}, label)
     wanted = pa.schema([schema.field(name) for name in columns if name in schema.names])
-    return read_shard_index(directory, entry, wanted, "DIR").combine_chunks()
+    return read_shard_index(directory, entry, wanted, "⟦DIR⟧").combine_chunks()
 
 
 def _hash_shard(
@@ -130,7 +130,7 @@ def _hash_shard(
                 hashes[record.number], known[record.number] = found, True
     except OSError as e:
         raise UserError(
-            f"DIR received {directory!r}, whose {entry['file']} cannot be read "
+            f"⟦DIR⟧ received {directory!r}, whose {entry['file']} cannot be read "
             f"({e.strerror or e}); expected the file as it was built: copy it again, or build the "
             "data set again with --overwrite."
         ) from e

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from imageshards.duplicates.search import difference_hash, hash_of_jpeg
+from imageshards.deduplication.search import difference_hash, hash_of_jpeg
 from imageshards.images.encode import encode_image
 from tests.support.pictures import JPEG, SMALL, opened, opened_bytes, saved, scene
 

@@ -1,0 +1,28 @@
+"""`ims.evaluate` several times in one process: `python -m tests.support.evaluate_run MODEL DATA`.
+
+Prints what two replicas find with two batch sizes, what is found in their scope, and what one
+replica finds, as a JSON list. TensorFlow allows one strategy per process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import imageshards as ims
+
+
+def main() -> int:
+    model, data = sys.argv[1:3]
+    found = [ims.evaluate(model, data, batch_size=size, replicas=2) for size in (4, 6)]
+    from trainer.models.strategy import shared_strategy
+
+    with shared_strategy(2, 4).scope():
+        found.append(ims.evaluate(model, data, batch_size=4))
+    found.append(ims.evaluate(model, data, batch_size=5))
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""What a notebook shows of data: figures, classes and pictures, whatever files are broken."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import imageshards as ims
+from imageshards.adopt.command import main as adopt
+from imageshards.example import encode_example
+from imageshards.tfrecord import write_records
+from tests.support.dataset_factory import Dataset
+from tests.support.external_sets import flip_byte, records_of
+from tests.support.html_page import Page
+from tests.support.pictures import saved
+from tests.support.target_sets import make_targets
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Shards of 6, 6 and 6 records to train on, 6 and 6 to validate."""
+    return Dataset(tmp_path_factory.mktemp("data") / "set").directory
+
+
+def shown(data: Any) -> Page:
+    """The page of an object; its pictures are inside, and it asks for nothing else."""
+    html = data._repr_html_()
+    assert "http" not in html and "url(" not in html
+    page = Page(html)
+    for picture in page.all("img"):
+        prefix, _, encoded = str(picture["src"]).partition(",")
+        assert prefix == "data:image/jpeg;base64"
+        Image.open(io.BytesIO(base64.b64decode(encoded))).load()
+    return page
+
+
+def rows(page: Page) -> list[list[str]]:
+    """The words of each line of text, those of the style sheet aside."""
+    text = page.text.partition("}\n\n")[2] or page.text
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def captions(page: Page) -> list[str]:
+    return [str(picture["alt"]) for picture in page.all("img")]
+
+
+def test_a_data_set_shows_its_splits_classes_and_first_pictures(made: pathlib.Path) -> None:
+    data = ims.open(made)
+    page = shown(data)
+    assert captions(page) == data.index("train")["class_name"].to_pylist()[:8]
+    words = " ".join(word for row in rows(page) for word in row)
+    assert f"Data '{made}'" in words and "16 x 16 pixels" in words
+    assert "train18 records" in words and "validation12 records" in words
+    assert "classtrainvalidation" in words and "cat96" in words and "dog96" in words
+
+
+def test_what_is_read_shows_what_a_batch_is_made_of(made: pathlib.Path) -> None:
+    data = ims.open(made)
+    train = data.train(batch_size=4, image_size=(8, 12), classes=["dog"])
+    val = data.evaluation(batch_size=5, where="image/class/label==1")
+    page, of_val = shown(train), shown(val)
+    assert captions(page) == ["dog"] * 8 and captions(of_val) == ["dog"] * 6
+    words = " ".join(word for row in rows(page) for word in row)
+    for told in ("split train", "records9", "batch size4", "8 x 12", "augmentlight", "epoch2"):
+        assert told in words, told
+    assert "dog9" in words and "cat" not in words
+    assert "batches2" in " ".join(word for row in rows(of_val) for word in row)
+    assert repr(train) == (
+        f"<imageshards TrainingData {str(made)!r} train: 9 records, 1 class, batch size 4, "
+        "pictures 8 x 12 pixels, augment light, steps per epoch 2>"
+    )
+    assert repr(val) == (
+        f"<imageshards EvaluationData {str(made)!r} validation: 6 records, 2 classes, "
+        "batch size 5, pictures 16 x 16 pixels>"
+    )
+
+
+def test_many_classes_are_cut_and_names_are_escaped(tmp_path: pathlib.Path) -> None:
+    classes = ["<script>alert(1)</script>", '"quoted', *(f"class {i}" for i in range(28))]
+    data = ims.open(
+        Dataset(tmp_path, {"train": 2}, per_shard=30, classes=sorted(classes)).directory
+    )
+    for page in map(shown, (data, data.train(batch_size=2))):
+        assert not page.all("script") and "and 10 more" in page.text
+        assert captions(page) == list(data.classes[:8])
+
+
+@pytest.mark.parametrize("damage", ["record", "shard", "index", "picture", "all"])
+def test_what_is_broken_or_missing_leaves_the_table(
+    made: pathlib.Path, tmp_path: pathlib.Path, damage: str
+) -> None:
+    copy = shutil.copytree(made, tmp_path / "copy")
+    data = ims.open(copy)
+    train = data.train(batch_size=2)
+    shard = copy / "train-00000-of-00003.tfrecord"
+    if damage == "record":
+        flip_byte(shard, records_of(shard)[2].offset_bytes + 30)
+    elif damage == "shard":
+        shard.unlink()
+    elif damage == "index":
+        shutil.rmtree(copy / "index")
+    elif damage == "picture":
+        offset = shard.read_bytes().index(b"\xff\xd8")
+        shard.write_bytes(shard.read_bytes()[:offset])
+    else:
+        shutil.rmtree(copy)
+    left = {"record": 7, "shard": 2, "picture": 2}.get(damage, 0)
+    for page in map(shown, (data, train)):
+        assert len(page.all("img")) == left
+        assert "cat" in page.text
+
+
+@pytest.mark.parametrize(
+    ("target", "facts", "expected"),
+    [
+        ("bright", "bright, 1 number", r"0\.\d+"),
+        ("rgb", "rgb, 3 numbers", r"[\d.]+, [\d.]+, [\d.]+"),
+        ("shade", "", "-5|9|10"),
+        ("name", "", "dark|grey|light"),
+        ("words", "", "no label|(red|green|blue)(, (red|green|blue))*"),
+    ],
+)
+def test_captions_say_what_is_to_be_found(
+    tmp_path: pathlib.Path, target: str, facts: str, expected: str
+) -> None:
+    data = ims.open(make_targets(tmp_path, {"train": 2, "validation": 1}))
+    train = data.train(batch_size=2, target=target)
+    found = captions(shown(train))
+    assert len(found) == 8
+    assert all(re.fullmatch(expected, caption) for caption in found), found
+    assert facts in shown(train).text
+    assert ("target" in repr(train)) == bool(facts)
+
+
+def test_records_of_others_show_pngs_and_other_ids(tmp_path: pathlib.Path) -> None:
+    png = saved(Image.new("RGB", (40, 20), (200, 30, 30)), "PNG")
+    records = [
+        encode_example({"image": [png], "label": [1 + number % 2]}) for number in range(3)
+    ] + [encode_example({"image": [b"none"], "label": [2]})]
+    write_records(tmp_path / "train-00000-of-00001.tfrecord", records)
+    flags = ["--class_names", "red,blue", "--label_offset", "1"]
+    assert adopt([str(tmp_path), *flags]) == 0
+    page = shown(ims.open(tmp_path))
+    assert captions(page) == ["red", "blue", "red"]
+
+
+def test_pictures_without_labels_are_called_by_their_files(made: pathlib.Path) -> None:
+    data = ims.open(made)
+    without = dataclasses.replace(data.dataset, label_feature="", classes=())
+    page = shown(dataclasses.replace(data, dataset=without))
+    assert captions(page) == [f"{number}.jpg" for number in range(8)]
+
+
+@pytest.mark.process
+def test_neither_tensorflow_nor_beam_is_loaded(made: pathlib.Path) -> None:
+    code = (
+        f"import sys, imageshards as ims\ndata = ims.open({str(made)!r})\n"
+        "for one in (data, data.train(batch_size=2), data.evaluation(batch_size=2)):\n"
+        "    assert one._repr_html_().count('<img') == 8 and repr(one)\n"
+        "assert not {'tensorflow', 'keras', 'apache_beam'} & {*sys.modules}\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,140 @@
+"""What a notebook shows of a data set, or of what is read of it: figures, classes, pictures."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.page import number, render, thumbnail
+from imageshards.tfrecord import RecordError
+from trainer.dataset.spec import DataSet, Split
+from trainer.dataset.subset import known_counts
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_CLASSES = 20
+MAX_PICTURES = 8
+THUMB_PX = 112
+# What a missing index, or a shard that is missing, damaged or of another form, may raise: the rest
+# is shown.
+_FAILURES = (
+    OSError, UserError, RecordError, ArithmeticError, AttributeError, ImportError, LookupError,
+    RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+
+# The name of a class, and for each column how many records it has; None where that is not known.
+ClassRows = Sequence[tuple[str, Sequence[int | None]]]
+
+
+def html_of(
+    title: str,
+    facts: Mapping[str, str],
+    columns: Sequence[str],
+    classes: ClassRows,
+    dataset: DataSet,
+    split: Split | None,
+    records: Iterable[int],
+) -> str:
+    """A piece of HTML without outside resources; it never raises because of the files.
+
+    Args:
+        title: What is shown.
+        facts: The rows of a table, by name.
+        columns: What the counts of `classes` are of.
+        classes: All of them; the first ones are shown.
+        dataset: The data set.
+        split: The one whose pictures are shown; None for no pictures.
+        records: Their numbers within the split, the first of which are shown.
+    """
+    known = [any(counts[i] is not None for _, counts in classes) for i in range(len(columns))]
+    return render(
+        "trainer.dataset",
+        "notebook.jinja",
+        title=title,
+        thumb_px=THUMB_PX,
+        facts=facts,
+        columns=list(itertools.compress(columns, known)),
+        classes=[
+            (name, ["" if n is None else number(n) for n in itertools.compress(counts, known)])
+            for name, counts in classes[:MAX_CLASSES]
+        ],
+        more=len(classes) - MAX_CLASSES,
+        pictures=_pictures(dataset, split, records) if split else [],
+    )
+
+
+def counts_of(dataset: DataSet) -> ClassRows:
+    """Each class of a data set, and its records in each split."""
+    counts = [known_counts(dataset, split) for split in dataset.splits.values()]
+    return [
+        (name, [None if of_split is None else of_split[i] for of_split in counts])
+        for i, name in enumerate(dataset.classes)
+    ]
+
+
+def pixels(size: tuple[int, int] | None) -> str:
+    """A picture's size, for people."""
+    return "of any size" if size is None else f"{size[0]} x {size[1]} pixels"
+
+
+def _pictures(
+    dataset: DataSet, split: Split, records: Iterable[int]
+) -> list[tuple[Image.Image, str]]:
+    """The first pictures with their captions; those that cannot be read are left out."""
+    from trainer.dataset.source import RecordSource
+
+    wanted = list(itertools.islice(records, MAX_PICTURES))
+    labels = dataset.label_features if dataset.label_feature or dataset.hot_features else ()
+    names = [dataset.image_feature, *labels, dataset.filename_feature or ""]
+
+    def picture(record: int) -> tuple[Image.Image, str] | None:
+        try:
+            found = source[record]
+            (encoded,) = _values(found[dataset.image_feature])
+            small = thumbnail(encoded, THUMB_PX)
+            return None if small is None else (small, _caption(dataset, found))
+        except _FAILURES:
+            return None
+
+    try:
+        # The index of no further shard is read.
+        shards = split.shards[: bisect.bisect_right(split.starts, max(wanted, default=0))]
+        known = list(dict.fromkeys(filter(None, names)))
+        source = RecordSource(dataset, dataclasses.replace(split, shards=shards), known)
+        return [one for one in storage.map_concurrently(picture, wanted) if one is not None]
+    except _FAILURES:
+        return []
+
+
+def _caption(dataset: DataSet, record: Mapping[str, Any]) -> str:
+    """What the label of a record says; without labels the name of its file."""
+    if dataset.hot_features:
+        values = [value for name in dataset.hot_features for value in _values(record[name])]
+        return ", ".join(itertools.compress(dataset.classes, values)) or "no label"
+    if not dataset.label_feature:
+        filename = record.get(dataset.filename_feature or "", b"")
+        return _text(_values(filename)[0]).rpartition("/")[2]
+    values = _values(record[dataset.label_feature])
+    return ", ".join(_label(dataset, value) for value in values) or "no label"
+
+
+def _values(feature: Any) -> list[Any]:
+    """The values of a feature of a `RecordSource`, as those of Python."""
+    return feature.ravel().tolist() if hasattr(feature, "ravel") else [feature]
+
+
+def _label(dataset: DataSet, value: Any) -> str:
+    if isinstance(value, int) and dataset.target != "values" and not dataset.label_values:
+        place = value - dataset.label_offset
+        return dataset.classes[place] if 0 <= place < len(dataset.classes) else str(value)
+    return number(value) if isinstance(value, int | float) else _text(value)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
