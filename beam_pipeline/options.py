@@ -236,7 +236,8 @@ class PlanOptions:
     class_names: Annotated[tuple[str, ...] | None, Option(
         "classes in the order of their ids, separated by commas (\\, is one in a name) or one "
         "per line of a file; another label is an error, but for the number of a class (default: "
-        "sorted names; on --overwrite the old order first)", group="input", metavar="A,B|FILE",
+        "sorted names, whole numbers as numbers; on --overwrite the old order first)",
+        group="input", metavar="A,B|FILE",
         parse=functools.partial(names_or_file, "--class_names"))] = None
     pinned_classes: tuple[str, ...] = ()
     allow_one_class: Annotated[bool, Option(

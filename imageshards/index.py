@@ -13,7 +13,7 @@ So a data set can be looked into, joined and cut without reading its pictures. T
 and the small extra columns, each under the name of its feature (`extra/NAME` where one of the
 above has that name): those with a fixed length of at most 16 numbers or texts, a list unless they
 are single values, and lists of any length of whole numbers or texts, such as labels. A list of more
-than 64, a text of more than 256 bytes, or in no UTF-8, is null.
+than 64, a text of more than 256 bytes, or in no UTF-8, is null, and so is NaN, a missing value.
 
 The same records give the same bytes, with the same version of PyArrow. That is imported only where
 a table is written or read.
@@ -185,7 +185,7 @@ def _labels_of(features: Mapping[str, Values]) -> tuple[Any, Any]:
 def _small_values(values: Values) -> list[Any] | None:
     if len(values) > MAX_LIST_VALUES:
         return None
-    return [_text(value) if isinstance(value, bytes) else value for value in values]
+    return [_text(v) if isinstance(v, bytes) else None if v != v else v for v in values]
 
 
 def _text(value: bytes) -> str | None:

@@ -104,6 +104,7 @@ DTYPES = ("int64", "float32", "string")
 # Columns below this name hold one entry per box: its class, and its four sides, 0..1.
 OBJECT_PREFIX = "image/object/"
 BOX_CLASS_FEATURE = f"{OBJECT_PREFIX}class/text"
+BOX_LABEL_FEATURE = f"{OBJECT_PREFIX}class/label"
 BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
 
 _BUILD_AGAIN = "build the data set again with imageshards build and --overwrite"
@@ -210,7 +211,7 @@ _MANIFEST = keyed(
         "files": mapped(_FILE, _below),
         "skipped": _COUNTS,
         "copies": _COUNTS,
-        "source": keyed({}, {"formats": _COUNTS, "notes": _COUNTS}),
+        "source": keyed({}, {"formats": _COUNTS, "notes": _COUNTS, "missing": _COUNTS}),
         "inputs": listed(
             keyed({"path": text(), "num_records": whole(), "fingerprint": nullable(text())})
         ),

@@ -52,6 +52,19 @@ def composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+_WHOLE_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+
+
+def class_sort_key(name: str) -> tuple[bool, int, str]:
+    """The sort key of a class name: whole numbers come first, as numbers; then code points.
+
+    >>> sorted(["10", "cat", "2"], key=class_sort_key)
+    ['2', '10', 'cat']
+    """
+    is_number = _WHOLE_NUMBER.fullmatch(name) is not None
+    return not is_number, int(name) if is_number else 0, name
+
+
 # Letters of other alphabets that look as Latin ones do.
 _LOOK_ALIKE = str.maketrans(
     "аеорсухіАВЕКМНОРСТХІαοινΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # Cyrillic and Greek

@@ -26,9 +26,10 @@ Sums = tuple[int, int, int]
 
 
 class ZScoreFn(beam.CombineFn):
-    """Batches of finite float32 → float64 `[mean, standard deviation]` of the population.
+    """Batches of float32 → float64 `[mean, standard deviation]` of the population.
 
-    Where all values are equal, or there are none, the deviation is 1, so that scaling gives 0.
+    NaN is a missing value and counts nowhere; infinities are not allowed. Where all values are
+    equal, or there are none, the deviation is 1, so that scaling gives 0.
     """
 
     def create_accumulator(self) -> Sums:
@@ -36,7 +37,8 @@ class ZScoreFn(beam.CombineFn):
 
     def add_input(self, accumulator: Sums, element: np.ndarray) -> Sums:
         # A float64 holds every such multiple, and an int of Python's every sum of them.
-        scaled = element.astype(np.float64).ravel() * 2.0**_UNIT_EXPONENT
+        present = element[~np.isnan(element)]
+        scaled = present.astype(np.float64) * 2.0**_UNIT_EXPONENT
         units = [int(value) for value in scaled.tolist()]
         added = (len(units), sum(units), sum(unit * unit for unit in units))
         return self.merge_accumulators([accumulator, added])

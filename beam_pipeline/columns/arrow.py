@@ -35,7 +35,8 @@ def to_record_batches(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterato
     The column `LABEL_TEXT` holds the label, others are extra columns.
 
     A missing scalar or vector is an error, a missing variable-length value becomes []. NaN and
-    infinities are kept in unscaled columns and are an error in scaled ones.
+    infinities are kept in unscaled columns. In scaled columns infinities are an error, and NaN,
+    a missing value, is an error in lists.
 
     Raises:
         UserError: A value is missing or of another type or length; names key and column.
@@ -128,13 +129,16 @@ def _values_array(values: Sequence[Any], spec: ColumnSpec) -> pa.Array:
         floats = doubles.astype(np.float32)
     if not np.isfinite(floats[np.isfinite(doubles)]).all():
         raise OverflowError("beyond float32")
-    if spec.scale != "none" and not np.isfinite(floats).all():
+    is_wrong = np.isinf(floats) if spec.shape == () else ~np.isfinite(floats)
+    if spec.scale != "none" and is_wrong.any():
         raise ValueError("not finite")
     return pa.array(floats, pa.float32(), from_pandas=False)
 
 
 def _wrong_value(ref: ImageRef, row: Any, spec: ColumnSpec) -> UserError:
-    one = _EXPECTED[spec.kind] + ", not NaN or infinite" * (spec.scale != "none")
+    one = _EXPECTED[spec.kind]
+    if spec.scale != "none":
+        one += ", not infinite" if spec.shape == () else ", not NaN or infinite"
     if spec.shape != ():
         one = f"a list{f' of {spec.shape[0]}' if spec.shape else ''}, each value {one}"
     received = "no value" if row is None else shortened(repr(row), 80)

@@ -210,7 +210,10 @@ class Preprocess:
 
 
 def _default_feature(tensor: Any, spec: ColumnSpec) -> Any:
-    """The column as it is, or scaled over all its values: `(x - offset) / divisor`."""
+    """The column as it is, or scaled over all its values: `(x - offset) / divisor`.
+
+    A missing value, NaN, stays NaN and does not count among the values.
+    """
     import tensorflow as tf
 
     if spec.scale == "none":
@@ -225,9 +228,10 @@ def _scaled(values: Any, scale: str) -> Any:
     import tensorflow_transform as tft
 
     if scale == "minmax":
-        low, high = (tf.cast(find(values), tf.float64) for find in (tft.min, tft.max))
-        # The least of 0.0 and -0.0 is the one that came first.
-        offset = tf.where(low == 0, tf.zeros_like(low), low)
+        present = tf.boolean_mask(values, tf.logical_not(tf.math.is_nan(values)))
+        low, high = (tf.cast(find(present), tf.float64) for find in (tft.min, tft.max))
+        # The least of 0.0 and -0.0 is the one that came first; of no values it is infinite.
+        offset = tf.where((low == 0) | (low > high), tf.zeros_like(low), low)
         # Where all values are equal, or there are none: scaled by 1, to 0.
         divisor = tf.where(high > low, high - low, tf.ones_like(low))
     else:

@@ -204,6 +204,11 @@ def manifest_of(
     passed_over, names = counts_and_names(skipped)
     splits = {split: _split_of(split, shards) for split in sorted(plan.num_shards)}
     stats = merge_stats(summary.stats.values())
+    missing = {
+        name: count
+        for name, count in stats.of("missing").items()
+        if features.get(name, {}).get("shape") == []
+    }
     train = [stats for split, stats in summary.stats.items() if split in TRAIN_NAMES]
     mean, std = merge_stats(train or [stats]).mean_and_std()
     manifest: dict[str, Any] = {
@@ -215,7 +220,11 @@ def manifest_of(
         "listed": plan.num_images,
         "rejects": summary.rejects,
         "skipped": passed_over,
-        "source": {"formats": stats.of("formats"), "notes": stats.of("notes")},
+        "source": {
+            "formats": stats.of("formats"),
+            "notes": stats.of("notes"),
+            "missing": missing,
+        },
     }
     of_bytes = {**manifest, "splits": without_index(splits), "versions": spec.versions}
     text = json.dumps(of_bytes, sort_keys=True).encode()

@@ -15,7 +15,7 @@ from beam_pipeline.inputs.labels import (
     PART_AS_CLASS,
     UNREAD_FORMAT,
 )
-from beam_pipeline.inputs.tables.references import BACKSLASHES
+from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS
 from beam_pipeline.options import PlanOptions
 from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted, look_of
@@ -130,6 +130,11 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for reason, (noun, said) in _OF_INPUT.items():
         if found := names.get(reason):
             yield said.format(counted=counted(len(found), noun), names=_shown(found))
+    for column in names.get(MISSING_MARKS, ()):
+        yield (
+            f"column {column!r} of --input has numbers and cells such as N/A, null or -; each of "
+            "these is a missing value, NaN in the records"
+        )
 
 
 def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.index import read_index
 from imageshards.manifest import MANIFEST_NAME, load_manifest
-from imageshards.text import about_look_alikes, counted
+from imageshards.text import about_look_alikes, class_sort_key, counted
 
 # The reason for which listed images are left out.
 EXCLUDED = "excluded"
@@ -158,7 +158,7 @@ def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
     Raises:
         UserError: Names the first of them and those that have similar names.
     """
-    classes = sorted(labels)
+    classes = sorted(labels, key=class_sort_key)
     unknown = [name for name in class_map if name not in classes]
     if unknown:
         near = difflib.get_close_matches(unknown[0], classes, n=3) or classes[:5]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from beam_pipeline.planning.refs import Label, RefBatch, names_of
 from imageshards.errors import UserError
 from imageshards.manifest import NONE, ONE, SEVERAL
-from imageshards.text import about_look_alikes
+from imageshards.text import about_look_alikes, class_sort_key
 
 
 class ClassOrder(NamedTuple):
@@ -16,8 +16,8 @@ class ClassOrder(NamedTuple):
 
     Attributes:
         class_names: Given order, taken as it is: classes without an image keep their id.
-        pinned: Order of the data set being rebuilt; new labels follow, sorted by code point, so no
-            old class is renumbered.
+        pinned: Order of the data set being rebuilt; new labels follow, sorted by
+            `class_sort_key`, so no old class is renumbered.
     """
 
     class_names: tuple[str, ...] | None = None
@@ -27,7 +27,8 @@ class ClassOrder(NamedTuple):
         """Class names by id, for the distinct labels of the data, checked by `distinct_labels`."""
         if self.class_names is not None:
             return list(self.class_names)
-        return [*self.pinned, *sorted(set(labels).difference(self.pinned))]
+        new = set(labels).difference(self.pinned)
+        return [*self.pinned, *sorted(new, key=class_sort_key)]
 
 
 def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[str]:

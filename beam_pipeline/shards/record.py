@@ -49,12 +49,21 @@ def make_record(
         payload, features = copy_record(ref, data, unit.class_ids)
         sums = sums_of_jpeg(features["image/encoded"][0]) if sample else ()
         stats.add(ref.source, sums, None)
+        _count_missing(features, stats)
         return Record(payload, features, ref.source_bytes)
     encoded = encode_image(data, options.image, want_sums=sample)
     features = _features_of(ref, data, encoded, unit.class_ids)
     payload = encode_example(features)
     stats.add(ref.source, encoded.pixel_sums or (), encoded)
+    _count_missing(features, stats)
     return Record(payload, features, len(data))
+
+
+def _count_missing(features: Mapping[str, Values], stats: ShardStats) -> None:
+    """Counts the features that are one NaN."""
+    for name, values in features.items():
+        if len(values) == 1 and values[0] != values[0]:
+            stats.count("missing", name)
 
 
 def _features_of(

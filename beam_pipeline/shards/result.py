@@ -52,6 +52,7 @@ class ShardStats:
             - `sources`: numbers of the inputs that records are from;
             - `pixels`, `sums`, `squares`: channels, with the pixels of the sampled records, their
               sum, and the sum of their squares;
+            - `missing`: features, with the records where the feature is one NaN;
             - `rejects`: reasons. All else is counted of accepted images alone.
     """
 

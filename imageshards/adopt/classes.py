@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from imageshards.adopt.scan import ScannedFile
 from imageshards.errors import UserError
 from imageshards.manifest import ONE, SEVERAL
-from imageshards.text import counted
+from imageshards.text import class_sort_key, counted
 
 # More than any data set of pictures has: a larger label is some other number.
 _MAX_CLASSES = 100_000
@@ -63,7 +63,7 @@ def _classes_in(pairs: _Pairs, first: int, feature: str) -> Sequence[str]:
     """The names that are labels; else the texts that come with the ids, else the ids themselves."""
     ids = sorted({label for label, _ in pairs if isinstance(label, int)})
     if not ids:
-        return sorted({str(label) for label, _ in pairs})
+        return sorted({str(label) for label, _ in pairs}, key=class_sort_key)
     if ids[-1] - first >= _MAX_CLASSES:
         raise UserError(
             f"DIR received records whose {feature} is up to {ids[-1]}; expected class ids from 0 "

@@ -17,4 +17,6 @@ from imageshards.page.page import render as render
 from imageshards.page.page import share as share
 from imageshards.page.page import size as size
 from imageshards.page.thumbnails import data_uri as data_uri
+from imageshards.page.thumbnails import draw_boxes as draw_boxes
+from imageshards.page.thumbnails import record_boxes as record_boxes
 from imageshards.page.thumbnails import thumbnail as thumbnail

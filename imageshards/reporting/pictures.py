@@ -18,7 +18,7 @@ from imageshards.manifest import (
     roles_of,
     shard_path,
 )
-from imageshards.page import thumbnail
+from imageshards.page import draw_boxes, record_boxes, thumbnail
 from imageshards.storage import map_concurrently
 from imageshards.tfrecord import Record, RecordError, read_records, scan_records
 
@@ -87,7 +87,8 @@ def _thumbs(
             picture = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
             if picture is not None:
                 key = _text(features, roles["filename"])
-                yield Thumb(picture, _caption(features, manifest, key), key)
+                drawn = draw_boxes(picture, record_boxes(features))
+                yield Thumb(drawn, _caption(features, manifest, key), key)
     except (OSError, RecordError, ValueError):
         return  # Counted by the caller; what is wrong is for verify to say.
 

@@ -107,7 +107,7 @@ def classes(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
     }
     if len(sums) <= MAX_CLASS_ROWS:
         return found | {"tables": {"In label order.": _class_rows(list(sums), counts)}}
-    ordered = sorted(sums, key=lambda name: (-sums[name], name))
+    ordered = sorted(sums, key=lambda name: -sums[name])  # label order among equals
     return found | {
         "tables": {
             f"The {ENDS} largest classes.": _class_rows(ordered[:ENDS], counts),
@@ -142,13 +142,14 @@ def _class_rows(names: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -
 
 
 def source(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Formats of the originals, what was normalised and passed over."""
+    """Formats of the originals, what was normalised, missing and passed over."""
     records = totals(manifest)[0]
     found = manifest.get("source", {})
     notes = {NOTES.get(c, c.replace("_", " ")): n for c, n in found.get("notes", {}).items()}
     return {
         "formats": _with_shares(found.get("formats", {}), records),
         "notes": _with_shares(notes, records),
+        "missing": _with_shares(found.get("missing", {}), records),
         "skipped": [
             (reason.replace("_", " "), number(count))
             for reason, count in manifest.get("skipped", {}).items()

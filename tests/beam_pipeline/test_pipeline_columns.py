@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import math
 import pathlib
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image, ImageDraw
+from pyarrow import parquet
 
 from imageshards.index import read_index
+from imageshards.reporting import write_report
 from imageshards.verification import command as verify
 from tests.support.builds import build, manifest, records_of, shard_bytes
 from tests.support.built_records import assert_records_are_as_described
+from tests.support.html_page import Page
 
 pytestmark = pytest.mark.process
 
@@ -118,6 +125,88 @@ def test_boxes_follow_the_picture_and_leave_when_out_of_sight(built):
         assert middle[0] > 180 and middle[1] < 90, (key, middle)
         tall = (y1 - y0) > (x1 - x0)
         assert tall != (int(key.split(".")[0]) % 3 == 0)  # EXIF 6 lays it down
+
+
+PRICES = [None, 1, 2.5, "N/A", 4, 10, "", 7, 2, 3, 5, 6]
+GRADES = [3, None, 1, 2, 0, 4, 1, 2, 3, 0, 1, 2]
+SCALED = "price:float:zscore,grade:float:minmax,year:int,note:string"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("declared", [None, SCALED])
+def test_missing_numbers_are_nan_and_the_others_are_scaled_among_themselves(
+    tmp_path, capfd, suffix, declared
+):
+    rows: list[dict] = []
+    for i, (price, grade) in enumerate(zip(PRICES, GRADES, strict=True)):
+        draw(tmp_path / f"{i}.jpg", i)
+        rows.append({"image": f"{i}.jpg", "label": "ab"[i % 2], "price": price, "grade": grade,
+                     "year": 2000 + i, "note": "N/A"})  # fmt: skip
+    path = tmp_path / f"list.{suffix}"
+    if suffix == "csv":
+        with open(path, "w", newline="") as file:
+            csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
+    elif suffix == "jsonl":
+        del rows[0]["price"], rows[1]["grade"]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        for row in rows if declared is None else ():
+            row["price"] = row["price"] if isinstance(row["price"], float | int) else None
+        prices = pa.array([row["price"] if row["price"] is None or declared is None
+                           else str(row["price"]) for row in rows],
+                          pa.float64() if declared is None else pa.string())  # fmt: skip
+        table = pa.Table.from_pylist([row | {"price": None} for row in rows])
+        parquet.write_table(table.set_column(2, "price", prices), path)
+    output = tmp_path / "set"
+    flags = [] if declared is None else ["--columns", declared]
+    assert build("--input", path, "--output", output, "--image_size", "32", *flags) == 0
+    said = manifest(output)
+    assert (
+        said["features"]["price"] == said["features"]["grade"] == {"dtype": "float32", "shape": []}
+    )
+    assert said["source"]["missing"] == {"price": 3, "grade": 1}
+    about = [warning for warning in said["warnings"] if "NaN" in warning]
+    has_marks = suffix != "parquet" or declared is not None
+    assert ["'price'" in warning for warning in about] == [True] * has_marks
+    found = records_of(output)
+    for name, given in (("price", PRICES), ("grade", GRADES)):
+        values = np.array([v if isinstance(v, float | int) else math.nan for v in given])
+        if declared and name == "price":
+            values = (values - np.nanmean(values)) / np.nanstd(values)
+        elif declared:
+            values = (values - np.nanmin(values)) / (np.nanmax(values) - np.nanmin(values))
+        held = np.array([found[f"{i}.jpg"][name][0] for i in range(len(rows))])
+        np.testing.assert_allclose(held, values, rtol=1e-6)
+        index = read_index(str(output), said, columns=["key", name])
+        of_key = dict(zip(index["key"].to_pylist(), index[name].to_pylist(), strict=True))
+        assert [of_key[f"{i}.jpg"] is None for i in range(len(rows))] == [*np.isnan(values)]
+    assert found["3.jpg"]["year"] == [2003] and found["3.jpg"]["note"] == [b"N/A"]
+    _check_companions(output)
+
+
+def _check_companions(output: pathlib.Path) -> None:
+    """Checks that a data set with NaN verifies, reports, and is copied, its JSON being JSON."""
+
+    def no_nan(constant: str) -> None:
+        raise AssertionError(constant)
+
+    for path in output.rglob("*.json*"):
+        for line in (
+            path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        ):
+            json.loads(line, parse_constant=no_nan)
+    assert verify.main([str(output)]) == 0
+    assert assert_records_are_as_described(output)
+    page = Page((output / "report" / "index.html").read_text())
+    assert "Missing values, NaN in the records" in page.text and "price" in page.text
+    write_report(str(output), manifest(output))
+    assert Page((output / "report" / "index.html").read_text()).text == page.text
+    copy = output.parent / "copy"
+    assert build("--input", output, "--output", copy) == 0
+    assert manifest(copy)["source"]["missing"] == manifest(output)["source"]["missing"]
+    before, after = records_of(output), records_of(copy)
+    for key in before:
+        assert repr(before[key]["price"]) == repr(after[key]["price"])
 
 
 def test_a_transform_module_replaces_the_columns(rows, tmp_path):

@@ -134,6 +134,21 @@ def test_classes_keep_their_ids_when_a_replacement_is_killed(tmp_path):
     assert verify.main([str(output)]) == 0
 
 
+def test_classes_of_numbers_are_in_the_order_of_numbers_unless_a_data_set_has_another(tmp_path):
+    output = tmp_path / "set"
+    more = ["--output", str(output), "--image_size", "16", "--no_report", "--overwrite"]
+    first = class_folders(tmp_path / "first", {"10": 12, "9": 12})
+    assert build("--input", first, *more) == 0
+    assert manifest(output)["classes"] == ["9", "10"]
+    second = class_folders(tmp_path / "second", {"11": 12, "10": 12, "9": 12, "2": 12})
+    assert build("--input", second, *more) == 0
+    assert manifest(output)["classes"] == ["9", "10", "2", "11"]
+    assert build("--input", first, *more, "--class_names", "10,9") == 0
+    assert build("--input", second, *more) == 0
+    assert manifest(output)["classes"] == ["10", "9", "2", "11"]
+    assert verify.main([str(output)]) == 0
+
+
 @pytest.fixture
 def small(tmp_path) -> tuple[pathlib.Path, list[str], dict[str, bytes]]:
     """A finished data set: its folder, the flags that made it, and its shards."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from imageshards.text import (
     about_look_alikes,
+    class_sort_key,
     counted,
     for_output,
     key_of,
@@ -38,6 +39,11 @@ from imageshards.text import (
 )
 def test_a_count_in_words(count, noun, expected):
     assert counted(count, noun) == expected
+
+
+def test_class_names_that_are_whole_numbers_come_first_in_the_order_of_numbers():
+    ordered = ["-3", "-1", "0", "007", "7", "10", "11", "+1", "1.5", "1" * 19, "2 cats", "cat", "٣"]
+    assert sorted({*ordered}, key=class_sort_key) == ordered
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ spelling: `7`, `-0.5`, `1e5`, `nan`, `inf`. `007`, `+49170` and integers beyond 
 identifiers and stay text. Cells with JSON lists (`[1, 2]`) make a column of variable length.
 `true` and `false` of JSON and Parquet become 1 and 0.
 
+A missing value of a float column is NaN: an empty cell, or a cell such as `N/A` among numbers.
+
 Columns of bounding boxes hold one value per box: the four sides, and others such as its class.
 """
 
@@ -32,6 +34,10 @@ _FLOAT = re.compile(
 )
 # A double that rounds to a finite float32 is smaller than this.
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
+# Float32 holds every whole number up to this one.
+MAX_WHOLE_FLOAT32 = 2**24
+# What people and programs write in place of a missing number, in lower case.
+_MISSING = frozenset({"", "nan", "n/a", "#n/a", "na", "<na>", "null", "none", "-"})
 _SHOWN_CHARACTERS = 80
 # In a cell of a CSV file, where it stands in quotes.
 _AS_LIST = 'a list is written [1, 2] or ["a", "b"]'
@@ -62,12 +68,19 @@ def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
 
 
 def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
-    """Infers a column's type from its cells: int, else float, else string; lists vary in length."""
+    """Infers a column's type from its cells: int, else float, else string; lists vary in length.
+
+    Whole numbers with missing cells are floats, unless float32 would round them.
+    """
     given = [cell for cell in map(_parse_cell, cells) if cell is not None]
     lists = sum(isinstance(cell, list) for cell in given)
     flat = [v for cell in given for v in (cell if isinstance(cell, list) else [cell])]
+    may_miss = not lists and not name.startswith(OBJECT_PREFIX)
+    if may_miss:
+        flat = [value for value in flat if not is_missing(value) or isinstance(value, float)]
     if flat and all(isinstance(v, int) and -(2**63) <= v < 2**63 for v in flat):
-        kind = "int"
+        is_exact = max(map(abs, flat)) <= MAX_WHOLE_FLOAT32
+        kind = "float" if may_miss and len(flat) < len(cells) and is_exact else "int"
     elif any(isinstance(v, float) for v in flat) and all(type(v) in (int, float) for v in flat):
         kind = "float"
     else:
@@ -75,6 +88,24 @@ def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
     # Strings count as lists only if all cells are: a single caption may read "[1]".
     variable = lists and (kind != "string" or lists == len(given))
     return ColumnSpec(name, kind, None if variable else ())
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell holds no number: it is empty, NaN, or reads `N/A`, `null` or the like."""
+    if isinstance(cell, str):
+        return cell.strip().lower() in _MISSING
+    return cell is None or cell != cell
+
+
+def is_missing_mark(cell: Any) -> bool:
+    """Whether a cell is a text such as `N/A`: missing, but neither empty nor a number."""
+    return isinstance(cell, str) and is_missing(cell) and isinstance(_parse_cell(cell), str)
+
+
+def may_be_missing(column: ColumnSpec) -> bool:
+    """Whether a missing value of a column is NaN: of floats, but not of lists and boxes."""
+    is_float = column.kind == "float" and column.shape == ()
+    return is_float and not column.name.startswith(OBJECT_PREFIX)
 
 
 def _check_one_form(name: str, cells: Sequence[tuple[str, Any]]) -> None:
@@ -153,15 +184,23 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
     )
 
 
-def convert(where: str, column: ColumnSpec, cell: Any) -> Any:
+def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
     """Converts a cell to its column's type: a scalar or a list.
 
     Text in a list column is a JSON list or values separated by spaces. A missing string becomes
-    "", a missing list of variable length becomes [].
+    "", a missing float NaN, a missing list of variable length [].
+
+    Args:
+        where: File and row, for messages.
+        column: The extra column.
+        cell: The cell.
+        name: The table's name of the column, where that is another one.
 
     Raises:
         UserError: It has another type or length, or is beyond int64 or float32.
     """
+    if is_missing(cell) and may_be_missing(column):
+        return math.nan
     try:
         if column.shape == ():
             return _scalar(column.kind, "" if cell is None and column.kind == "string" else cell)
@@ -175,9 +214,11 @@ def convert(where: str, column: ColumnSpec, cell: Any) -> Any:
         expected += f" x {column.shape[0] if column.shape else 'any number'}"
         if isinstance(cell, str):
             expected += f" ({_AS_LIST})"
-    if cell in (None, ""):
+    if column.shape != () and cell in (None, ""):
         remedy += f" ({column.name}:{column.kind}[] if values may be missing)"
-    raise wrong_cell(where, column.name, cell, expected, remedy)
+    elif column.kind == "int" and is_missing(cell) and not column.name.startswith(OBJECT_PREFIX):
+        remedy = f"fix the row, or say --columns {column.name}:float, where missing values are NaN"
+    raise wrong_cell(where, name or column.name, cell, expected, remedy)
 
 
 def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
@@ -253,7 +294,7 @@ def _scalar(kind: str, value: Any) -> int | float | str:
         return value
     if isinstance(value, str):
         value = _number(value)
-    if not isinstance(value, int | float) or (kind == "float" and isinstance(value, bool)):
+    if not isinstance(value, int | float):
         raise ValueError("not a number")
     if kind == "float":
         if _FLOAT32_END <= abs(value) < math.inf:

@@ -16,7 +16,9 @@ from beam_pipeline.inputs.tables.cells import (
     check_boxes,
     convert,
     is_list,
+    is_missing_mark,
     labels_in,
+    may_be_missing,
     shown,
     wrong_cell,
 )
@@ -39,6 +41,8 @@ from imageshards.text import composed, printable
 
 # Reason to name a table whose paths have backslashes.
 BACKSLASHES = "backslashes"
+# Reason to name a column of floats whose cells read `N/A` or the like.
+MISSING_MARKS = "missing_marks"
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -59,6 +63,7 @@ def read_refs(
     if schema.has_pictures:
         rows = pictures.read_rows(path, schema.names, schema.image, row_groups, spool)
         for where, row, ref in rows:
+            yield from missing_marks(row, schema)
             yield row_to_ref(where, row, schema, ref)
         return
     has_backslashes = False
@@ -68,7 +73,15 @@ def read_refs(
         if ref.key != image and not has_backslashes:
             has_backslashes = True
             yield Skipped(BACKSLASHES, printable(path))
+        yield from missing_marks(row, schema)
         yield row_to_ref(where, row, schema, ref)
+
+
+def missing_marks(row: Mapping[str, Any], schema: TableSchema) -> Iterator[Skipped]:
+    """Names the columns whose cell in this row is a text that means a missing number."""
+    for column in filter(may_be_missing, schema.columns):
+        if is_missing_mark(row.get(schema.column_of(column))):
+            yield Skipped(MISSING_MARKS, column.name)
 
 
 def row_to_ref(
@@ -237,10 +250,10 @@ def _columns(where: str, row: Mapping[str, Any], schema: TableSchema) -> dict[st
 
 def _value(where: str, row: Mapping[str, Any], column: ColumnSpec, name: str) -> Any:
     """The value of an extra column, whose cell is in the column `name` of the table."""
-    if name not in row and column.shape is not None:
+    is_number = column.kind != "string" and column.shape == ()
+    if name not in row and column.shape is not None and not is_number:
         raise UserError(
             f"{where} has no column {name!r}; expected it in every row: fix the row, or "
             "leave the column out by --columns."
         )
-    named = column if name == column.name else dataclasses.replace(column, name=name)
-    return convert(where, named, row.get(name))
+    return convert(where, column, row.get(name), name)

@@ -19,9 +19,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
+from beam_pipeline.inputs.tables.cells import MAX_WHOLE_FLOAT32
 from beam_pipeline.planning.classes import is_text
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.manifest import OBJECT_PREFIX
 from imageshards.text import counted
 
 # `FILE line N` or `FILE row N`, and the row's cells by column name.
@@ -99,6 +101,27 @@ def parquet_schema(path: str) -> pa.Schema:
     for name in set(_INDEX_COLUMNS).intersection(schema.names):
         schema = schema.remove(schema.get_field_index(name))
     return schema
+
+
+def whole_numbers_with_nulls(path: str, schema: pa.Schema) -> set[str]:
+    """The integer columns of a Parquet file that have nulls, where float32 holds all their values.
+
+    The statistics of the file say so, where it has them.
+    """
+    kinds = zip(schema.names, schema.types, strict=True)
+    names = {n for n, kind in kinds if pa.types.is_integer(kind) or pa.types.is_boolean(kind)}
+    with_nulls, large = set(), set()
+    with open_parquet(path) as file:
+        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+        for chunk in (group.column(i) for group in groups for i in range(group.num_columns)):
+            name, found = chunk.path_in_schema, chunk.statistics
+            if name not in names or found is None:
+                continue
+            if found.null_count:
+                with_nulls.add(name)
+            if found.has_min_max and max(-found.min, found.max) > MAX_WHOLE_FLOAT32:
+                large.add(name)
+    return {name for name in with_nulls - large if not name.startswith(OBJECT_PREFIX)}
 
 
 def _unreadable(path: str, e: Exception) -> UserError:

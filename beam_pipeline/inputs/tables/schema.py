@@ -28,6 +28,7 @@ from beam_pipeline.inputs.tables.rows import (
     is_parquet,
     parquet_schema,
     read_rows,
+    whole_numbers_with_nulls,
 )
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions
 from imageshards import storage
@@ -157,6 +158,7 @@ def read_schema(source: InputOptions) -> TableSchema:
 def _parquet_table(source: InputOptions, path: str) -> TableSchema:
     arrow = parquet_schema(path)
     types = dict(zip(arrow.names, arrow.types, strict=True))
+    types |= dict.fromkeys(whole_numbers_with_nulls(path, arrow), pa.float64())
     found = schema_of_rows(source, [], types)
     if not found.has_pictures:
         return found
@@ -297,8 +299,8 @@ def _check_keys(path: str, image: str, column: str) -> None:
 def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
     """A warning of labels that all are numbers, some with decimals: hardly names of classes."""
     given = [cell for _, cell in cells if cell not in (None, "")]
-    if infer(name, given) == ColumnSpec(name, "float"):
-        decimal = next(cell for cell in given if infer(name, [cell]).kind == "float")
+    decimal = next((cell for cell in given if infer(name, [cell]).kind == "float"), None)
+    if decimal is not None and infer(name, given) == ColumnSpec(name, "float"):
         yield (
             f"column {name!r} of --input has numbers such as {decimal}, and each becomes a class; "
             "name a column of classes by --label_column: a number to be learnt is an extra column"

@@ -36,6 +36,10 @@ COLUMNS = (
     ColumnSpec("minmax/var", "float", None, "minmax"),
     ColumnSpec("minmax/constant", "float", (), "minmax"),
     ColumnSpec("minmax/none", "float", None, "minmax"),
+    ColumnSpec("zscore/some", "float", (), "zscore"),
+    ColumnSpec("zscore/missing", "float", (), "zscore"),
+    ColumnSpec("minmax/some", "float", (), "minmax"),
+    ColumnSpec("minmax/missing", "float", (), "minmax"),
 )
 
 
@@ -58,6 +62,11 @@ def raw_row(i: int) -> dict[str, Any]:
         "minmax/var": [rng.random() for _ in range(i % 3)],
         "minmax/constant": -7.25,
         "minmax/none": [],
+        # Whole batches of 40 are missing, too.
+        "zscore/some": rng.gauss(3, 2) if i < 40 and i % 3 else math.nan,
+        "zscore/missing": math.nan,
+        "minmax/some": rng.gauss(3, 2) if i < 40 and i % 3 else math.nan,
+        "minmax/missing": math.nan,
     }
 
 
@@ -144,7 +153,8 @@ def test_unscaled_column_round_trip(rows, spec):
 @pytest.mark.parametrize("spec", [c for c in COLUMNS if c.scale != "none"], ids=lambda c: c.name)
 def test_scaled_column_is_right_to_the_last_bit(rows, spec):
     raw = [np.array(_as_list((ref.columns or {})[spec.name]), np.float32) for ref in REFS]
-    values = [Fraction(float(v)) for v in np.concatenate(raw)] or [Fraction(0)]
+    present = (float(v) for v in np.concatenate(raw))
+    values = [Fraction(v) for v in present if not math.isnan(v)] or [Fraction(0)]
     if spec.scale == "minmax":
         offset, divisor = min(values), float(max(values) - min(values))
     else:
@@ -152,11 +162,42 @@ def test_scaled_column_is_right_to_the_last_bit(rows, spec):
         divisor = math.sqrt(sum(((v - offset) ** 2 for v in values), Fraction()) / len(values))
     for ref, of_row in zip(REFS, raw, strict=True):
         expected = [
-            float(np.float32(float((Fraction(float(v)) - offset) / Fraction(divisor or 1.0))))
+            math.nan
+            if math.isnan(v)
+            else float(np.float32(float((Fraction(float(v)) - offset) / Fraction(divisor or 1.0))))
             for v in of_row
         ]
         received = rows[ref.key][spec.name]
-        assert received == pytest.approx(expected, rel=0, abs=0) if divisor else not any(received)
+        if divisor:
+            assert received == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
+        else:
+            assert not np.nan_to_num(received).any() and np.isnan(received).all() == (
+                np.isnan(expected).all()
+            )
+
+
+def test_the_exported_graph_leaves_a_missing_value_and_scales_the_others(through_tft, rows):
+    import tensorflow as tf
+
+    transform = tf.saved_model.load(f"{through_tft[1]}/transform_fn").transform_fn
+    chosen = REFS[:8]
+    fed: dict[str, Any] = {"image/class/text": tf.constant([str(ref.label) for ref in chosen])}
+    dtypes = {"int": tf.int64, "float": tf.float32, "string": tf.string}
+    for spec in COLUMNS:
+        values = [_as_list((ref.columns or {})[spec.name]) for ref in chosen]
+        if spec.shape is None:
+            fed[spec.name] = tf.ragged.constant(values, dtypes[spec.kind], 1).to_sparse()
+        else:
+            fed[spec.name] = tf.reshape(tf.constant(values, dtypes[spec.kind]), (8, *spec.shape))
+    found = transform(fed)
+    for name in ("zscore/some", "minmax/some", "zscore/missing", "minmax/missing"):
+        expected = [rows[ref.key][name][0] for ref in chosen]
+        np.testing.assert_array_equal(found[name].numpy(), np.array(expected, np.float32))
+    assert not np.isnan(found["zscore/some"].numpy()).all()
+    fed["minmax/missing"] = fed["zscore/missing"] = tf.constant([5.0] * 8)
+    served = transform(fed)
+    for name in ("minmax/missing", "zscore/missing"):
+        assert served[name].numpy().tolist() == [5.0] * 8
 
 
 @pytest.mark.slow

@@ -131,7 +131,9 @@ def test_growing_train_takes_from_its_neighbour_only():
         ("cab", None, (), ["a", "b", "c"]),
         ("ba", ("b", "x", "a"), (), ["b", "x", "a"]),
         ("dab", None, ("c", "a"), ["c", "a", "b", "d"]),
-        (["10", "9", "é", "Z"], None, (), ["10", "9", "Z", "é"]),
+        (["10", "9", "é", "Z"], None, (), ["9", "10", "Z", "é"]),
+        ([str(i) for i in range(12)], None, (), [str(i) for i in range(12)]),
+        (["0", "3", "10", "2"], None, ("10", "2"), ["10", "2", "0", "3"]),
         ("b", ("a", "b"), (), ["a", "b"]),  # without an image a class keeps its id
     ],
 )

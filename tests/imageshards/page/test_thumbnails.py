@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from imageshards.page import data_uri, thumbnail
+from imageshards.page import data_uri, draw_boxes, thumbnail
 from tests.support.pictures import lossless_jpeg, opened_bytes, saved
 
 
@@ -49,6 +50,49 @@ def test_large_jpegs_have_thumbnails_and_the_limit_of_the_process_stays(
 @pytest.mark.parametrize("damaged", [b"", b"no picture", encoded((400, 200))[:300]])
 def test_an_undecodable_picture_has_no_thumbnail(damaged: bytes) -> None:
     assert thumbnail(damaged, 64) is None
+
+
+@pytest.mark.parametrize("shade", [0, 255])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_the_outline_of_a_box_is_bright_with_a_dark_edge_and_the_picture_stays(
+    shade: int, mode: str
+) -> None:
+    colour = (shade,) * 3
+    picture = Image.new("RGB", (40, 20), colour).convert(mode)
+    drawn = draw_boxes(picture, [(0.25, 0.5, 0.5, 1.0), (0.0, 0.0, 1.0, 1.0)])
+    assert picture.convert("RGB").getcolors() == [(800, colour)]
+    assert (drawn.mode, drawn.size) == ("RGB", (40, 20))
+    all_of_it = [(x, y) for x in range(40) for y in range(20)]
+    bright = {at for at in all_of_it if drawn.getpixel(at) not in ((0, 0, 0), (255, 255, 255))}
+    whole = {(x, y) for x, y in all_of_it if x in (0, 39) or y in (0, 19)}
+    small = {(x, y) for x in range(10, 20) for y in range(10, 20) if x in (10, 19) or y == 10}
+    assert bright == whole | small
+    assert drawn.getpixel((9, 15)) == drawn.getpixel((15, 9)) == (0, 0, 0)
+    assert drawn.getpixel((15, 15)) == drawn.getpixel((5, 15)) == colour
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        (), (0.1, 0.1, 0.9), (0.1, 0.1, 0.9, None), (b"", 0, 1, 1), (10**400, 0, 1, 1), None,
+        (NAN, 0, 1, 1), (0, 0, 1, NAN), (0.9, 0.1, 0.1, 0.9), (0.5, 0.5, 0.5, 0.9), (2, 2, 3, 3),
+    ],
+)  # fmt: skip
+def test_a_box_that_is_none_is_skipped(box: Any) -> None:
+    picture = Image.new("RGB", (20, 20), 200)
+    assert draw_boxes(picture, [box]).tobytes() == picture.tobytes()
+    good = (0.2, 0.2, 0.8, 0.8)
+    assert draw_boxes(picture, [box, good]).tobytes() == draw_boxes(picture, [good]).tobytes()
+
+
+def test_a_small_box_has_a_pixel_and_a_crowd_of_boxes_leaves_the_picture() -> None:
+    picture = Image.new("RGB", (20, 20), 200)
+    assert draw_boxes(picture, [(0.999, 0.999, 1.0, 1.0)]).tobytes() != picture.tobytes()
+    boxes = [(i / 1000, 0.0, 1.0, 1.0) for i in range(1000)]
+    assert draw_boxes(picture, boxes).getpixel((15, 10)) == (200, 0, 0)
 
 
 def test_a_picture_inside_a_page_is_the_picture() -> None:

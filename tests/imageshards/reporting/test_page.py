@@ -1,5 +1,6 @@
 """The report: one page that shows all there is, safely, whatever the names and sizes."""
 
+import base64
 import json
 import re
 from typing import Any
@@ -7,11 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
+from imageshards.example import decode_example, encode_example
+from imageshards.manifest import BOX_FEATURES
 from imageshards.reporting.page import page_of, write_report
 from imageshards.reporting.pictures import quotas
 from tests.support.dataset_factory import Dataset, framed
 from tests.support.html_page import Page
+from tests.support.pictures import opened_bytes, saved
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -124,6 +129,29 @@ def test_hostile_names_are_text(tmp_path):
 def test_the_same_data_set_gives_the_same_page(made):
     dataset, _, text, _ = made
     assert written(dataset)[1] == text
+
+
+def pictures_of(page):
+    found = [str(image["src"]).partition(",")[2] for image in page.all("img")]
+    return [opened_bytes(base64.b64decode(content)) for content in found]
+
+
+def test_boxes_are_drawn_on_the_pictures_and_sides_that_do_not_match_are_not(tmp_path):
+    sides = {"min": [0.25, 0.5], "max": [0.75, 1.0]}
+    boxes = {name: sides[name[-3:]] for name in BOX_FEATURES}
+    dataset = Dataset(tmp_path, shards={"train": 1}, per_shard=3)
+    (name,) = dataset.splits["train"]
+    white = {"image/encoded": [saved(Image.new("RGB", (64, 64), "white"), quality=95)]}
+    for i, more in enumerate([boxes, boxes | {BOX_FEATURES[0]: [0.25]}, {}]):
+        features = decode_example(dataset.payloads[name][i]) | white | more
+        dataset.payloads[name][i] = encode_example(features)
+    dataset.write_shard(name)
+    with_boxes, odd, without = pictures_of(written(dataset)[2])
+    lines = [with_boxes.getpixel(at) for at in ((16, 24), (47, 40), (32, 56), (63, 40))]
+    assert all(line[2] < 140 for line in lines), lines
+    assert min(with_boxes.getpixel((8, 8))) > 240 and min(with_boxes.getpixel((24, 24))) > 240
+    assert odd.tobytes() == without.tobytes()
+    assert min(low for low, _ in without.getextrema()) > 240
 
 
 def test_an_empty_split_has_no_pictures(tmp_path):

@@ -21,6 +21,7 @@ from beam_pipeline.inputs.tables.cells import (
 )
 from beam_pipeline.options import ColumnSpec
 from imageshards.errors import UserError
+from imageshards.manifest import OBJECT_PREFIX
 
 INT, FLOAT, STRING = (ColumnSpec("c", kind) for kind in ("int", "float", "string"))
 INTS, FLOATS, STRINGS = (ColumnSpec("c", kind, None) for kind in ("int", "float", "string"))
@@ -29,14 +30,17 @@ PAIR = ColumnSpec("c", "float", (2,))
 
 # Column → cells, as a CSV has them (text) or as JSON does.
 INFERRED: list[tuple[ColumnSpec, list[list[Any]]]] = [
-    (INT, [["1", "-20", "0"], ["1", "", "3"], [" 1", "2 "], [1, 2, None], [True, False],
+    (INT, [["1", "-20", "0"], [" 1", "2 "], [True, False], ["16777217", ""], [-16777217, None],
            ["9223372036854775807", "-9223372036854775808"]]),
     (FLOAT, [["1", "2.5"], ["1e5", "-2E-3", ".5", "3."], ["1.5", "nan", "-inf"], [1, 2.5],
-             [1.0, 2.0]]),
+             [1.0, 2.0], ["1", "", "3"], [1, 2, None], [True, None], ["16777216", " "],
+             ["1", "N/A"], ["NA", "2.5", "n/a", "null", "None", "NULL", " - ", "#N/A", "<NA>"],
+             [1, "N/A"], [None, 0.5, "null"], [1, math.nan]]),
     (STRING, [["007", "012"], ["1", "007"], ["+4917012345"], ["1_000"], ["٣"], ["0x1f"],
               ["9223372036854775808"], ["9" * 5000], ["1", "a"], ["", ""], ["true", "False"],
               ["2020-01-01"], ["[laughs] well", "no"], ["[1]", "a caption"], ["[CLS] a"],
-              [True, 1.5], ["a", None], [2**63], [None], [], [{"a": 1}]]),
+              [True, 1.5], ["a", None], [2**63], [None], [], [{"a": 1}], ["N/A", "-", ""],
+              ["N/A", "1", "b"], ["none", "a"], ["--", "1"]]),
     (INTS, [["[1, 2]", "[]"], ["[1, 2]", ""], ["[1, 2]", "3"], [[1, 2], [3]], [[1], 2]]),
     (FLOATS, [["[1, 2.5]"], [[0.5], []]]),
     (STRINGS, [['["a", "b c"]'], ["[]", "[]"], [["a"], []]]),
@@ -59,7 +63,7 @@ def test_a_caption_may_read_like_a_list():
     [
         (INT, "7", 7), (INT, " 007 ", 7), (INT, "3.0", 3), (INT, 3.0, 3), (INT, True, 1),
         (INT, -(2**63), -(2**63)),
-        (FLOAT, "1e5", 1e5), (FLOAT, 3, 3.0), (FLOAT, "inf", math.inf),
+        (FLOAT, "1e5", 1e5), (FLOAT, 3, 3.0), (FLOAT, "inf", math.inf), (FLOAT, True, 1.0),
         (STRING, "007", "007"), (STRING, "", ""), (STRING, None, ""), (STRING, "[1]", "[1]"),
         (STRING, " a,\n\"b\" ", " a,\n\"b\" "),
         (INTS, "[1, 2]", [1, 2]), (INTS, "1 2\t3", [1, 2, 3]), (INTS, "", []), (INTS, None, []),
@@ -85,12 +89,13 @@ def test_cells_become_values_of_their_column(column, cell, expected):
     [
         (INT, ""), (INT, None), (INT, "x"), (INT, "1.5"), (INT, 1.5), (INT, 2**63), (INT, "1_0"),
         (INT, [1]), (INT, {}), (INT, math.nan), (INT, math.inf), (INT, "9" * 5000), (INT, "٣"),
-        (FLOAT, ""), (FLOAT, None), (FLOAT, "x"), (FLOAT, True), (FLOAT, 1e39), (FLOAT, 10**400),
+        (INT, "N/A"), (FLOAT, "x"), (FLOAT, []), (FLOAT, 1e39), (FLOAT, 10**400),
         (FLOAT, "1e400"), (FLOAT, "1e39"),
         (STRING, 1), (STRING, ["a"]), (STRING, "\ud800"), (STRING, b"a"),
         (INTS, "[1, null]"), (INTS, "1 x"), (INTS, [[1]]), (INTS, [1.5]), (INTS, "[1"),
         (STRINGS, [1]), (STRINGS, ["a", None]), (STRINGS, ["\udcff"]), (STRINGS, {"a": 1}),
-        (PAIR, "1"), (PAIR, [1, 2, 3]), (PAIR, None), (PAIR, []),
+        (PAIR, "1"), (PAIR, [1, 2, 3]), (PAIR, None), (PAIR, []), (PAIR, "N/A"), (FLOATS, "N/A"),
+        (FLOATS, [1.0, None]),
     ],
 )  # fmt: skip
 def test_other_cells_are_refused(column, cell):
@@ -98,6 +103,25 @@ def test_other_cells_are_refused(column, cell):
         convert("row 1", column, cell)
     assert len(str(error.value)) < 300
     str(error.value).encode()
+
+
+@pytest.mark.parametrize(
+    "cell", [None, "", " ", "N/A", "NA", "n/a", "null", "None", "NULL", "-", "nan", math.nan]
+)
+def test_a_missing_value_is_nan_in_floats_and_an_error_with_the_remedy_elsewhere(cell):
+    assert math.isnan(convert("row 1", FLOAT, cell))
+    with pytest.raises(UserError, match=r"expected int: .* say --columns c:float, where missing"):
+        convert("row 1", INT, cell)
+    for column in (PAIR, ColumnSpec(f"{OBJECT_PREFIX}score", "float")):
+        if cell in (None, ""):
+            with pytest.raises(UserError):
+                convert("row 1", column, cell)
+
+
+def test_an_error_of_a_float_never_proposes_a_list():
+    with pytest.raises(UserError) as error:
+        convert("row 1", FLOAT, "much")
+    assert "float[]" not in str(error.value)
 
 
 _NUMBERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(width=32))
@@ -120,11 +144,11 @@ def test_numbers_written_as_text_are_what_arrow_takes_them_for(values, as_lists)
 @given(
     st.lists(st.text(st.characters(codec="utf-8", exclude_characters="eE"), max_size=5), min_size=1)
 )
-def test_whatever_is_inferred_its_own_text_cells_fit_unless_they_are_empty(cells):
+def test_whatever_is_inferred_its_own_text_cells_fit(cells):
     """Without e, as 1e99 is a float, but none of 32 bits, and refused with its row."""
     column = infer("c", cells)
     for cell in cells:
-        if cell.strip() or column.kind == "string" or column.shape is None:
+        if cell.strip() or column.kind != "int":  # float32 does not hold each integer
             convert("", column, cell)
 
 
@@ -178,6 +202,7 @@ def test_a_column_of_two_types_names_the_row_that_does_not_fit(cells, words):
         (["0,5", "1,25"], "0,5"), (["1", "", "-2,5 ", "3.5"], "-2,5"), (["1", "2"], None),
         (["0.5"], None), (["0,5", "a"], None), (["0,5,7"], None), (["4, 8"], None),
         (["007,5"], None), (["[0,5]"], None), ([None, ""], None), ([0.5, None], None),
+        (["0,5", "N/A"], "0,5"), (["1", "N/A"], None),
     ],
 )  # fmt: skip
 def test_a_decimal_comma_is_noticed_where_it_alone_makes_text(cells, expected):

@@ -15,10 +15,11 @@ from pyarrow import parquet
 from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.tables.references import merge_boxes, read_refs
-from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
+from beam_pipeline.inputs.tables.schema import INFERENCE_ROWS, TableSchema, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
 from imageshards.errors import UserError
+from imageshards.manifest import OBJECT_PREFIX
 from tests.support.stores import store_uri
 
 BOX = "image/object/bbox/"
@@ -439,11 +440,20 @@ SEVERAL = {"label": "several"}
         ("m.csv", H + "x,a,1\n", {"columns": (ColumnSpec("b", "int"),)}, ["--columns", "'b'"]),
         ("m.csv", "image,label,image/height\nx,a,1\n", {}, ["'image/height'", "rename"]),
         ("m.csv", H + "x,a,1\ny,b,old\n", COLUMNS, ["line 3", "'old'", "'age'", "expected int"]),
-        ("m.csv", H + "x,a,1\ny,b,\n", {}, ["line 3", "''", "age:int[] if values may be missing"]),
+        ("m.csv", H + "x,a,1\ny,b,\n", COLUMNS, ["line 3", "''", "--columns age:float"]),
+        ("m.csv", H + "x,a,1\ny,b,N/A\n", COLUMNS, ["line 3", "'N/A'", "--columns age:float"]),
+        (
+            "m.csv", H + "x,a,1\n" * INFERENCE_ROWS + "y,b,\n", {},
+            ["line 1002", "''", "--columns age:float"],
+        ),
         ("m.csv", H + "x,a,1\n,b,2\n", {}, ["line 3", "'image'", "not empty"]),
         ("m.csv", H + "x,a,1\ny,,2\n", {}, ["line 3", "'label'", "not empty"]),
         ("m.jsonl", J + '{"image": "y", "age": 2}\n', {}, ["line 2", "None", "'label'"]),
-        ("m.jsonl", J + '{"image": "y", "label": "b"}\n', {}, ["line 2", "no column 'age'"]),
+        ("m.jsonl", J + '{"image": "y", "label": "b"}\n', COLUMNS, ["line 2", "age:float"]),
+        (
+            "m.jsonl", '{"image": "x", "label": "a", "age": "x"}\n{"image": "y", "label": "b"}\n',
+            {}, ["line 2", "no column 'age'"],
+        ),
         (
             "m.jsonl", J + '{"image": "y", "label": 0.5, "age": 1}', {},
             ["line 2", "0.5", "--label none --columns label:float", "--target label"],
@@ -500,6 +510,33 @@ def test_a_wrong_table_is_one_sentence(tmp_path, name, content, options, words):
     assert all(word in found for word in words), found
     assert "\n" not in found
     found.encode()
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        ([1, None, 3], pa.int32(), "float"),
+        ([1, 2, 3], pa.int32(), "int"),
+        ([True, None, False], pa.bool_(), "float"),
+        ([2**24 + 1, None, 3], pa.int64(), "int"),
+        ([None, None, None], pa.int64(), "float"),
+        ([1.5, None, 3.0], pa.float64(), "float"),
+    ],
+)
+def test_whole_numbers_of_parquet_with_nulls_are_floats(tmp_path, values, kind, expected):
+    table = pa.table(
+        {"image": ["x", "y", "z"], "label": ["a", "b", "a"], "n": pa.array(values, kind),
+         OBJECT_PREFIX + "n": pa.array([1, None, 2])}
+    )  # fmt: skip
+    parquet.write_table(table, tmp_path / "m.parquet", row_group_size=1)
+    found = read_schema(InputOptions(str(tmp_path / "m.parquet")))
+    assert found.columns[0] == ColumnSpec("n", expected)
+    assert found.columns[1].kind == "int"
+
+
+def test_labels_that_are_numbers_or_missing_are_no_quantities(tmp_path):
+    path = text(tmp_path / "m.csv", "image,label\n" + "x,1\ny,N/A\nz,\n")
+    assert read_schema(InputOptions(str(path))).warnings == ()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
