@@ -28,10 +28,10 @@ from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import ReadConfig, parse_image_size
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import open_dataset, read_options, wanted_inputs
-from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec
-from trainer.dataset.subset import select
-from trainer.dataset.target import with_sample_weight, with_target
+from trainer.dataset.open import check_sides, open_dataset, read_options, wanted_inputs
+from trainer.dataset.spec import IMAGE_INPUT, OWN_LABEL, DataSet, FeatureSpec
+from trainer.dataset.subset import refuse_missing_inputs, select
+from trainer.dataset.target import with_sample_weight, with_targets
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
 
 if TYPE_CHECKING:
@@ -172,12 +172,14 @@ class Data:
         augment: str | AugmentFunction = "light",
         seed: int = 0,
         split: str | None = None,
-        target: str | None = None,
+        target: str | Sequence[str] | None = OWN_LABEL,
+        target_kind: str | None = None,
         sample_weight: str | None = None,
         classes: Sequence[str] | None = None,
         where: Sequence[str] = (),
         balance: str = "none",
         inputs: Sequence[str] = (IMAGE_INPUT,),
+        min_box_visibility: float = 0.1,
         sequence_length: int | None = None,
         cache: str = "none",
         cache_folder: str | os.PathLike[str] | None = None,
@@ -195,16 +197,23 @@ class Data:
                 (images, labels): see `trainer.augment.user_function`.
             seed: Of the order and the augmentation; 0 to 2**31 - 1.
             split: None for `train` or `training`.
-            target: Feature to find in place of the data set's own label: a float, or k of them
-                (labels are these values, float32 [batch] or [batch, k]), a whole number or a text
+            target: `label`, the data set's own; or a feature to find in its place: a float, or k of
+                them (labels are these values, float32 [batch] or [batch, k]; records that lack one,
+                NaN, are left out and counted in `subset.missing_target`), a whole number or a text
                 (a class), or a list of these of variable length (any number of labels: float32
-                [batch, classes], 1 where a record has one).
+                [batch, classes], 1 where a record has one), or `bounding_boxes`. A list of these
+                gives several labels by name; None gives inputs alone.
+            target_kind: `class` where the whole numbers of `target` are classes, also more than 20
+                of them, or not numbered from 0; None to refuse these, as quantities are floats.
             sample_weight: Feature, one number, that a record weighs; None for 1.
             classes: Only records of these, numbered in this order; None for all.
             where: Conditions such as `image/width>=128`; a record has to pass all.
             balance: `weights`: every class weighs the same, by `sample_weight`; `sampling`:
                 every class is read equally often; `none`.
-            inputs: What the model is fed with: `image`, and names among `Data.features`.
+            inputs: What the model is fed with: `image`, names among `Data.features`, and
+                `bounding_boxes`, the boxes of a record with their labels, which follow the pixels.
+            min_box_visibility: Least share of its area that is left of a box after crop, flip and
+                rotation; others are dropped with their labels.
             sequence_length: To which features of variable length are padded or cut; None for a
                 batch's longest.
             cache: `pixels` keeps the pictures decoded once; `none`.
@@ -232,8 +241,16 @@ class Data:
             )
         asked["augment"] = augment if isinstance(augment, str) else "none"
         config = self._config(asked, train_split=split, validation_split="none")
-        described, _ = open_data(config, self.dataset)
+        described, _ = open_data(config, with_targets(self.dataset, target, target_kind))
         check_pairs(config.augment, config.batch_size, 1, described.mixes)
+        boxes = described.model_inputs.boxes
+        if callable(augment):
+            check_sides(described.model_inputs, augment)
+        if callable(augment) and boxes is not None and boxes.is_input:
+            raise UserError(
+                "augment received a function together with the input bounding_boxes, which it is "
+                "not given; expected 'none', 'light' or 'strong', or target='bounding_boxes'."
+            )
         return dataclasses.replace(described, augment=augment)
 
     @names_arguments(data="path", validation_split="split")
@@ -244,11 +261,13 @@ class Data:
         image_size: ImageSize | None = None,
         eval_crop: float = 1.0,
         split: str | None = None,
-        target: str | None = None,
+        target: str | Sequence[str] | None = OWN_LABEL,
+        target_kind: str | None = None,
         sample_weight: str | None = None,
         classes: Sequence[str] | None = None,
         where: Sequence[str] = (),
         inputs: Sequence[str] = (IMAGE_INPUT,),
+        min_box_visibility: float = 0.1,
         sequence_length: int | None = None,
         cache: str = "none",
         cache_folder: str | os.PathLike[str] | None = None,
@@ -276,11 +295,13 @@ class Data:
                 f"split received {split!r}, and {config.data!r} has no split with records that is "
                 f"called validation, val or valid; expected one of {known}."
             )
-        dataset = with_sample_weight(with_target(self.dataset, target), sample_weight)
+        dataset = with_targets(self.dataset, target, target_kind)
+        dataset = with_sample_weight(dataset, sample_weight)
         model_inputs = wanted_inputs(config, dataset)
         if not config.skip_broken:
             check_shards(dataset, [found])
         subset = select(config, dataset, found)
+        refuse_missing_inputs(subset, model_inputs.features)
         return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
 
     def _config(self, asked: dict[str, Any], **splits: Any) -> ReadConfig:
@@ -288,7 +309,8 @@ class Data:
 
         A method calls its split `split`, so `splits` has the other name.
         """
-        asked = {name: one for name, one in asked.items() if name not in ("self", "split")}
+        others = ("self", "split", "target", "target_kind")
+        asked = {name: one for name, one in asked.items() if name not in others}
         return with_arguments(self.config, asked | splits)
 
 

@@ -75,6 +75,10 @@ class ReadConfig:
         "feature that the model finds instead of the data set's own label: a float, or k of them "
         "(values: regression), a whole number or a text (a class), or a list of these of variable "
         "length (any number of labels)", metavar="COLUMN")] = None
+    target_kind: Annotated[str | None, Option(
+        "class: the whole numbers of --target are classes, also more than 20 of them, or not "
+        "numbered from 0 (default: such a column is refused, as quantities are floats)",
+        choices=("class",))] = None
     sample_weight: Annotated[str | None, Option(
         "feature, one number, that a record weighs in the loss and the metrics of training",
         metavar="COLUMN")] = None
@@ -90,8 +94,12 @@ class ReadConfig:
         "only records that pass it, for example 'image/width>=128' or 'age!=0'; may be given "
         "several times", metavar="CONDITION", action="append")] = ()
     inputs: Annotated[tuple[str, ...], Option(
-        "features the model gets: image, and columns of the manifest: fixed or variable-length "
-        "numbers (default: image)", parse=split_names, metavar="A,B")] = ("image",)
+        "features the model gets: image, columns of the manifest (fixed or variable-length "
+        "numbers), and bounding_boxes, which follow the pixels (default: image)",
+        parse=split_names, metavar="A,B")] = ("image",)
+    min_box_visibility: Annotated[float, Option(
+        "least share of its area that is left of a bounding box after crop, flip and rotation; "
+        "others are dropped with their labels", least=0, most=1)] = 0.1
     sequence_length: Annotated[int | None, Option(
         "padded length, longer ones are cut (default: the longest of each batch)", least=1)] = None
     image_size: Annotated[tuple[int, int] | None, Option(
@@ -166,7 +174,8 @@ class OptimizerConfig:
         "decoupled; normalisations and biases are exempt", least=0)] = 0.0
     loss: Annotated[str | None, Option(
         f"of labels {' or '.join(LOSSES['labels'])}, of values {', '.join(LOSSES['values'])} "
-        "(default: the first of each); a class has cross-entropy",
+        "(default: the first of each); errors of values are divided by the target's deviation; a "
+        "class has cross-entropy",
         choices=[name for names in LOSSES.values() for name in names], metavar="NAME")] = None
     label_smoothing: Annotated[float, Option("from 0 to less than 1", least=0, below=1)] = 0.0
     ema: Annotated[float | None, Option(

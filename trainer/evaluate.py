@@ -34,8 +34,8 @@ from trainer.commands.saved_model import (
 from trainer.config import ReadConfig, RunConfig, uneven_batch
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import model_inputs, open_dataset, read_options, several_data_sets
-from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Split, describe
-from trainer.dataset.subset import class_ids, select
+from trainer.dataset.spec import BOXES, DataSet, ModelCard, ModelInputs, Split, describe
+from trainer.dataset.subset import class_ids, refuse_missing_inputs, select
 from trainer.dataset.target import with_target_of
 from trainer.evaluation.evaluation import finite, plain
 from trainer.imports import callers_settings, quiet_import
@@ -57,9 +57,11 @@ _EPILOG = (
     "The JSON object: num_examples, loss (that of the training); for one class accuracy, "
     "top5_accuracy (null for five classes or fewer), mean_class_accuracy (every class counts "
     "alike); for labels mean_average_precision; for values mse and mae (mean squared and absolute "
-    "error), rmse, r2 (null where a value is always the same). Then left_out (broken records), "
-    "model, step, data, split, batch_size, replicas, eval_crop, seconds, classes, target (class, "
-    "labels or values), outputs: the figures of each class, label (predicted from a probability of "
+    "error), rmse, in the unit of the column, and r2 (null where a value is always the same); the "
+    "loss of values has no unit. Then left_out (broken records), "
+    "missing_target (records without a number to find, which are left out, too), model, step, "
+    "data, split, batch_size, replicas, eval_crop, seconds, classes, target (class, labels or "
+    "values), outputs: the figures of each class, label (predicted from a probability of "
     "0.5) or value, and estimate: a sentence where figures are estimates, else null. Average "
     "precisions are estimates where records times labels are more than 33,554,432. "
     "Every example counts exactly once for any --batch_size and --replicas. A model that was "
@@ -117,8 +119,10 @@ def _run(args: argparse.Namespace) -> int:
         print(json.dumps(found, allow_nan=False))
     else:
         print(f"model    {chosen(args.model_path, found['model'], found['step'])}")
-        print(f"data     {found['data']}, split {found['split']}\n")
-        print(_text(found))
+        print(f"data     {found['data']}, split {found['split']}")
+        if missing := found["missing_target"]:
+            print(f"missing  {counted(missing, 'record')} without a target left out")
+        print(f"\n{_text(found)}")
     # Only the object goes to stdout with --json.
     out = sys.stderr if args.json else sys.stdout
     for one in found.broken:
@@ -263,6 +267,7 @@ def _described(
         check_shards(dataset, [split])
     subset = select(config, dataset, split)
     inputs = model_inputs(dataset, card)
+    refuse_missing_inputs(subset, inputs.features)
     if crops:
         inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
     return EvaluationData(subset, read_options(config), inputs, config.batch_size)
@@ -298,7 +303,8 @@ def _check_fits(data: EvaluationData, card: ModelCard) -> None:
 
 def _inputs_of(inputs: ModelInputs) -> str:
     features = sorted(inputs.features.items())
-    return ", ".join(["image", *(f"{name} ({one.dtype}, {one.form})" for name, one in features)])
+    named = [f"{name} ({one.dtype}, {one.form})" for name, one in features]
+    return ", ".join(["image", *named, *[BOXES] * (BOXES in inputs.names)])
 
 
 def _measured(
@@ -314,12 +320,14 @@ def _measured(
 
     from trainer.evaluation.evaluator import Evaluator
     from trainer.report.page import write_report
+    from trainer.report.sections import target_fact
 
     devices = shared_strategy(replicas, data.batch_size)
     with devices.scope():
         model = saved.load()
     card = saved.card
     options = {"loss": card.training.get("optimizer", {}).get("loss"), "own_step": card.compiled}
+    options |= {"mean_std": card.target_mean_std}
     evaluator = Evaluator(model, devices, data, broken, classes=card.classes, **options)
     started_sec = time.perf_counter()
     figures: Mapping[str, float] = evaluator.run(show_progress=True)
@@ -332,6 +340,7 @@ def _measured(
         "data": subset.dataset.data,
         "split": subset.split.name,
         "left_out": len(broken.found),
+        "missing_target": subset.missing_target,
         "batch_size": data.batch_size,
         "replicas": devices.num_replicas_in_sync,
         "eval_crop": data.model_inputs.eval_crop,
@@ -339,6 +348,7 @@ def _measured(
     }
     if page is not None:
         shown = {name: str(value) for name, value in facts.items()}
+        shown |= target_fact(card, card.target_mean_std)
         title = f"{saved.file} on {facts['data']}"
         write_report(
             page, title=title, facts=shown, history=[], evaluation=evaluation, subset=subset
@@ -378,7 +388,7 @@ def _evaluate_compiled(model: Any, data: Any, given: Mapping[str, Any]) -> Figur
     check_option(ReadConfig, "skip_broken", limit)
     if data.batch_size % strategy.num_replicas_in_sync:
         raise uneven_batch(data.batch_size, strategy.num_replicas_in_sync)
-    build_variables(model, strategy, data.dataset().element_spec)
+    build_variables(model, strategy, data.dataset().element_spec, weighs=data.weighs)
     broken = BrokenRecords(limit, data.subset.dataset)
     found = Figures(Evaluator(model, strategy, data, broken, own_step=True).run(show_progress=True))
     found.broken = broken.found

@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -108,3 +109,14 @@ def test_recipes_run_from_pictures_to_model(script: str, tmp_path: pathlib.Path)
     if script == "dogs_vs_cats":  # keeps what is there
         run_small(script, tmp_path)
         assert [path.read_bytes() for path in kept] == before
+
+
+def test_the_detector_finds_drawn_shapes(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "recipes.detector", "--output", str(tmp_path / "out")]
+    command += ["--pictures", "240", "--epochs", "6"]  # the seeds are fixed
+    done = subprocess.run(
+        command, env=served_environment(), cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (found,) = re.findall(r"^mean IoU of \d+ pictures: (.+)$", done.stdout, re.MULTILINE)
+    assert float(found) > 0.3

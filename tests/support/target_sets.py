@@ -24,6 +24,9 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "weight": {"dtype": "float32", "shape": []},
     "gap": {"dtype": "float32", "shape": []},
     "hole": {"dtype": "float32", "shape": [2]},
+    "far": {"dtype": "float32", "shape": []},
+    "lost": {"dtype": "float32", "shape": []},
+    "wide": {"dtype": "float32", "shape": [17]},
 }
 # Of `channels` and `words`, in the order of the classes.
 CHANNELS, WORDS = (3, 5, 20), ("blue", "green", "red")
@@ -40,8 +43,11 @@ def columns_of(pixels: Any, number: int) -> dict[str, Any]:
         # Those that are high, the first of them twice.
         "channels": [CHANNELS[i] for i in (*high[:1], *high)],
         "words": [WORDS[2 - i].encode() for i in high],
-        "weight": [number % 3 / 2], "gap": [float("nan") if number == 4 else 1.0],
-        "hole": [1.0, float("nan") if number == 4 else 1.0],
+        "weight": [number % 3 / 2], "far": [float("inf") if number == 6 else 1.0],
+        # Record 4 says that values are missing, record 5 lacks them.
+        "gap": {4: [float("nan")], 5: []}.get(number, [1.0]), "lost": [float("nan")],
+        "wide": [float(number)] * 16 + [-1.0],
+        "hole": {4: [1.0, float("nan")], 5: [1.0]}.get(number, [1.0, 1.0]),
     }  # fmt: skip
 
 

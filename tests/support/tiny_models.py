@@ -39,6 +39,13 @@ def whole_model(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     return keras.Model(dict(inputs), layers.Dense(num_classes)(layers.Concatenate()(branches)))
 
 
+def with_gap(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """A linear model of a picture and a number, `gap`."""
+    number = layers.Reshape((1,))(inputs["gap"])
+    branches = [layers.Flatten()(inputs["image"]), number]
+    return layers.Dense(num_classes)(layers.Concatenate()(branches))
+
+
 def probabilities(inputs: Mapping[str, Any], num_classes: int) -> Any:
     """Forgets that logits are asked for."""
     return layers.Dense(num_classes, activation="softmax")(layers.Flatten()(inputs["image"]))

@@ -306,7 +306,7 @@ WRONG_FUNCTIONS: dict[str, tuple[Any, str]] = {
         "RandomUniform.*stateless",
     ),
     "has state": (lambda a, b, _: (_flip_layer()(a), b), "Assign.*stateless"),
-    "forgets labels": (lambda a, b, _: a, "expected two tensors"),
+    "forgets labels": (lambda a, b, _: a, "expected two values"),
     "halves": (
         lambda a, b, _: (a[:2], b),
         r"images of shape \(2, 8, 8, 3\); .* 4: use tf.ensure_sh",

@@ -30,8 +30,8 @@ from trainer.serving import model_file  # noqa: E402
 NUM_RECORDS = 23
 SIZE = (16, 16)
 KEYS = (
-    "num_examples loss accuracy top5_accuracy mean_class_accuracy left_out model step data split "
-    "classes batch_size replicas eval_crop seconds target outputs estimate"
+    "num_examples loss accuracy top5_accuracy mean_class_accuracy left_out missing_target model "
+    "step data split classes batch_size replicas eval_crop seconds target outputs estimate"
 ).split()
 
 

@@ -128,7 +128,9 @@ def test_values_are_evaluated_exactly_for_any_batch(
     true = np.array([row["rgb"] for row in rows])
     off = outputs - true
     assert found["target"] == "values" and found["classes"] == []
-    assert found["loss"] == pytest.approx((off**2).mean(), rel=1e-5)
+    # Of the training split.
+    std = np.array([row["rgb"] for row in read_columns(trained.shards, "train")]).std(0)
+    assert found["loss"] == pytest.approx(((off / std) ** 2).mean(), rel=1e-5)
     assert found["mse"] == pytest.approx((off**2).mean(), rel=1e-5)
     assert found["mae"] == pytest.approx(np.abs(off).mean(), rel=1e-5)
     assert found["rmse"] == pytest.approx((off**2).mean() ** 0.5, rel=1e-5)
@@ -180,6 +182,33 @@ def test_files_are_predicted_and_served_as_the_model_finds_them(
         serve = tf.saved_model.load(str(tmp_path / column)).signatures["serving_default"]
         answer = serve(image_bytes=tf.constant([file.read_bytes() for file in files]))[name]
         np.testing.assert_allclose(answer, expected, atol=0.1)
+
+
+def test_classes_of_whole_numbers_are_evaluated_without_a_flag(
+    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--data", trained.shards, "--target", "shade", "--output", tmp_path / "run")
+    assert train([*map(str, flags)]) == 2
+    assert "or give --target_kind class if each number is a class" in capsys.readouterr().err
+    more = ("--target_kind", "class", "--steps", 1, "--model", "tests.support.tiny_models:plain")
+    assert train([*map(str, (*flags, *more))]) == 0
+    capsys.readouterr()
+    found = evaluated(capsys, "--model_path", tmp_path / "run", "--data", trained.shards)
+    assert (found["target"], found["classes"]) == ("class", ["-5", "9", "10"])
+
+
+def test_an_input_that_is_missing_ends_no_evaluation_in_nan(
+    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--data", trained.shards, "--target", "bright", "--inputs", "image,gap", "--steps", 1)
+    more = ("--output", tmp_path / "run", "--model", "tests.support.tiny_models:with_gap")
+    assert train([*map(str, (*flags, *more))]) == 2
+    assert "--inputs received 'gap', which is nan in record 4" in capsys.readouterr().err
+    assert train([*map(str, (*flags, *more, "--where", "gap>=0"))]) == 0
+    argv = ("--model_path", tmp_path / "run", "--data", trained.shards, "--split", "train")
+    assert evaluate.main([*map(str, argv)]) == 2
+    assert "--inputs received 'gap', which is nan in record 4" in capsys.readouterr().err
+    assert evaluate.main([*map(str, (*argv, "--where", "gap>=0"))]) == 0
 
 
 def test_other_data_needs_the_same_column(

@@ -8,11 +8,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.dataset.spec import Batch, ImageSpec
+
+if TYPE_CHECKING:
+    from trainer.augment.boxes import FinishBoxes
+    from trainer.augment.decode import Pictures
 
 # Pictures much larger than the model's are shipped to the device a little larger than that,
 # 256 for 224, so that a crop still has original pixels to choose from.
@@ -29,14 +33,13 @@ class Augmentation:
 
     Attributes:
         reader_size: (height, width) in pixels of the reader's pictures.
-        pictures: For the reader: encoded, string [batch], and position, int64 [batch] →
-            uint8 [batch, *reader_size, channels].
+        pictures: For the reader: how it decodes pictures, and what of them is seen.
         finish: The reader's last stage: batch → batch; None where it has nothing to do.
         device: For each replica's slice, inside the step: batch → batch; or None.
     """
 
     reader_size: tuple[int, int]
-    pictures: Callable[[Any, Any], Any]
+    pictures: Pictures
     finish: Callable[[Batch], Batch] | None = None
     device: Callable[[Batch], Batch] | None = None
 
@@ -90,12 +93,13 @@ def make_augmentation(
     seed: int,
     num_classes: int,
     mix: bool = True,
+    boxes: FinishBoxes | None = None,
 ) -> Augmentation:
     """Puts together what `level` does to pictures of a `size` on the device or on the host.
 
     With `mix`, `strong` mixes pictures and labels of pairs. Not where the model has other inputs
     than the picture, or finds values: there is no mean of two captions, and a label that is half
-    another record's would not fit to them.
+    another record's would not fit to them. On the device bounding boxes go through `boxes`.
     """
     from trainer.augment import host, pixels
     from trainer.augment.decode import batch_pictures
@@ -107,7 +111,7 @@ def make_augmentation(
     how["num_classes"] = num_classes if mix and level == "strong" else None
     if augment_on == "device":
         shipped = shipped_size(image, size)
-        device = functools.partial(pixels.augment_batch, **how, size=size, fill=fill)
+        device = functools.partial(pixels.augment_batch, **how, size=size, fill=fill, boxes=boxes)
         return Augmentation(shipped, batch_pictures(image, shipped), device=device)
     finish = functools.partial(host.mix_batch, **how) if how["num_classes"] else None
     pictures = host.augmented_pictures(image, size, level, seed, fill)

@@ -8,11 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.augment.boxes import View
+from trainer.augment.geometry import Window
 from trainer.dataset.spec import ImageSpec
-
-# (encoded pictures, string [b], or `Rows`; positions in the training stream, int64 [b]; optionally
-# how many are decoded at the same time) → uint8 [b, h, w, c].
-Pictures = Callable[..., Any]
 
 # More of them in flight evict each other from the caches; it takes more only where few batches
 # have to keep many threads busy.
@@ -21,6 +19,26 @@ DECODED_AT_ONCE = 10
 MOST_UNROLLED = 256
 
 _JPEG = b"\xff\xd8\xff"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+    """How the pictures of a batch are made, and what of the stored ones is seen in them.
+
+    Both functions take encoded pictures, string [b], or `Rows`, and positions in the training
+    stream, int64 [b].
+
+    Attributes:
+        decode: → uint8 [b, h, w, c]; it may be told how many to decode at the same time.
+        view: → `View`; None where all of each picture is seen.
+    """
+
+    decode: Callable[..., Any]
+    view: Callable[[Any, Any], View | None]
+
+    def __call__(self, stored: Any, position: Any, at_once: int = DECODED_AT_ONCE) -> Any:
+        """Calls `decode`."""
+        return self.decode(stored, position, at_once)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +93,15 @@ class Encoded:
         found = of_jpeg() if is_jpeg else tf.cond(self.are_jpegs(key), of_jpeg, of_other)
         return tf.cast(found, tf.float32)
 
+    def sizes(self) -> tuple[Any, Any]:
+        """Heights and widths of the pictures in pixels, each float32 [b]."""
+        if self.image.size and not self.image.varies:
+            return _alike(self.keys, self.image.size)
+        signature = tf.TensorSpec((2,), tf.float32)
+        sizes = tf.map_fn(self.size, self.keys, fn_output_signature=signature)
+        height, width = tf.unstack(sizes, axis=1)
+        return height, width
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -102,6 +129,20 @@ class Rows:
         if ratio > 1:
             pixels = tf.nn.avg_pool2d(pixels, ratio, ratio, "SAME")
         return pixels[0]
+
+    def sizes(self) -> tuple[Any, Any]:
+        """Returns heights and widths, as `Encoded.sizes` does."""
+        return _alike(self.keys, self.pixels.shape[1:3])
+
+
+def _alike(keys: Any, size: Any) -> tuple[Any, Any]:
+    height, width = (tf.fill(tf.shape(keys), float(side)) for side in size)
+    return height, width
+
+
+def as_stored(stored: Any, image: ImageSpec) -> Encoded | Rows:
+    """`Rows` as they are, and strings as `Encoded` pictures."""
+    return stored if isinstance(stored, Rows) else Encoded(stored, image)
 
 
 def _is_simple(image: ImageSpec) -> bool:
@@ -136,29 +177,28 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf
         crop: Share of the part's sides that is kept around the centre, before resizing. 0.875
             with 224 px is what resizing the shortest side to 256 px, then cropping 224 px keeps.
     """
-    height_px, width_px = size
     shape = tf.shape(image)
 
     def crop_and_resize() -> tf.Tensor:
-        # The part's sides in whole pixels, at least one: cross-multiplied, so that a picture
-        # of the same aspect is kept whole.
-        part_height = tf.minimum(shape[0], tf.maximum(1, _ratio(shape[1], height_px, width_px)))
-        part_width = tf.minimum(shape[1], tf.maximum(1, _ratio(shape[0], width_px, height_px)))
-        if crop < 1:
-            part_height, part_width = _share(part_height, crop), _share(part_width, crop)
-        part = tf.image.crop_to_bounding_box(
-            image,
-            (shape[0] - part_height) // 2,
-            (shape[1] - part_width) // 2,
-            part_height,
-            part_width,
-        )
+        part = tf.image.crop_to_bounding_box(image, *_central_part(shape[0], shape[1], size, crop))
         resized = tf.image.resize(part, size, method="bilinear", antialias=True)
         return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
 
     same = tf.reduce_all(tf.equal(shape[:2], size))
     fitted = crop_and_resize() if crop < 1 else tf.cond(same, lambda: image, crop_and_resize)
-    return tf.ensure_shape(fitted, (height_px, width_px, image.shape[2]))
+    return tf.ensure_shape(fitted, (*size, image.shape[2]))
+
+
+def _central_part(height: Any, width: Any, size: tuple[int, int], crop: float) -> tuple[Any, ...]:
+    """The part of pictures that `fit_inside` keeps: y, x, height, width in pixels, int32."""
+    height_px, width_px = size
+    # The part's sides in whole pixels, at least one: cross-multiplied, so that a picture
+    # of the same aspect is kept whole.
+    part_height = tf.minimum(height, tf.maximum(1, _ratio(width, height_px, width_px)))
+    part_width = tf.minimum(width, tf.maximum(1, _ratio(height, width_px, height_px)))
+    if crop < 1:
+        part_height, part_width = _share(part_height, crop), _share(part_width, crop)
+    return (height - part_height) // 2, (width - part_width) // 2, part_height, part_width
 
 
 def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> Pictures:
@@ -169,10 +209,10 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -
     """
     exact = crop == 1 and not image.varies and image.size == size
 
-    def pictures(stored: Any, position: Any, at_once: int = DECODED_AT_ONCE) -> Any:
+    def decode(stored: Any, position: Any, at_once: int) -> Any:
         if exact and isinstance(stored, Rows):
             return tf.gather(stored.pixels, stored.keys)
-        source = stored if isinstance(stored, Rows) else Encoded(stored, image)
+        source = as_stored(stored, image)
 
         def decode_one(key: Any) -> Any:
             pixels = source.whole(key)
@@ -191,7 +231,14 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -
             fn_output_signature=tf.TensorSpec((*size, image.channels), tf.uint8),
         )
 
-    return pictures
+    def view(stored: Any, position: Any) -> View | None:
+        if exact:
+            return None
+        height, width = as_stored(stored, image).sizes()
+        part = _central_part(tf.cast(height, tf.int32), tf.cast(width, tf.int32), size, crop)
+        return View(Window(*(tf.cast(side, tf.float32) for side in part)), height, width)
+
+    return Pictures(decode, view)
 
 
 def _share(side: tf.Tensor, share: float) -> tf.Tensor:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from trainer.augment.decode import DECODED_AT_ONCE, Encoded, Pictures, Rows
+from trainer.augment.boxes import View
+from trainer.augment.decode import Encoded, Pictures, Rows, as_stored
 from trainer.augment.geometry import (
     Window,
     affine_maps,
@@ -49,18 +50,20 @@ def augmented_pictures(
         noise = noise_rows(size[1], image.channels)
         finish_one = functools.partial(_strong_picture, size, noise, fill)
 
-    def pictures(
-        encoded: tf.Tensor | Rows, position: tf.Tensor, at_once: int = DECODED_AT_ONCE
-    ) -> tf.Tensor:
-        stored = encoded if isinstance(encoded, Rows) else Encoded(encoded, image)
+    def decode(stored: tf.Tensor | Rows, position: tf.Tensor, at_once: int) -> tf.Tensor:
+        known = as_stored(stored, image)
         return tf.map_fn(
-            lambda one: finish_one(tf.cast(source.decode(stored, one), tf.float32), one),
-            source.plan(stored, LEVELS[level], draw_params(level, seed, position)),
+            lambda one: finish_one(tf.cast(source.decode(known, one), tf.float32), one),
+            source.plan(known, LEVELS[level], draw_params(level, seed, position)),
             parallel_iterations=at_once,
             fn_output_signature=tf.TensorSpec((*size, image.channels), tf.uint8),
         )
 
-    return pictures
+    def view(stored: tf.Tensor | Rows, position: tf.Tensor) -> View:
+        params = draw_params(level, seed, position)
+        return source.view(as_stored(stored, image), LEVELS[level], params)
+
+    return Pictures(decode, view)
 
 
 def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
@@ -106,25 +109,14 @@ class _Source:
         Computed for the whole batch at once: one by one in the loop over pictures, these many
         tiny operations would cost as much as decoding.
         """
-        if isinstance(stored, Encoded) and self.shared_size is None:
-            signature = tf.TensorSpec((2,), tf.float32)
-            sizes = tf.map_fn(stored.size, stored.keys, fn_output_signature=signature)
-            height, width = tf.unstack(sizes, axis=1)
-        else:
-            height, width = (
-                tf.fill(tf.shape(stored.keys), float(s)) for s in self.shared_size or ()
-            )
+        height, width = stored.sizes()
         window = crop_windows(strengths, params, height, width, self.size)
         work: Work = {"key": stored.keys, "flip": params["flip"]}
         if self.ratios != (1,):
-            index = self._ratio_index(window)
-            if isinstance(stored, Encoded) and not self.image.is_jpeg:
-                # Only JPEGs can be decoded at a fraction of their size.
-                index *= tf.cast(stored.are_jpegs(stored.keys), tf.int32)
-            ratio = tf.gather(tf.constant(self.ratios, tf.float32), index)
+            work["ratio_index"] = self._ratio_index(stored, window)
+            ratio = self._ratio(work["ratio_index"])
             window = scale_down(window, ratio)
             height, width = tf.math.ceil(height / ratio), tf.math.ceil(width / ratio)
-            work["ratio_index"] = index
         part = window
         if strengths is not LIGHT:
             part = rotated_bounds(window, params["half_tangent"], height, width)
@@ -132,6 +124,16 @@ class _Source:
             maps = affine_maps(inside, params["flip"], params["half_tangent"], self.size)
             work |= {**params, "map": maps}
         return work | {"part": tf.cast(tf.stack(part, axis=1), tf.int32)}
+
+    def view(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> View:
+        """What is seen of every picture after what `plan` says."""
+        height, width = stored.sizes()
+        window = crop_windows(strengths, params, height, width, self.size)
+        if self.ratios != (1,):
+            # A picture that is decoded smaller is cut at whole pixels of its smaller size.
+            ratio = self._ratio(self._ratio_index(stored, window))
+            window = Window(*(side * ratio for side in scale_down(window, ratio)))
+        return View(window, height, width, params["flip"], params.get("half_tangent"))
 
     def decode(self, stored: Encoded | Rows, work: Work) -> tf.Tensor:
         """One picture's `part`, [height, width, channels], uint8 or float32."""
@@ -152,11 +154,18 @@ class _Source:
             return scaled()
         return tf.cond(stored.are_jpegs(key), scaled, cropped)
 
-    def _ratio_index(self, window: Window) -> tf.Tensor:
+    def _ratio_index(self, stored: Encoded | Rows, window: Window) -> tf.Tensor:
         """That of the greatest ratio that leaves at least as many pixels as the result has."""
         shrink = tf.minimum(window.height / self.size[0], window.width / self.size[1])
         allowed = shrink[:, tf.newaxis] >= tf.constant(self.ratios[1:], tf.float32)
-        return tf.reduce_sum(tf.cast(allowed, tf.int32), axis=1)
+        index = tf.reduce_sum(tf.cast(allowed, tf.int32), axis=1)
+        if isinstance(stored, Encoded) and not self.image.is_jpeg:
+            # Only JPEGs can be decoded at a fraction of their size.
+            index *= tf.cast(stored.are_jpegs(stored.keys), tf.int32)
+        return index
+
+    def _ratio(self, index: tf.Tensor) -> tf.Tensor:
+        return tf.gather(tf.constant(self.ratios, tf.float32), index)
 
 
 def _light_picture(size: tuple[int, int], part: tf.Tensor, work: Work) -> tf.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.augment.boxes import FinishBoxes, View
 from trainer.augment.geometry import (
     Window,
     affine_maps,
@@ -38,11 +39,12 @@ def augment_batch(
     size: tuple[int, int],
     num_classes: int | None,
     fill: Sequence[float],
+    boxes: FinishBoxes | None = None,
 ) -> Batch:
     """A batch, or a replica's slice of one, with other pictures: uint8 [batch, *size, channels].
 
     With `num_classes`, those of the model, pairs are mixed (`mix_pairs`). `fill` is the grey level
-    per channel of erased rectangles.
+    per channel of erased rectangles. Bounding boxes of the batch, if any, go through `boxes`.
     """
     strengths = LEVELS[level]
     params = draw_params(level, seed, batch["position"])
@@ -55,6 +57,10 @@ def augment_batch(
     if strengths is not LIGHT:
         changed = adjust_pixels(changed, params, noise_rows(size[1], channels), fill)
     batch = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: clip_to_uint8(changed)}}
+    if boxes is not None:
+        height, width = (tf.fill(tf.shape(windows.y), float(s)) for s in (height_px, width_px))
+        view = View(windows, height, width, params["flip"], params.get("half_tangent"))
+        batch = boxes(batch, view)
     return batch if num_classes is None else mix_pairs(batch, params, num_classes)
 
 

@@ -1,8 +1,12 @@
-"""Augmentation by a function of the user's own, on the host: batch → batch."""
+"""Functions of the user's own on the host, batch → batch: as `augment`, and by `map`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +15,7 @@ from imageshards.errors import UserError
 from trainer.augment.augmentation import Augmentation, AugmentFunction
 from trainer.augment.decode import batch_pictures
 from trainer.augment.params import USER_PURPOSE, random_bits
-from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec
+from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec, input_of
 
 # Operations whose results depend on how often they ran before: random numbers of TensorFlow's
 # own generators, and the state of Keras's, which its random layers advance.
@@ -29,6 +33,7 @@ _RANDOM = (
     "RngSkip",
     "RngReadAndSkip",
 )
+_WITH_SEEDS = ": draw with tf.image.stateless_random_* or tf.random.stateless_*, by `seeds`"
 
 
 def function_augmentation(
@@ -37,59 +42,138 @@ def function_augmentation(
     image: ImageSpec,
     size: tuple[int, int],
     seed: int,
-    labels: tf.TensorSpec,
+    labels: Any,
+    batch_size: int,
 ) -> Augmentation:
     """What a run does with pictures of a `size` where the user's own `function` changes them.
 
-    It takes images (uint8 [batch, *size, channels], as evaluation sees them), `labels` and seeds
-    (int64 [batch, 2], a function of seed and position, for `tf.image.stateless_*`), and returns
-    (images, labels), of any dtype, of static shapes that begin with the batch.
+    It takes images (uint8 [batch, *size, channels], as evaluation sees them), `labels` (None where
+    there is no target) and seeds (int64 [batch, 2], a function of seed and position, for
+    `tf.image.stateless_*`), and returns (images, labels), of any dtype, of static shapes that begin
+    with the batch.
 
     Raises:
         UserError: `function` returns something else, or draws random numbers that are no
             function of `seeds`.
     """
-    traced = _traced(function, (*size, image.channels), labels)
+    traced = _traced(
+        "augment",
+        function,
+        tf.TensorSpec([batch_size, *size, image.channels], tf.uint8, "images"),
+        labels,
+        tf.TensorSpec([batch_size, 2], tf.int64, "seeds"),
+    )
+    result = traced.structured_outputs
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise UserError(
+            f"augment received {_name_of(function)}, which returns {type(result).__name__}; "
+            "expected two values: (images, labels)."
+        )
+    for noun, value in zip(("images", "labels"), result, strict=True):
+        _check_shapes("augment", function, noun, value, batch_size)
 
     def finish(batch: Batch) -> Batch:
         seeds = tf.cast(random_bits(seed, batch["position"], 2, USER_PURPOSE), tf.int64)
-        images, labels = traced(batch["inputs"][IMAGE_INPUT], batch["label"], seeds)
-        return batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: images}, "label": labels}
+        images, labels = traced(batch["inputs"][IMAGE_INPUT], batch.get("label"), seeds)
+        changed = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: images}}
+        return changed if labels is None else changed | {"label": labels}
 
     return Augmentation(size, batch_pictures(image, size), finish=finish)
 
 
-def _traced(
-    function: AugmentFunction, shape: tuple[int, ...], labels: tf.TensorSpec
-) -> Callable[..., Any]:
-    # Traced here and not where the reader calls it: there nothing is converted by AutoGraph.
-    batch_size = labels.shape[0]
-    traced = tf.function(function).get_concrete_function(
-        tf.TensorSpec([batch_size, *shape], tf.uint8, "images"),
-        tf.TensorSpec(labels.shape, labels.dtype, "labels"),
-        tf.TensorSpec([batch_size, 2], tf.int64, "seeds"),
-    )
+def mapped(
+    functions: Sequence[Callable[..., Any]], batch_size: int | None = None, weighs: bool = True
+) -> list[Callable[[Batch], Batch]]:
+    """Functions of the user's, given by `map`, as functions of a `Batch`.
+
+    Each takes (inputs, label), or inputs alone where there is no label, and returns such a pair, or
+    inputs alone. `batch_size`: that of each batch; None where the last one may be a short one.
+    Batches that pass them keep their `weight` only if it `weighs`.
+
+    Raises:
+        UserError: When it is called, a function returns something else, or draws random numbers.
+    """
+    dropped = ("inputs", "mapped", "label", *["weight"] * (not weighs))
+    return [functools.partial(_map_batch, function, batch_size, dropped) for function in functions]
+
+
+def _map_batch(
+    function: Callable[..., Any], batch_size: int | None, dropped: Sequence[str], batch: Batch
+) -> Batch:
+    given = (input_of(batch), batch["label"]) if "label" in batch else (input_of(batch),)
+    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, given)
+    traced = _traced("map", function, *specs)
     result = traced.structured_outputs
-    name = getattr(function, "__name__", type(function).__name__)
-    if not isinstance(result, tuple | list) or len(result) != 2:
+    if isinstance(result, tuple) and len(result) != 2:
         raise UserError(
-            f"augment received {name}, which returns {type(result).__name__}; expected two "
-            "tensors: (images, labels)."
+            f"map received {_name_of(function)}, which returns {len(result)} values; expected "
+            "(inputs, label), or inputs alone: records are weighed by sample_weight=COLUMN."
         )
-    for what, tensor in zip(("images", "labels"), result, strict=True):
-        found: Any = getattr(tensor, "shape", None)
-        if found is None or not found.is_fully_defined() or found[:1] != [batch_size]:
-            raise UserError(
-                f"augment received {name}, which returns {what} of shape {found}; expected "
-                f"a static shape that begins with the batch, {batch_size}: use tf.ensure_shape."
-            )
+    _check_shapes("map", function, "a value", result, batch_size)
+    found = traced(*given)
+    rest = {name: one for name, one in batch.items() if name not in dropped}
+    if isinstance(result, tuple):
+        return rest | {"mapped": found[0], "label": found[1]}
+    return rest | {"mapped": found}
+
+
+def identity_of(argument: str, function: Callable[..., Any]) -> str:
+    """A text by which a resumed run knows a function again: its name and the hash of its source.
+
+    Values that the function takes from elsewhere are not in it.
+
+    Raises:
+        UserError: Its source cannot be found, as of a function typed into a Python prompt.
+    """
+    parts: list[Any] = [function]
+    if isinstance(function, functools.partial):
+        parts = [function.func, *function.args, *function.keywords.items()]
+    named = parts[0] if hasattr(parts[0], "__qualname__") else type(parts[0])
+    try:
+        source = textwrap.dedent(inspect.getsource(named))
+    except (OSError, TypeError) as e:
+        raise UserError(
+            f"{argument} received {_name_of(function)}, whose source cannot be read ({e}), so that "
+            "a resumed run could not tell whether it is the same; expected a function that is "
+            "defined in a file."
+        ) from e
+    told = "\n".join([source, *map(repr, parts[1:])])
+    digest = hashlib.sha256(told.encode()).hexdigest()
+    return f"{named.__module__}.{named.__qualname__} {digest[:16]}"
+
+
+def _traced(argument: str, function: Callable[..., Any], *specs: Any) -> Any:
+    """`function` as a concrete function, refused where it draws random numbers of its own."""
+    # Traced here and not where the reader calls it: there nothing is converted by AutoGraph.
+    traced = tf.function(function).get_concrete_function(*specs)
     graph = traced.graph.as_graph_def()
     nodes = [*graph.node, *(n for part in graph.library.function for n in part.node_def)]
     stateful = sorted({node.op for node in nodes if node.op.startswith(_RANDOM)})
     if stateful:
         raise UserError(
-            f"augment received {name}, whose results depend on what ran before ({stateful[0]}), "
-            "so that no run could be resumed exactly; expected a function of its arguments: draw "
-            "with tf.image.stateless_random_* or tf.random.stateless_*, by `seeds`."
+            f"{argument} received {_name_of(function)}, whose results depend on what ran before "
+            f"({stateful[0]}), so that no run could be resumed exactly; expected a function of its "
+            f"arguments{_WITH_SEEDS if argument == 'augment' else ''}."
         )
-    return lambda *arguments: traced(*arguments)
+    return traced
+
+
+def _check_shapes(
+    argument: str, function: Callable[..., Any], noun: str, result: Any, batch_size: int | None
+) -> None:
+    """Refuses results that are no tensors of a batch; of static shapes, where its size is known."""
+    for tensor in tf.nest.flatten(result):
+        shape: Any = getattr(tensor, "shape", None)
+        if tensor is None:
+            continue
+        if shape is not None and shape.rank and batch_size in (None, shape[0]):
+            continue
+        size = "the batch" if batch_size is None else f"the batch, {batch_size}"
+        raise UserError(
+            f"{argument} received {_name_of(function)}, which returns {noun} of shape {shape}; "
+            f"expected a shape that begins with {size}: use tf.ensure_shape."
+        )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)

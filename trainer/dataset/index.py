@@ -10,8 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
-from imageshards.index import COLUMN_OF, extra_columns, read_index
+from imageshards.index import (
+    COLUMN_OF,
+    MAX_LIST_VALUES,
+    MAX_TEXT_BYTES,
+    extra_columns,
+    read_index,
+)
 from imageshards.manifest import LABELS_FEATURE, SEVERAL, label_of, roles_of
+from imageshards.text import class_sort_key, counted
 from trainer.dataset.spec import DataSet, FeatureSpec, Split, find_feature
 
 if TYPE_CHECKING:
@@ -94,8 +101,8 @@ def record_labels(
 
     Returns:
         bool [records]; and for each label the number of its record within the split, int64, and
-        its class id, int32: one for each record where the target is a class, none where it is
-        values.
+        its class id, int32: one for each record where the target is a class, none where it has no
+        classes.
 
     Raises:
         UserError: There is no index, or it is damaged, or has labels that are no class; or a
@@ -114,13 +121,13 @@ def record_labels(
     label = column_of[dataset.label_feature] if dataset.label_values else "label"
     # The sizes tell how many records there are.
     wanted = {"num_bytes", *(column_of[one.feature] for one in parsed)}
-    if dataset.target != "values":
+    if dataset.has_classes:
         wanted.add(label)
     table = read_index(dataset.data, dataset.manifest, split.name, wanted, "⟦--data⟧")
     keep = np.ones(table.num_rows, bool)
     for one in parsed:
         keep &= _passes(one, dataset, table, column_of[one.feature])
-    if dataset.target == "values":
+    if not dataset.has_classes:
         return keep, np.zeros(0, np.int64), np.zeros(0, np.int32)
     return keep, *_ids_of(dataset, table[label].combine_chunks())
 
@@ -161,9 +168,38 @@ def column_numbers(dataset: DataSet, split: Split, feature: str) -> np.ndarray |
     if column is None:
         return None
     values = read_index(dataset.data, dataset.manifest, split.name, [column], "⟦--data⟧")[column]
-    is_list = bool(dataset.features[feature].shape)
-    flat = (pc.list_flatten(values) if is_list else values).to_numpy().astype(np.float64)
-    return flat.reshape(len(values), -1)
+    shape = dataset.features[feature].shape
+    if not shape:
+        return values.to_numpy().astype(np.float64)[:, np.newaxis]
+    rows = np.full((len(values), math.prod(shape)), math.nan)
+    # A record that lacks the list has null, or another number of values.
+    whole = pc.fill_null(pc.equal(pc.list_value_length(values), rows.shape[1]), False)
+    told = pc.list_flatten(values.filter(whole)).to_numpy()
+    rows[whole.to_numpy()] = told.reshape(-1, rows.shape[1])
+    return rows
+
+
+def distinct_values(dataset: DataSet, column: str, received: str) -> tuple[Any, ...]:
+    """The values that a column has in the index, each once, in rising order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    name = columns_of(dataset).get(column)
+    table = read_index(dataset.data, dataset.manifest, None, [name] if name else [], "⟦--data⟧")
+    values = table[name].combine_chunks() if name else pa.nulls(table.num_rows)
+    unknown = values.null_count
+    if pa.types.is_list(values.type):
+        values = pc.list_flatten(values)
+        unknown += values.null_count
+    if unknown:
+        raise UserError(
+            f"{received}; the index of {dataset.data!r} does not "
+            f"tell {counted(unknown, 'value')}: it holds texts of up to {MAX_TEXT_BYTES} bytes "
+            f"and lists of up to {MAX_LIST_VALUES}; expected a column that it tells of every "
+            "record: build the data set again where an older imageshards built it."
+        )
+    is_text = pa.types.is_string(values.type)
+    return tuple(sorted(pc.unique(values).to_pylist(), key=class_sort_key if is_text else None))
 
 
 def columns_of(dataset: DataSet) -> dict[str, str]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.page import number, render, thumbnail
+from imageshards.manifest import BOX_FEATURES
+from imageshards.page import draw_boxes, number, record_boxes, render, thumbnail
 from imageshards.tfrecord import RecordError
 from trainer.dataset.spec import DataSet, Split
 from trainer.dataset.subset import known_counts
@@ -92,13 +93,16 @@ def _pictures(
     wanted = list(itertools.islice(records, MAX_PICTURES))
     labels = dataset.label_features if dataset.label_feature or dataset.hot_features else ()
     names = [dataset.image_feature, *labels, dataset.filename_feature or ""]
+    names += [name for name in BOX_FEATURES if name in dataset.features]
 
     def picture(record: int) -> tuple[Image.Image, str] | None:
         try:
             found = source[record]
             (encoded,) = _values(found[dataset.image_feature])
             small = thumbnail(encoded, THUMB_PX)
-            return None if small is None else (small, _caption(dataset, found))
+            if small is None:
+                return None
+            return draw_boxes(small, record_boxes(found)), _caption(dataset, found)
         except _FAILURES:
             return None
 

@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import MANIFEST_NAME
+from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE, MANIFEST_NAME
 from imageshards.storage.concurrency import available_cores
 from trainer.config import ReadConfig
+from trainer.dataset.index import distinct_values
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
+    BOXES,
     IMAGE_INPUT,
+    Boxes,
     DataSet,
     FeatureSpec,
     ModelCard,
@@ -91,6 +94,7 @@ def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
             or a feature is not there.
     """
     features = check_inputs(dataset, config.inputs)
+    boxes = wanted_boxes(dataset, config.inputs, config.min_box_visibility)
     size = config.image_size or dataset.image.size
     if size is None:
         raise UserError(
@@ -104,14 +108,79 @@ def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
             "size and cannot be rows of one file; expected pictures of one size, as imageshards "
             "build --resize_mode crop makes them: leave ⟦--cache⟧ out."
         )
-    return ModelInputs(size, dataset.image, features, config.sequence_length, config.eval_crop)
+    inputs = ModelInputs(
+        size, dataset.image, features, config.sequence_length, config.eval_crop, boxes
+    )
+    check_sides(inputs, config.augment)
+    return inputs
+
+
+def check_sides(inputs: ModelInputs, augment: object) -> None:
+    """Refuses single sides of boxes as inputs where they would not follow the picture's pixels.
+
+    Raises:
+        UserError: There is one, and pictures are cropped or flipped.
+    """
+    sides = [name for name in inputs.features if name in BOX_FEATURES]
+    own = None if inputs.image.varies else inputs.image.size
+    cuts = inputs.eval_crop < 1 or own is None or own[0] * inputs.size[1] != own[1] * inputs.size[0]
+    if not sides or (augment == "none" and not cuts):
+        return
+    why = "⟦--image_size⟧ or ⟦--eval_crop⟧ cuts" if augment == "none" else "⟦--augment⟧ moves"
+    raise UserError(
+        f"⟦--inputs⟧ received {sides[0]}, the side of a box, but {why} the pictures, and the side "
+        f"would stay where it was; expected {BOXES}, which has all sides and labels, and follows "
+        "the pixels."
+    )
+
+
+def find_boxes(
+    dataset: DataSet, received: str, min_visibility: float = 0.1, is_input: bool = True
+) -> Boxes:
+    """How the boxes of a data set's records are read; `received` begins the sentence of errors.
+
+    The labels of boxes are the ids in `image/object/class/label`, else the classes of the texts in
+    `image/object/class/text`, numbered in their order over all splits, else 0.
+
+    Raises:
+        UserError: Records have no boxes, or the index does not hold the names of their classes.
+    """
+    lists = {n: s.dtype for n, s in dataset.features.items() if s.shape is None}
+    absent = [name for name in BOX_FEATURES if lists.get(name) != "float32"]
+    if absent:
+        raise UserError(
+            f"{received}, but records have no {absent[0]}, a list of floats; expected a data set "
+            f"with {', '.join(BOX_FEATURES)}: see 'Bounding boxes' in the guide of columns."
+        )
+    if lists.get(BOX_LABEL_FEATURE) == "int64":
+        return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
+    if lists.get(BOX_CLASS_FEATURE) == "string":
+        names = distinct_values(dataset, BOX_CLASS_FEATURE, received)
+        return Boxes(BOX_CLASS_FEATURE, names, min_visibility, is_input)
+    return Boxes(None, (), min_visibility, is_input)
+
+
+def wanted_boxes(
+    dataset: DataSet, names: Sequence[str], min_visibility: float = 0.1
+) -> Boxes | None:
+    """How boxes are read where they are among the inputs' `names`, or a target; otherwise None.
+
+    Raises:
+        UserError: They are both, or records have none.
+    """
+    received = f"⟦--inputs⟧ received {','.join(names)!r}"
+    if not any(one.target == "boxes" for one in dataset.targets):
+        return find_boxes(dataset, received, min_visibility) if BOXES in names else None
+    if BOXES in names:
+        raise UserError(f"{received}, but {BOXES} is the target; leave it out.")
+    return find_boxes(dataset, f"⟦--target⟧ received {BOXES!r}", min_visibility, False)
 
 
 def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, FeatureSpec]:
-    """The features besides the picture that a model is to be fed with.
+    """The features besides the picture and boxes that a model is to be fed with.
 
     Returns:
-        Their specifications by name, in the order of `names`, without `image`.
+        Their specifications by name, in the order of `names`, without `image` and `bounding_boxes`.
 
     Raises:
         UserError: `image` is missing, a name is unknown, or no model can be fed with it.
@@ -121,7 +190,7 @@ def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, Feature
         raise UserError(f"{received}; expected image, the picture, among the names.")
     inputs: dict[str, FeatureSpec] = {}
     for name in names:
-        if name == IMAGE_INPUT:
+        if name in (IMAGE_INPUT, BOXES):
             continue
         if name == dataset.image_feature:
             raise UserError(f"{received}; expected the picture under the name image, not {name}.")
@@ -160,7 +229,18 @@ def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:
                 f"⟦--data⟧ received {dataset.data!r}, which has {name} {has}; expected "
                 f"{spec.dtype} {spec.shape}, which the model is fed with."
             )
-    features = check_inputs(dataset, (IMAGE_INPUT, *card.inputs.features))
+    features, wanted = check_inputs(dataset, card.inputs.names), card.inputs.boxes
+    boxes = wanted and wanted_boxes(dataset, card.inputs.names, wanted.min_visibility)
+    if boxes != wanted:
+        raise UserError(
+            f"⟦--data⟧ received {dataset.data!r}, whose boxes have the classes "
+            f"{_some(boxes.classes if boxes else ())}; expected "
+            f"{_some(wanted.classes if wanted else ())}, which the model knows."
+        )
     # Sizes of stored pictures are the data set's; their channels are what the model was built for.
     image = dataclasses.replace(dataset.image, channels=card.inputs.image.channels)
     return dataclasses.replace(card.inputs, image=image, features=features)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + ", …" * (len(names) > 8) or "of ids"

@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from imageshards.example import encode_example
-from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, input_name
+from imageshards.manifest import BOX_FEATURES
+from trainer.dataset.spec import (
+    Boxes,
+    BoxesOf,
+    DataSet,
+    FeatureSpec,
+    ModelCard,
+    ModelInputs,
+    input_name,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +31,13 @@ class Parsed:
         encoded: string [b], the JPEG; a black one for a placeholder (an empty record in place
             of a broken one). None where records hold none.
         label: Class ids of the data set, int64 [b]; labels, float32 [b, classes], 1 where a record
-            has one; or values, float32 [b] or [b, k]. 0 for a placeholder.
+            has one; or values, float32 [b] or [b, k]. 0 for a placeholder. Of several targets a
+            dictionary of these by name, without boxes; None where there is no target.
         weight: float32 [b], what each record weighs; 0 for a placeholder.
         present: bool [b], False for a placeholder.
         inputs: The model's further inputs by `input_name`; 0 or empty for a placeholder.
+        boxes: Boxes relative to the stored pictures, as `trainer.augment.boxes` takes them; None
+            where they are not read.
     """
 
     encoded: Any
@@ -33,6 +45,33 @@ class Parsed:
     weight: Any
     present: Any
     inputs: Mapping[str, Any]
+    boxes: BoxesOf | None = None
+
+
+def label_spec(
+    target: DataSet | ModelCard, inputs: ModelInputs, num_outputs: int, size: int
+) -> Any:
+    """The `tf.TensorSpec`s of the labels of a batch of `size`, before any augmentation.
+
+    Of several targets a dictionary by name; None where there is no target. `num_outputs` is that of
+    the model, for the first target.
+    """
+    import tensorflow as tf
+
+    if isinstance(target, DataSet) and target.outputs:
+        counts = [num_outputs, *(one.num_outputs for one in target.targets[1:])]
+        named = zip(target.outputs.items(), counts, strict=True)
+        return {name: label_spec(one, inputs, count, size) for (name, one), count in named}
+    if target.target == "none":
+        return None
+    if target.target == "boxes":
+        most = inputs.sequence_length
+        boxes = tf.TensorSpec([size, most, len(BOX_FEATURES)], tf.float32)
+        return {"boxes": boxes, "labels": tf.TensorSpec([size, most], tf.int64)}
+    if target.target == "class":
+        return tf.TensorSpec([size], tf.int64)
+    shape = target.target_shape if target.target == "values" else (num_outputs,)
+    return tf.TensorSpec([size, *shape], tf.float32)
 
 
 def batch_parser(
@@ -42,7 +81,7 @@ def batch_parser(
 
     Args:
         dataset: What the records hold.
-        inputs: What the model is fed with. A sequence is padded with 0 to the batch's longest,
+        inputs: What the model is fed with. Sequences and boxes are padded to the batch's longest,
             or padded and cut to `inputs.sequence_length`.
         with_picture: Whether the records hold their pictures.
     """
@@ -50,6 +89,7 @@ def batch_parser(
 
     roles = [*[dataset.image_feature] * with_picture, *dataset.label_features]
     roles += [dataset.weight_feature] if dataset.weight_feature else []
+    roles += box_features(inputs.boxes)
     features = {name: dataset.features[name] for name in roles} | dict(inputs.features)
     # A feature of variable length becomes a RaggedTensor, and is empty where it is missing; a fixed
     # one that is missing is an error.
@@ -84,10 +124,11 @@ def batch_parser(
             weight = _checked(raw, tf.math.is_finite(raw) & (raw >= 0), ["A weight is wrong."])
         return Parsed(
             encoded,
-            _labels(dataset, [values[name] for name in dataset.label_features], present),
+            _label(dataset, values, present),
             weight,
             present,
             {input_name(name): batched(values[name]) for name in inputs.features},
+            _boxes(values, inputs),
         )
 
     return parse
@@ -100,6 +141,50 @@ def _checked(values: Any, good: Any, said: list[Any]) -> Any:
     check = tf.debugging.Assert(tf.reduce_all(good), said)
     with tf.control_dependencies([check] if check is not None else []):
         return tf.identity(values)
+
+
+def box_features(boxes: Boxes | None) -> list[str]:
+    """The features that bounding boxes are read from; none where they are not read."""
+    if boxes is None:
+        return []
+    return [*BOX_FEATURES, *([boxes.label_feature] if boxes.label_feature is not None else [])]
+
+
+def _boxes(values: Mapping[str, Any], inputs: ModelInputs) -> BoxesOf | None:
+    """Boxes and their labels as `Parsed` has them: NaN and 0 behind the last of each record."""
+    import tensorflow as tf
+
+    boxes = inputs.boxes
+    if boxes is None:
+        return None
+    found = [values[name] for name in box_features(boxes)]
+    splits = [one.row_splits for one in found]
+    same = [tf.reduce_all(tf.equal(splits[0], other)) for other in splits[1:]]
+    said = "A record has another number of one side, or of labels, than of its boxes."
+    first = _checked(splits[0], tf.reduce_all(same), [said])
+    xmin, xmax, ymin, ymax = (one.values for one in found[:4])
+    labels = tf.zeros_like(xmin, tf.int64)
+    if boxes.label_feature is not None:
+        labels = found[4].values
+        if boxes.classes:
+            labels = _numbered(labels, boxes.classes)
+    corners = tf.RaggedTensor.from_row_splits(tf.stack([xmin, ymin, xmax, ymax], -1), first, False)
+    labels = tf.RaggedTensor.from_row_splits(labels, first, False)
+    shape = [None, inputs.sequence_length]
+    return {
+        "boxes": corners.to_tensor(math.nan, shape=[*shape, len(BOX_FEATURES)]),
+        "labels": labels.to_tensor(shape=shape),
+    }
+
+
+def _label(dataset: DataSet, values: Mapping[str, Any], present: Any) -> Any:
+    """The target, or several by name, as `Parsed` has them."""
+    found = {
+        name: _labels(one, [values[feature] for feature in one.label_features], present)
+        for name, one in (dataset.outputs or {"": dataset}).items()
+        if one.label_features
+    }
+    return found if dataset.outputs else found.get("")
 
 
 def _labels(dataset: DataSet, found: Sequence[Any], present: Any) -> Any:
@@ -140,16 +225,22 @@ def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:
     import tensorflow as tf
 
     known = dataset.label_values or (dataset.classes if raw.dtype == tf.string else ())
-    if known:
-        same = tf.equal(raw[:, tf.newaxis], tf.constant(known, raw.dtype)[tf.newaxis, :])
-        ids = tf.where(tf.reduce_any(same, 1), tf.argmax(same, 1), -1)
-    else:
-        ids = raw - dataset.label_offset
-    labels = tf.where(present, ids, tf.zeros_like(ids))
-    in_range = (labels >= 0) & (labels < len(dataset.classes))
     count, first = len(dataset.classes), dataset.label_offset
+    if known:
+        return tf.where(present, _numbered(raw, known, present), 0)
+    labels = tf.where(present, raw - first, tf.zeros_like(raw))
+    in_range = (labels >= 0) & (labels < count)
     said = f"Label outside the {count} classes (label offset {first}):"
     return _checked(labels, in_range, [said, tf.boolean_mask(labels, ~in_range)])
+
+
+def _numbered(raw: Any, known: Sequence[Any], present: Any = True) -> Any:
+    """Values → their places among the `known` ones, int64, checked where they are `present`."""
+    import tensorflow as tf
+
+    same = tf.equal(raw[:, tf.newaxis], tf.constant(known, raw.dtype)[tf.newaxis, :])
+    is_known = tf.reduce_any(same, 1) | tf.logical_not(present)
+    return _checked(tf.argmax(same, 1), is_known, [f"Label outside the {len(known)} classes"])
 
 
 def _empty_example(dataset: DataSet, features: Mapping[str, FeatureSpec]) -> bytes:

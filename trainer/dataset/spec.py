@@ -8,10 +8,11 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards.errors import UserError
 from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE
+from imageshards.page import number
 from imageshards.text import counted
 
 if TYPE_CHECKING:
@@ -19,14 +20,29 @@ if TYPE_CHECKING:
 
 # The picture's name among a model's inputs.
 IMAGE_INPUT = "image"
+# The four sides of a record's boxes and their labels, as one input or target.
+BOXES = "bounding_boxes"
+# The data set's own label among the targets.
+OWN_LABEL = "label"
 
 # What the reader makes and a model is trained on: `inputs` (`image` uint8 [B, height, width,
-# channels], and further features by their `input_name`), `label` (of a class int64 [B], or float32
-# [B, classes] after MixUp; of labels float32 [B, classes], 1 where a record has one; of values
-# float32 [B] or [B, k]), `weight` float32 [B], `position` int64 [B] (index in the endless training
-# stream), `record` int64 [B] (number within the split) and `present` bool [B] (false for a broken
-# record, and for what fills up the last batch of an evaluation).
+# channels], `bounding_boxes`, and further features by their `input_name`), `label` (of a class
+# int64 [B], or float32 [B, classes] after MixUp; of labels float32 [B, classes], 1 where a record
+# has one; of values float32 [B] or [B, k]; of boxes `BoxesOf`; of several targets these by name;
+# left out where there is no target), `weight` float32 [B], `position` int64 [B] (index in the
+# endless training stream), `record` int64 [B] (number within the split) and `present` bool [B]
+# (false for a broken record, and for what fills up the last batch of an evaluation). A function of
+# the user's (`TrainingData.map`) puts `mapped` in the place of `inputs`.
 Batch = dict[str, Any]
+
+# Bounding boxes of a batch, as Keras's layers take them: `boxes` float32 [B, most, 4], xmin, ymin,
+# xmax, ymax relative to the picture; `labels` int64 [B, most]. Both are -1 behind the last box.
+BoxesOf = dict[str, Any]
+
+
+def input_of(batch: Batch) -> Any:
+    """What a model is called with for a batch."""
+    return batch["mapped"] if "mapped" in batch else model_input(batch["inputs"])
 
 
 def model_input(inputs: Mapping[str, Any]) -> Any:
@@ -173,7 +189,8 @@ class DataSet:
             `label_feature`, which then names them all; empty where that holds ids or names.
         filename_feature: Which one names the source file; None where none does.
         label_offset: Subtracted from the label in a record to get the class id.
-        target: What the label is: `class`, one of several; `labels`, any number of them; `values`.
+        target: What the label is: `class`, one of several; `labels`, any number of them; `values`;
+            `boxes`; or `none`.
         label_values: What stands in the records for each of `classes`, in rising order, where that
             is a column's own numbers or texts; empty where it is ids, or the names themselves.
         column: The `--target`; None for the data set's own label.
@@ -181,6 +198,8 @@ class DataSet:
         fingerprint: Changes whenever the records, or what is known of them, change.
         adopted: Whether others wrote its records, and `imageshards adopt` its manifest.
         manifest: What was read and checked when it was opened.
+        outputs: Where several targets are asked for, by the name of each the data set with that
+            target as its label; the attributes above describe the first target.
     """
 
     data: str
@@ -200,23 +219,44 @@ class DataSet:
     adopted: bool = False
     manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     hot_features: tuple[str, ...] = ()
+    outputs: Mapping[str, DataSet] = dataclasses.field(default_factory=dict)
+
+    @property
+    def targets(self) -> tuple[DataSet, ...]:
+        """The data set with each of its targets as the label."""
+        return tuple(self.outputs.values()) or (self,)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the label is a class, or labels."""
+        return self.target in ("class", "labels")
 
     @property
     def label_features(self) -> tuple[str, ...]:
-        """The features that a record's target is read from."""
+        """The features that a record's target is read from, besides boxes."""
+        if self.outputs:
+            names = (name for one in self.targets for name in one.label_features)
+            return tuple(dict.fromkeys(names))
+        if self.target in ("boxes", "none"):
+            return ()
         return self.hot_features or (self.label_feature,)
 
     @property
     def target_shape(self) -> tuple[int, ...]:
         """Of the values of a record: (k,), or () for one number; () for a class, and for labels."""
-        if self.target != "values":
-            return ()
-        return self.features[self.label_feature].shape or ()
+        return (self.features[self.label_feature].shape or ()) if self.target == "values" else ()
 
     @property
     def num_outputs(self) -> int:
         """How many numbers a model gives: a logit for each class, or k values."""
         return len(self.classes) or math.prod(self.target_shape)
+
+
+class MeanStd(NamedTuple):
+    """The mean and the standard deviation of each value of a target, in the unit of its column."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,6 +277,8 @@ class Subset:
             `none`.
         record_classes: For each record of the split its class of the model, -1 where it is not
             read: NumPy int32 [records]; None where every record is read once.
+        missing_target: How many records pass `filters`, but are not read as their target, values,
+            is missing (NaN, or null in the index).
     """
 
     dataset: DataSet
@@ -248,6 +290,7 @@ class Subset:
     class_counts: tuple[int, ...] | None
     balance: str = "none"
     record_classes: Any = dataclasses.field(default=None, repr=False, compare=False)
+    missing_target: int = 0
 
     @functools.cached_property
     def pieces(self) -> Pieces:
@@ -255,6 +298,13 @@ class Subset:
         from trainer.dataset.pieces import Pieces, record_sizes
 
         return Pieces.cut(record_sizes(self.dataset, self.split))
+
+    @functools.cached_property
+    def target_mean_std(self) -> MeanStd | None:
+        """Of the target's values in the records that are read; None where it is no values."""
+        from trainer.dataset.subset import mean_and_std
+
+        return mean_and_std(self)
 
     @property
     def num_outputs(self) -> int:
@@ -294,6 +344,24 @@ class ReadOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class Boxes:
+    """How the bounding boxes of a record become an input or a target.
+
+    Attributes:
+        label_feature: Feature with the label of each box; None where every label is 0.
+        classes: Names of the labels, in the order of their ids; empty where records hold ids.
+        min_visibility: Share of its area, 0 to 1, that must be left of a box after crop, flip and
+            rotation; other boxes are dropped with their labels.
+        is_input: Whether the model is fed with them; otherwise they are a target.
+    """
+
+    label_feature: str | None
+    classes: tuple[str, ...] = ()
+    min_visibility: float = 0.1
+    is_input: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelInputs:
     """What a model is fed with.
 
@@ -305,6 +373,7 @@ class ModelInputs:
             batch's longest.
         eval_crop: Share of each side that is kept around the centre, before resizing, of
             pictures that are evaluated or served.
+        boxes: How bounding boxes are read; None where they are not.
     """
 
     size: tuple[int, int]
@@ -312,6 +381,13 @@ class ModelInputs:
     features: Mapping[str, FeatureSpec] = dataclasses.field(default_factory=dict)
     sequence_length: int | None = None
     eval_crop: float = 1.0
+    boxes: Boxes | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the inputs as `--inputs` gives them: `image` and the others."""
+        has_boxes = self.boxes is not None and self.boxes.is_input
+        return IMAGE_INPUT, *self.features, *[BOXES] * has_boxes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,6 +405,8 @@ class ModelCard:
         target: What it finds, as `DataSet.target`.
         target_shape: As `DataSet.target_shape`.
         column: The `--target` it was trained with; None for the data set's own label.
+        target_mean_std: What the loss of values was divided by, and the model's last layer gives
+            them their unit with; None of other targets, and of a compiled model.
     """
 
     classes: tuple[str, ...]
@@ -342,6 +420,7 @@ class ModelCard:
     target: str = "class"
     target_shape: tuple[int, ...] = ()
     column: str | None = None
+    target_mean_std: MeanStd | None = None
 
     @property
     def num_outputs(self) -> int:
@@ -359,18 +438,32 @@ def input_name(feature: str) -> str:
     return feature.replace("/", "_")
 
 
+_KINDS = {
+    "class": "a class",
+    "labels": "any number of labels",
+    "boxes": "bounding boxes",
+    "none": "nothing",
+}
+
+
 def describe(target: DataSet | ModelCard) -> str:
     """The kind of a target for people, such as `3 numbers` or `a class`."""
     if target.target == "values":
         return counted(target.num_outputs, "number")
-    return {"class": "a class", "labels": "any number of labels"}[target.target]
+    return _KINDS[target.target]
 
 
-def label_form(target: DataSet | ModelCard, num_outputs: int) -> tuple[str, tuple[int, ...]]:
-    """The dtype of the labels in a batch, and the shape of each, for a model of `num_outputs`."""
-    if target.target == "class":
-        return "int64", ()
-    return "float32", target.target_shape if target.target == "values" else (num_outputs,)
+def described_target(dataset: DataSet) -> str:
+    """The target of a data set for people, or all of several."""
+    if dataset.outputs:
+        return ", ".join(f"{name} ({describe(one)})" for name, one in dataset.outputs.items())
+    return ", ".join(filter(None, [dataset.label_feature, describe(dataset)]))
+
+
+def describe_scale(mean_std: MeanStd) -> str:
+    """Mean and deviation of values for people."""
+    mean, std = (", ".join([*map(number, one[:3]), *["…"] * (len(one) > 3)]) for one in mean_std)
+    return f"mean {mean} and deviation {std} in training"
 
 
 def value_names(column: str, shape: tuple[int, ...]) -> tuple[str, ...]:

@@ -6,21 +6,27 @@ import dataclasses
 import difflib
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.text import about_look_alikes, composed, counted
+from imageshards.tfrecord import RecordError
 from trainer.config import ReadConfig
 from trainer.dataset.index import column_numbers, record_labels
-from trainer.dataset.spec import DataSet, Split, Subset, describe
+from trainer.dataset.spec import DataSet, FeatureSpec, MeanStd, Split, Subset, describe
+
+# To read so many records of a store takes seconds.
+MAX_SAMPLED = 1000
 
 
 def select(config: ReadConfig, dataset: DataSet, split: Split, training: bool = False) -> Subset:
     """The records of `split` that `config` asks for, and how many they are.
 
     Their classes are those that the index tells, where some are chosen or repeated; chosen ones
-    are renumbered in the order of `config.classes`. For `training` they are balanced, too.
+    are renumbered in the order of `config.classes`. For `training` they are balanced, too. Records
+    whose target is values and missing are left out, as far as the index tells them.
 
     Raises:
         UserError: A class is unknown, a filter is wrong, nothing is left, or less than a batch for
@@ -35,19 +41,18 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, training: bool = 
         known_counts(dataset, split), balance,
     )  # fmt: skip
     to_count = balance != "none" and subset.class_counts is None
-    if classes or filters or balance == "sampling" or to_count:
-        subset = _chosen(subset, ids)
-    if (classes or filters or balance != "none") and not subset.num_records:
-        asked = [f"⟦--where⟧ {text!r}" for text in filters]
-        asked += [f"⟦--classes⟧ {','.join(classes)}"] if classes else []
-        raise UserError(
-            f"{' and '.join(asked) or '⟦--balance⟧'} left no record of the split {split.name}, "
-            f"which has {split.num_records}; expected at least one."
-        )
-    if dataset.target == "values":
-        _check_numbers(subset, dataset.label_feature, "⟦--target⟧", -math.inf)
+    columns = [one.label_feature for one in dataset.targets if one.target == "values"]
+    numbers = {column: _numbers(subset, column) for column in columns}
+    missing = _missing(numbers.values())
+    if classes or filters or balance == "sampling" or to_count or missing is not None:
+        subset = _chosen(subset, ids, missing)
+    if split.num_records and not subset.num_records:
+        raise _nothing_left(subset)
+    for column, found in numbers.items():
+        _check_numbers(subset, column, found, "⟦--target⟧", -math.inf)
     if dataset.weight_feature is not None:
-        _check_numbers(subset, dataset.weight_feature, "⟦--sample_weight⟧", 0)
+        weights = _numbers(subset, dataset.weight_feature)
+        _check_numbers(subset, dataset.weight_feature, weights, "⟦--sample_weight⟧", 0)
     if balance == "sampling" and subset.class_counts is not None:
         subset = _repeated(subset, subset.class_counts)
     if training and subset.num_records < config.batch_size:
@@ -58,13 +63,85 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, training: bool = 
     return subset
 
 
-def _chosen(subset: Subset, ids: Sequence[int]) -> Subset:
-    """`subset` with the classes of its records, those that are left out aside, and their counts."""
+def mean_and_std(subset: Subset) -> MeanStd | None:
+    """Mean and population deviation of each value of the target, over the records that are read.
+
+    A deviation of 0 counts as 1. Where the index does not tell the values, as lists of more than
+    16, up to `MAX_SAMPLED` records are read, evenly apart. None where the target is no values.
+    """
+    import numpy as np
+
+    dataset = subset.dataset
+    if dataset.target != "values":
+        return None
+    read = np.arange(subset.split.num_records)
+    if subset.record_classes is not None:
+        read = np.flatnonzero(subset.record_classes >= 0)
+    numbers = _numbers(subset, dataset.label_feature)
+    numbers = _sampled(subset, read) if numbers is None else numbers[read]
+    if not len(numbers):
+        return None
+    std = np.where(np.ptp(numbers, 0) > 0, numbers.std(0), 1.0)
+    return MeanStd(tuple(numbers.mean(0).tolist()), tuple(std.tolist()))
+
+
+def _sampled(subset: Subset, read: Any) -> Any:
+    """The targets of some of the records `read`, float64 [n, k], without those that are broken."""
+    import numpy as np
+
+    from trainer.dataset.source import RecordSource
+
+    column, size = subset.dataset.label_feature, subset.dataset.num_outputs
+    source = RecordSource(subset.dataset, subset.split, [column])
+
+    def values(number: int) -> Any:
+        try:
+            return source[number][column].reshape(-1)
+        except RecordError:
+            return np.full(size, math.nan)
+
+    places = np.linspace(0, len(read) - 1, min(len(read), MAX_SAMPLED)).astype(int)
+    rows = list(storage.map_concurrently(values, read[places].tolist()))
+    found = np.array(rows, np.float64).reshape(-1, size)
+    return found[np.isfinite(found).all(1)]
+
+
+def refuse_missing_inputs(subset: Subset, inputs: Mapping[str, FeatureSpec]) -> None:
+    """Refuses an input, floats, that is missing in a record of `subset`, as far as the index tells.
+
+    Raises:
+        UserError: There is such a record: the loss of a training would become NaN.
+    """
+    for name, spec in inputs.items():
+        if spec.dtype == "float32" and spec.shape is not None:
+            _check_numbers(subset, name, _numbers(subset, name), "⟦--inputs⟧", -math.inf)
+
+
+def _nothing_left(subset: Subset) -> UserError:
+    asked = [f"⟦--where⟧ {text!r}" for text in subset.filters]
+    asked += [f"⟦--classes⟧ {','.join(subset.classes)}"] if subset.class_ids is not None else []
+    if subset.missing_target:
+        count = counted(subset.missing_target, "record")
+        names = " and ".join(one.label_feature for one in subset.dataset.targets)
+        asked += [f"⟦--target⟧ {names}, which is missing in {count},"]
+    return UserError(
+        f"{' and '.join(asked) or '⟦--balance⟧'} left no record of the split {subset.split.name}, "
+        f"which has {subset.split.num_records}; expected at least one."
+    )
+
+
+def _chosen(subset: Subset, ids: Sequence[int], missing: Any) -> Subset:
+    """`subset` with the classes of its records, those that are left out aside, and their counts.
+
+    `missing` is what `_missing` returns.
+    """
     import numpy as np  # a data set is opened without it
 
     table = np.full(len(subset.dataset.classes), -1, np.int32)
     table[list(ids)] = range(len(ids))
     passes, records, labels = record_labels(subset.dataset, subset.split, subset.filters)
+    missing = np.zeros(len(passes), bool) if missing is None else passes & missing
+    passes &= ~missing
     wanted = passes[records] & (table[labels] >= 0)
     records, labels = records[wanted], table[labels[wanted]]
     classes = np.where(passes & (subset.class_ids is None), 0, -1).astype(np.int32)
@@ -74,24 +151,29 @@ def _chosen(subset: Subset, ids: Sequence[int]) -> Subset:
     return dataclasses.replace(
         subset,
         num_records=int((classes >= 0).sum()),
-        class_counts=None if subset.dataset.target == "values" else counts,
+        class_counts=counts if subset.dataset.has_classes else None,
         record_classes=classes,
+        missing_target=int(missing.sum()),
     )
 
 
 def model_labels(subset: Subset, labels: Any) -> Any:
-    """What a record of the data set is to the model.
+    """What a record of the data set is to the model, of several targets for the first.
 
     Ids of classes, int64 [b], by the model's numbers: 0 where it does not have them. Of labels,
     float32 [b, classes], the model's own; values as they are.
     """
     if subset.class_ids is None:
         return labels
+    if outputs := subset.dataset.outputs:
+        first, alone = next(iter(outputs.items()))
+        subset = dataclasses.replace(subset, dataset=alone)
+        return labels | {first: model_labels(subset, labels[first])}
     import tensorflow as tf
 
     if subset.dataset.target == "labels":
         return tf.gather(labels, subset.class_ids, axis=1)
-    known = {number: place for place, number in enumerate(subset.class_ids)}
+    known = {number: place for place, number in enumerate(subset.class_ids or ())}
     # A placeholder has label 0 of the data set, which the model may not know. Its weight is 0, so
     # any class of the model will do. Other unknown classes were filtered out.
     table = [known.get(number, 0) for number in range(len(subset.dataset.classes))]
@@ -159,7 +241,7 @@ def _repeated(subset: Subset, counts: tuple[int, ...]) -> Subset:
 def _check_kind(dataset: DataSet, classes: Sequence[str] | None, balance: str) -> None:
     """Refuses what is asked of classes where the target has none."""
     what = f"but the target {dataset.label_feature} is {describe(dataset)}"
-    if classes and dataset.target == "values":
+    if classes and not dataset.has_classes:
         raise UserError(
             f"⟦--classes⟧ received {','.join(classes)}, {what}; expected none: choose records by "
             "⟦--where⟧."
@@ -171,11 +253,26 @@ def _check_kind(dataset: DataSet, classes: Sequence[str] | None, balance: str) -
         )
 
 
-def _check_numbers(subset: Subset, column: str, flag: str, least: float) -> None:
-    """Refuses a column that is no number, or one below `least`, in a record that is read."""
+def _numbers(subset: Subset, column: str) -> Any:
+    return column_numbers(subset.dataset, subset.split, column)
+
+
+def _missing(columns: Iterable[Any]) -> Any:
+    """Which records miss a value of a column, bool [records]; None where none is known to."""
     import numpy as np
 
-    numbers = column_numbers(subset.dataset, subset.split, column)
+    found = [np.isnan(numbers).any(1) for numbers in columns if numbers is not None]
+    missing = np.logical_or.reduce(found) if found else np.zeros(0, bool)
+    return missing if missing.any() else None
+
+
+def _check_numbers(subset: Subset, column: str, numbers: Any, flag: str, least: float) -> None:
+    """Refuses `numbers` of a column that are none, or below `least`, in a record that is read.
+
+    `numbers`: float64 [records, k]; None where the index does not tell them.
+    """
+    import numpy as np
+
     if numbers is None:
         return
     wrong = ~(np.isfinite(numbers) & (numbers >= least)).all(1)
@@ -188,6 +285,8 @@ def _check_numbers(subset: Subset, column: str, flag: str, least: float) -> None
     remedy = f", for example '{column}>={max(least, -1e30):g}'"
     if numbers.shape[1] > 1 or numbers[first, 0] == math.inf:
         remedy = " on another column"
+    if flag == "⟦--inputs⟧":
+        remedy += ", or build again with a number in each"
     value = ",".join(f"{one:g}" for one in numbers[first])
     raise UserError(
         f"{flag} received {column!r}, which is {value} in record {first} of the split "

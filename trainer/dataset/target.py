@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from imageshards.errors import UserError
-from imageshards.index import MAX_LIST_VALUES, MAX_TEXT_BYTES, read_index
 from imageshards.text import counted
-from trainer.dataset.index import columns_of
-from trainer.dataset.spec import DataSet, FeatureSpec, ModelCard, describe, find_feature
+from trainer.dataset.index import distinct_values
+from trainer.dataset.spec import (
+    BOXES,
+    OWN_LABEL,
+    DataSet,
+    FeatureSpec,
+    ModelCard,
+    describe,
+    find_feature,
+    input_name,
+)
 
-# With fewer values, classes of one record each may be meant.
+# With fewer values, classes of one record each may be meant. More whole numbers are a quantity,
+# unless --target_kind says otherwise.
 _FEW_VALUES = 20
 # How a list of each type is declared to a build that is to be a target.
 _DECLARED = {"float32": "float[3]", "int64": "int[]", "string": "string[]"}
@@ -32,31 +42,48 @@ def target_kind(spec: FeatureSpec) -> str | None:
     return None if spec.shape else "class"
 
 
-def with_target(dataset: DataSet, column: str | None = None) -> DataSet:
+def with_target(
+    dataset: DataSet, column: str | None = None, asked_kind: str | None = None
+) -> DataSet:
     """The data set with another column of its records as the label.
 
-    The classes of a column, and the labels, are its distinct values in all splits: in their order,
-    by name. They are read from the index, no record is.
+    The classes of a column, and the labels, are its distinct values in all splits, in rising order:
+    texts that are whole numbers come first, as numbers. They are read from the index, no record is.
 
     Args:
         dataset: As `open_dataset` gives it.
         column: Name of a feature; None for the data set's own label.
+        asked_kind: `class` for whole numbers that are classes, however many or large they are;
+            None to refuse those that look like a quantity.
 
     Raises:
-        UserError: There is no such column, it cannot be a target, or the data set has no label of
-            its own; or the index does not tell the column's values.
+        UserError: There is no such column, it cannot be a target of this kind, or the data set has
+            no label of its own; or the index does not tell the column's values.
     """
+    if asked_kind is not None:
+        _check_asked(dataset, column, asked_kind)
     if column is None:
         if dataset.label_feature:
             return dataset
         raise UserError(
             f"⟦--target⟧ received no column, but the records of {dataset.data!r} have no label of "
-            f"their own; expected one of {_possible(dataset)}."
+            f"their own; expected one of {_possible(dataset)}, or, from Python, target=None for "
+            "inputs alone."
         )
     if column == dataset.label_feature:
         return dataclasses.replace(dataset, column=column)
+    if column == BOXES and BOXES not in dataset.features:
+        return dataclasses.replace(_without_target(dataset), target="boxes", column=BOXES)
     kind = _checked_kind(dataset, column)
-    values = () if kind == "values" else _distinct(dataset, column)
+    values = (
+        ()
+        if kind == "values"
+        else distinct_values(dataset, column, f"⟦--target⟧ received {column!r}")
+    )
+    if asked_kind is None and _is_whole_number(dataset, column):
+        _refuse_quantity(dataset, column, values)
+    if kind != "values":
+        _warn_of_unique_values(dataset, column, values)
     return dataclasses.replace(
         dataset,
         classes=tuple(map(str, values)),
@@ -68,18 +95,103 @@ def with_target(dataset: DataSet, column: str | None = None) -> DataSet:
     )
 
 
+def with_targets(
+    dataset: DataSet, wanted: str | Sequence[str] | None, asked_kind: str | None = None
+) -> DataSet:
+    """The data set with what `Data.train` is asked for as its targets.
+
+    Args:
+        dataset: As `open_dataset` gives it.
+        wanted: `label`, the data set's own where it has one, or a column as of `with_target`; a
+            list of these for several targets by name; None for none.
+        asked_kind: As of `with_target`, for the columns of whole numbers.
+
+    Raises:
+        UserError: As `with_target`; or the list is empty, or two names in it are the same.
+    """
+    if wanted is None:
+        return _without_target(dataset)
+    if isinstance(wanted, str):
+        is_own = wanted == OWN_LABEL and (
+            dataset.label_feature or OWN_LABEL not in dataset.features
+        )
+        return with_target(dataset, None if is_own else wanted, asked_kind)
+    names = [input_name(name) for name in wanted]
+    if not names or len({*names}) < len(names):
+        raise UserError(
+            f"target received {list(wanted)!r}; expected at least one name, each of them once, or "
+            "None for no target."
+        )
+    whole = [name for name in wanted if _is_whole_number(dataset, name)]
+    kinds = [asked_kind if name in whole or not whole else None for name in wanted]
+    found = [with_targets(dataset, name, kind) for name, kind in zip(wanted, kinds, strict=True)]
+    return dataclasses.replace(found[0], outputs=dict(zip(names, found, strict=True)))
+
+
+def target_name(dataset: DataSet) -> str | list[str] | None:
+    """What a run remembers of its targets: a column, None for the data set's own label, a list of
+    several, an empty one for none.
+    """
+    if dataset.outputs:
+        return [f"{name}={one.column or OWN_LABEL}" for name, one in dataset.outputs.items()]
+    return [] if dataset.target == "none" else dataset.column
+
+
+def _without_target(dataset: DataSet) -> DataSet:
+    return dataclasses.replace(
+        dataset, classes=(), label_feature="", target="none", hot_features=(), label_values=()
+    )
+
+
 def with_target_of(dataset: DataSet, card: ModelCard) -> DataSet:
     """The data set with what a trained model finds as the label.
 
     Raises:
         UserError: As `with_target`; or the column is of another kind here, or has other values.
     """
-    found = with_target(dataset, card.column)
+    # A model of many whole numbers was trained with --target_kind class.
+    kind = "class" if card.column and _is_whole_number(dataset, card.column) else None
+    found = with_target(dataset, card.column, kind)
     if (found.target, found.target_shape) == (card.target, card.target_shape):
         return found
     raise UserError(
         f"⟦--data⟧ received {dataset.data!r}, where {found.label_feature} is {describe(found)}; "
         f"expected {describe(card)}, which the model finds."
+    )
+
+
+def _is_whole_number(dataset: DataSet, column: str) -> bool:
+    return dataset.features.get(column) == FeatureSpec("int64", ())
+
+
+def _check_asked(dataset: DataSet, column: str | None, asked: str) -> None:
+    """Refuses `--target_kind` of anything but a column of whole numbers."""
+    if column is None:
+        what = "without ⟦--target⟧"
+    elif column in dataset.features and not _is_whole_number(dataset, column):
+        spec = dataset.features[column]
+        what = f"with ⟦--target⟧ {column!r}, which is {spec.dtype} of {spec.form}"
+    else:
+        return
+    raise UserError(
+        f"⟦--target_kind⟧ received {asked!r} {what}; expected a column of single whole numbers as "
+        "⟦--target⟧, whose values are classes: leave ⟦--target_kind⟧ out."
+    )
+
+
+def _refuse_quantity(dataset: DataSet, column: str, values: tuple[Any, ...]) -> None:
+    """Refuses whole numbers that are not a few classes, numbered from 0."""
+    if len(values) <= _FEW_VALUES and values == tuple(range(len(values))):
+        return
+    count = counted(len(values), "different whole number")
+    again = f"build again with --columns {column}:float"
+    if dataset.adopted:
+        again = "write it as a float and run imageshards adopt again"
+    raise UserError(
+        f"⟦--target⟧ received {column!r}, which has {count} from {values[0]} to {values[-1]}; "
+        f"expected classes numbered 0 to k-1, at most {_FEW_VALUES} of them: {again} if {column} "
+        "is a quantity, or give ⟦--target_kind class|target_kind='class'⟧ if each number is a "
+        "class."
     )
 
 
@@ -113,34 +225,15 @@ def _possible(dataset: DataSet) -> str:
     return ", ".join(names) or f"its columns, of which it has none{again}"
 
 
-def _distinct(dataset: DataSet, column: str) -> tuple[Any, ...]:
-    """The values that a column has in the index, each once, in rising order."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    name = columns_of(dataset).get(column)
-    table = read_index(dataset.data, dataset.manifest, None, [name] if name else [], "⟦--data⟧")
-    values = table[name].combine_chunks() if name else pa.nulls(table.num_rows)
-    unknown = values.null_count
-    if pa.types.is_list(values.type):
-        values = pc.list_flatten(values)
-        unknown += values.null_count
-    if unknown:
-        raise UserError(
-            f"⟦--target⟧ received {column!r}, of which the index of {dataset.data!r} does not "
-            f"tell {counted(unknown, 'value')}: it holds texts of up to {MAX_TEXT_BYTES} bytes "
-            f"and lists of up to {MAX_LIST_VALUES}; expected a column that it tells of every "
-            "record: build the data set again where an older imageshards built it."
-        )
-    found = tuple(sorted(pc.unique(values).to_pylist()))
-    if len(found) >= max(_FEW_VALUES, 0.9 * table.num_rows):
+def _warn_of_unique_values(dataset: DataSet, column: str, values: tuple[Any, ...]) -> None:
+    num_records = sum(split.num_records for split in dataset.splits.values())
+    if len(values) >= max(_FEW_VALUES, 0.9 * num_records):
         warnings.warn(
-            f"the target {column!r} has {len(found):,} different values in {table.num_rows:,} "
+            f"the target {column!r} has {len(values):,} different values in {num_records:,} "
             "records, and each is a class; expected a column of classes: a file name or a number "
             "that counts is none (a quantity is declared by --columns NAME:float)",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return found
 
 
 def with_sample_weight(dataset: DataSet, column: str | None) -> DataSet:

@@ -14,7 +14,7 @@ from imageshards.errors import UserError
 from imageshards.progress import with_progress
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig
-from trainer.dataset.spec import Batch, Subset, model_input, value_names
+from trainer.dataset.spec import Batch, MeanStd, Subset, input_of, value_names
 from trainer.dataset.subset import class_ids
 from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluation import Collector, Evaluation
@@ -47,6 +47,7 @@ class Evaluator:
         classes: The model's, where the data may have fewer of them, or in another order, none of
             values; None for those of `data`.
         loss: The `--loss` of the training.
+        mean_std: Of values: what the loss of the training was divided by.
         own_step: Whether the model is a compiled one of the user's, whose `test_step`, loss and
             metrics say how good it is. Otherwise it gives logits, or values.
 
@@ -66,14 +67,12 @@ class Evaluator:
         *,
         classes: Sequence[str] | None = None,
         loss: str | None = None,
+        mean_std: MeanStd | None = None,
         own_step: bool = False,
         hosts: Hosts = ONE_HOST,
     ) -> None:
         self.evaluation: Evaluation | None = None
         dataset = data.subset.dataset
-        classes = data.classes if classes is None else tuple(classes)
-        self._names = classes or value_names(dataset.label_feature, dataset.target_shape)
-        self._kind = KINDS[dataset.target]
         self._model, self._strategy, self._hosts = model, strategy, hosts
         self._data, self._broken = data, broken
         self._batches: Any = None
@@ -81,9 +80,12 @@ class Evaluator:
         if own_step:
             self._step = make_test_step(model, strategy)
         else:
+            classes = data.classes if classes is None else tuple(classes)
+            self._names = classes or value_names(dataset.label_feature, dataset.target_shape)
+            self._kind = KINDS[dataset.target]
             ids = class_ids(data.subset, classes)
             same = ids == tuple(range(len(classes)))
-            by = make_loss(OptimizerConfig(loss=loss), dataset.target, len(self._names))
+            by = make_loss(OptimizerConfig(loss=loss), dataset.target, len(self._names), mean_std)
             self._step = _make_step(model, strategy, self._kind, by, None if same else ids)
 
     @property
@@ -169,7 +171,7 @@ class Evaluator:
         data, subset = self._data, without_copies(self._data.subset)
         begin, order = batch * data.batch_size, evaluation_order(subset, data.batch_size)
         suspects = order.records_at(begin, min(begin + data.batch_size, subset.num_records))
-        return explain(error, subset, suspects, data.model_inputs.features)
+        return explain(error, subset, suspects, data.model_inputs)
 
     def _figures(self, collector: Collector) -> dict[str, float]:
         with self._hosts.limited("The metrics of an evaluation"):
@@ -192,7 +194,7 @@ def _make_step(
     metrics = further_metrics(model)
 
     def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
-        outputs = tf.cast(model(model_input(batch["inputs"]), training=False), tf.float32)
+        outputs = tf.cast(model(input_of(batch), training=False), tf.float32)
         label = batch["label"]
         if ids is not None:
             label = kind.renumbered(label, ids, outputs.shape[-1])

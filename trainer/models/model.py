@@ -13,7 +13,15 @@ import keras
 from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.config import OptimizerConfig
-from trainer.dataset.spec import IMAGE_INPUT, ImageSpec, ModelInputs, input_name, model_input
+from trainer.dataset.spec import (
+    BOXES,
+    IMAGE_INPUT,
+    ImageSpec,
+    MeanStd,
+    ModelInputs,
+    input_name,
+    model_input,
+)
 from trainer.models import user_model
 from trainer.models.applications import (
     IMAGENET,
@@ -64,6 +72,7 @@ def build_model(
     weights: str | None = None,
     precision: str = "float32",
     sync_batchnorm: bool = False,
+    mean_std: MeanStd | None = None,
 ) -> keras.Model:
     """A model to compile, or the user's compiled one; build it inside the strategy's scope.
 
@@ -77,6 +86,8 @@ def build_model(
         precision: One of `trainer.config.PRECISIONS`, for the arithmetic. Weights, the
             normalisation of pixels, and logits are float32 in any case.
         sync_batchnorm: Takes batch statistics over all replicas together; not of a user's model.
+        mean_std: Of values: the last layer turns numbers around 0 into numbers of this mean and
+            deviation, so that a network learns a quantity whatever its unit.
 
     Returns:
         uint8 or float [batch, *size, channels] with values 0..255 → float32 [batch,
@@ -105,7 +116,7 @@ def build_model(
             model = logits
         else:
             # Under mixed precision the loss still wants full precision.
-            logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
+            logits = _last_layer(mean_std)(logits)
             own_name = re.sub(r"\W+", "_", name.partition(":")[2] or name).strip("_")
             model = keras.Model(model_input(tensors), logits, name=own_name)
             if sync_batchnorm:
@@ -118,6 +129,14 @@ def build_model(
     return model
 
 
+def _last_layer(mean_std: MeanStd | None) -> keras.layers.Layer:
+    """Outputs → float32 outputs, in the unit of the target."""
+    if mean_std is None:
+        return keras.layers.Activation("linear", dtype="float32", name="logits")
+    scale, offset = list(mean_std.std), list(mean_std.mean)
+    return keras.layers.Rescaling(scale, offset, dtype="float32", name="target_unit")
+
+
 def compile_model(
     model: keras.Model,
     config: OptimizerConfig,
@@ -125,8 +144,9 @@ def compile_model(
     total_steps: int,
     metrics: Sequence[str] = (),
     target: str = "class",
+    mean_std: MeanStd | None = None,
 ) -> None:
-    """Gives `model` an optimizer, and metrics and a loss that fit `target`.
+    """Gives `model` an optimizer, and metrics and a loss that fit `target`, as of `build_model`.
 
     Everything that has variables is built, so that a checkpoint can be put back right
     away. Call it inside the strategy's scope.
@@ -145,7 +165,7 @@ def compile_model(
     exempt_from_decay(optimizer, model)
     model.compile(
         optimizer=optimizer,
-        loss=make_loss(config, target, num_outputs),
+        loss=make_loss(config, target, num_outputs, mean_std),
         weighted_metrics=make_metrics(metrics, num_outputs, target),
         jit_compile=config.jit_compile,
     )
@@ -200,6 +220,12 @@ def input_tensors(inputs: ModelInputs) -> dict[str, Any]:
         name = input_name(feature)
         feature_shape = (inputs.sequence_length,) if spec.shape is None else spec.shape
         tensors[name] = keras.Input(feature_shape, dtype=spec.dtype, name=name)
+    if BOXES in inputs.names:
+        most = inputs.sequence_length
+        tensors[BOXES] = {
+            "boxes": keras.Input((most, 4), dtype="float32", name=f"{BOXES}_boxes"),
+            "labels": keras.Input((most,), dtype="int64", name=f"{BOXES}_labels"),
+        }
     return tensors
 
 
@@ -227,6 +253,11 @@ def _logits(
     if user_model.is_user_model(name) and not (user_model.is_preset(name) and len(inputs) > 1):
         function = user_model.load_function(name)
         return user_model.call_function(name, function, inputs, num_outputs, target)
+    if target == "boxes":
+        raise UserError(
+            f"--target received {BOXES}, which --model {name} cannot find; expected --model "
+            "module:function that returns a compiled model of your own, or ims.fit in Python."
+        )
     if len(inputs) > 1:
         others = sorted(set(inputs) - {IMAGE_INPUT})
         raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,12 +14,15 @@ from keras.optimizers.schedules import LearningRateSchedule
 
 from imageshards.errors import UserError
 from trainer.config import LOSSES, OptimizerConfig
+from trainer.dataset.spec import MeanStd
 from trainer.models.keras_internals import clips, layers_of, trained_variables, without_loss_scale
 from trainer.models.strategy import gpu_count
 
 # The global batch that --learning_rate is meant for under --scale_learning_rate.
 REFERENCE_BATCH = 256
 
+# Losses of values that are the same in any unit.
+WITHOUT_UNIT = ("mean_absolute_percentage_error", "mean_squared_logarithmic_error")
 _CLASSES: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "sgd": keras.optimizers.SGD,
     "adam": keras.optimizers.Adam,
@@ -67,8 +70,36 @@ class CrossEntropy(keras.losses.Loss):
         return {name: getattr(self, name) for name in names}
 
 
-def make_loss(config: OptimizerConfig, target: str, num_outputs: int) -> keras.losses.Loss:
+@keras.saving.register_keras_serializable("imageshards")
+class InDeviations(keras.losses.Loss):
+    """A loss of the errors of values, each divided by its standard deviation: it has no unit.
+
+    `name` is that of a function in `keras.losses` which knows true values and predicted ones by
+    their difference alone. Of the squared error the quotient is that of the variance.
+    """
+
+    def __init__(self, name: str, std: Sequence[float]) -> None:
+        super().__init__(name=name, reduction="sum_over_batch_size")
+        self.std = list(std)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Values [b] or [b, k], and outputs [b, k] → float32 [b]."""
+        y_true = ops.reshape(ops.cast(y_true, y_pred.dtype), ops.shape(y_pred))
+        # Divided before anything is squared: the square of a large unit has no float32.
+        errors = (y_pred - y_true) / ops.convert_to_tensor(self.std, y_pred.dtype)
+        return getattr(keras.losses, self.name)(ops.zeros_like(errors), errors)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs."""
+        return {"name": self.name, "std": self.std}
+
+
+def make_loss(
+    config: OptimizerConfig, target: str, num_outputs: int, mean_std: MeanStd | None = None
+) -> keras.losses.Loss:
     """The loss of a model's outputs, by the kind of its `target`.
+
+    With the deviations of values in `mean_std` it has no unit.
 
     Raises:
         UserError: The loss is one of another kind, or of numbers, which are not smoothed.
@@ -87,6 +118,8 @@ def make_loss(config: OptimizerConfig, target: str, num_outputs: int) -> keras.l
             "are not smoothed; leave it out."
         )
     name = config.loss or names[0]
+    if mean_std is not None and name not in WITHOUT_UNIT:
+        return InDeviations(name, mean_std.std)
     options: dict[str, Any] = {"name": name}
     if target == "labels":
         options |= {"from_logits": True, "label_smoothing": config.label_smoothing}

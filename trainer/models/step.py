@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.connection import note_work
-from trainer.dataset.spec import Batch, model_input
+from trainer.dataset.spec import Batch, input_of
 from trainer.models.keras_internals import clips, sum_before_clipping
 
 # A distributed global batch → what the model's own step returns: numbers by name.
@@ -46,7 +46,7 @@ def make_train_step(
             # Of a mixed label the largest share says the class, as in Keras.
             label = tf.argmax(label, -1) if label.shape.rank > 1 else label
             weight = tf.gather(tf.constant(class_weight, tf.float32), label)
-            batch = {**batch, "weight": batch["weight"] * weight}
+            batch = {**batch, "weight": batch.get("weight", 1.0) * weight}
         return batch
 
     if strategy.num_replicas_in_sync > 1 and clips(model.optimizer):
@@ -185,7 +185,7 @@ def _exact(model: keras.Model, logs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_keras(model: keras.Model, batch: Batch) -> tuple[Any, ...]:
-    return preprocessed(model, model_input(batch["inputs"]), batch["label"], batch["weight"])
+    return preprocessed(model, input_of(batch), batch.get("label"), batch.get("weight"))
 
 
 def preprocessed(model: keras.Model, inputs: Any, label: Any, weight: Any) -> tuple[Any, ...]:
@@ -196,16 +196,22 @@ def preprocessed(model: keras.Model, inputs: Any, label: Any, weight: Any) -> tu
 
 
 def build_variables(
-    model: keras.Model, strategy: tf.distribute.Strategy, batch: Any, validates: bool = True
+    model: keras.Model,
+    strategy: tf.distribute.Strategy,
+    batch: Any,
+    validates: bool = True,
+    weighs: bool = True,
 ) -> None:
     """Makes every variable that a compiled model will have: of metrics and optimizer, too.
 
     Keras makes them in the first step, when it is too late to restore them. `batch` begins with the
-    specifications of (inputs, label); `validates` says whether there will be a `test_step`.
+    specifications of `TrainingData.dataset`; `validates` says whether there will be a `test_step`.
     """
-    inputs, label, *_ = batch
-    # The steps of this module give weights to the model, also where `dataset()` gives none.
-    batch = inputs, label, tf.TensorSpec(label.shape[:1], tf.float32)
+    inputs, label, *_ = batch if isinstance(batch, tuple) else (batch, None)
+    # The steps of this module may give weights to the model where `dataset()` gives none.
+    rows = tf.nest.flatten(inputs)[0].shape[:1]
+    label = None if isinstance(label, tf.NoneTensorSpec) else label
+    batch = inputs, label, tf.TensorSpec(rows, tf.float32) if weighs else None
 
     def trace(step: Callable[[tuple[Any, ...]], Any]) -> Any:
         made = tf.function(lambda *data: step(preprocessed(model, *data)), autograph=False)

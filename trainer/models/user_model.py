@@ -18,6 +18,13 @@ from imageshards.errors import UserError
 from trainer.config import KERAS_HUB
 from trainer.models.keras_internals import applies
 
+# What the outputs of a function must not have passed through. The last layer of values adds their
+# mean, so numbers around 0 are wanted.
+_REFUSED = {
+    "class": ("softmax",),
+    "labels": ("sigmoid",),
+    "values": ("sigmoid", "softmax", "tanh", "relu", "softplus", "exponential"),
+}
 _OUTPUTS = {
     "class": "logit for every class", "labels": "logit for every label", "values": "number for each"
 }  # fmt: skip
@@ -96,18 +103,24 @@ def call_function(
             f"--model received {name!r}, whose function returned {type(logits).__name__}; "
             "expected logits (a symbolic tensor made from the inputs) or a keras.Model."
         )
+    if target == "boxes":
+        raise UserError(
+            f"--model received {name!r}, whose function returned outputs, but the target is "
+            "bounding boxes, for which there is no loss here; expected a compiled model."
+        )
     if tuple(logits.shape) != (None, num_outputs):
         shown = ", ".join("batch" if side is None else str(side) for side in logits.shape)
         raise UserError(
             f"--model received {name!r}, whose function returned the shape [{shown}]; expected "
             f"[batch, {num_outputs}], a {_OUTPUTS[target]}."
         )
-    applied = "sigmoid" if target == "labels" else "softmax"
-    if target != "values" and applies(applied, logits):
+    if applied := next((one for one in _REFUSED[target] if applies(one, logits)), None):
+        made, wanted = "probabilities", "logits"
+        if target == "values":
+            made, wanted = "numbers of a range", "numbers around 0, as mean and deviation follow"
         raise UserError(
-            f"--model received {name!r}, whose function returned probabilities (its last "
-            f"layer applies {applied}); expected logits: leave the activation of the "
-            "last layer out."
+            f"--model received {name!r}, whose function returned {made} (its last layer applies "
+            f"{applied}); expected {wanted}: leave the activation of the last layer out."
         )
     return logits
 

@@ -26,21 +26,21 @@ from trainer.config import ReadConfig, uneven_batch
 from trainer.dataset.manifest import check_shards, train_split, validation_split
 from trainer.dataset.open import open_dataset, read_options, wanted_inputs
 from trainer.dataset.spec import (
-    IMAGE_INPUT,
+    BOXES,
     WHOLE,
     Batch,
     DataSet,
+    MeanStd,
     ModelInputs,
     ReadOptions,
     ReplicaSlices,
     Subset,
     balancing_weights,
-    describe,
-    label_form,
-    model_input,
+    described_target,
+    input_of,
 )
-from trainer.dataset.subset import select
-from trainer.dataset.target import with_sample_weight, with_target
+from trainer.dataset.subset import refuse_missing_inputs, select
+from trainer.dataset.target import target_name, with_sample_weight, with_target
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class TrainingData:
         augment: `none`, `light`, `strong`, or a function.
         augment_on: `host` or `device`; `auto` until it is known which devices there are.
         skip_broken: How many damaged records may be left out.
+        functions: What `map` was given, in its order.
     """
 
     subset: Subset
@@ -77,6 +78,7 @@ class TrainingData:
     augment: str | AugmentFunction
     augment_on: str
     skip_broken: int = 0
+    functions: tuple[Callable[..., Any], ...] = ()
 
     def __repr__(self) -> str:
         return _one_line(self, self._facts)
@@ -117,9 +119,52 @@ class TrainingData:
         return self.subset.num_outputs
 
     @property
+    def target_mean_std(self) -> MeanStd | None:
+        """`mean` and `std`, the standard deviation, of each value of the target, in its own unit.
+
+        Of the records that are read; None where the target is no values. A model of your own that
+        ends in `keras.layers.Rescaling(std, mean)` finds a quantity of any unit.
+        """
+        return self.subset.target_mean_std
+
+    @property
     def mixes(self) -> bool:
-        """Whether `augment="strong"` mixes pairs: labels can be, captions and numbers cannot."""
-        return not self.model_inputs.features and self.subset.dataset.target != "values"
+        """Whether `augment="strong"` mixes pairs: a label can be; text, numbers, boxes cannot."""
+        alone = len(self.model_inputs.names) == 1 and not self.subset.dataset.outputs
+        return alone and self.subset.dataset.has_classes
+
+    @property
+    def box_classes(self) -> tuple[str, ...]:
+        """Names of the labels of boxes, in their order; none where records hold ids or no boxes."""
+        boxes = self.model_inputs.boxes
+        return boxes.classes if boxes is not None else ()
+
+    def map(self, function: Callable[..., Any]) -> TrainingData:
+        """The same stream with another content: `function` is called with each batch.
+
+        It is called on the host with whole batches, after augmentation and after the functions of
+        earlier calls, and its operations must be TensorFlow's. A run is resumed exactly, as
+        `ims.fit` knows the function's source again; it does not see values that the function takes
+        from elsewhere.
+
+            autoencoder = data.train(batch_size=64, target=None).map(lambda x: (x, x))
+
+        Args:
+            function: Takes (inputs, label), or inputs alone where `target` was None, as `dataset()`
+                gives them; returns (inputs, label), or inputs alone. Each tensor in them begins
+                with the batch. It draws no random numbers: a function as `augment` gets seeds.
+
+        Raises:
+            UserError: `augment_on` is `device`; or, when the dataset is made, the function returns
+                something else or draws random numbers.
+        """
+        check_function(function)
+        if self.augment_on == "device" and self.augment != "none":
+            raise UserError(
+                "map received a function together with augment_on='device', but functions run on "
+                "the host, after augmentation; expected augment_on='host'."
+            )
+        return dataclasses.replace(self, functions=(*self.functions, function))
 
     @property
     def class_weight(self) -> dict[int, float] | None:
@@ -130,7 +175,8 @@ class TrainingData:
         `balance`, or where the records of each class were not counted, or may have several labels.
         """
         counts = self.subset.class_counts
-        one = self.subset.dataset.target == "class"
+        dataset = self.subset.dataset
+        one = dataset.target == "class" and not dataset.outputs
         if counts is None or self.subset.balance != "none" or not one:
             return None
         return dict(enumerate(balancing_weights(counts)))
@@ -147,46 +193,52 @@ class TrainingData:
         return weighs or self.skip_broken > 0
 
     @property
+    def weighs(self) -> bool:
+        """Whether batches hold `weight`: a mapped label may have no place for weights of 1."""
+        return self.gives_weights or not self.functions
+
+    @property
     def identity(self) -> dict[str, Any]:
         """What decides what a step is trained on, as JSON values by the names of arguments.
 
-        Neither the number of replicas nor anything that only changes the speed. A function as
-        `augment` is known by its name.
+        Neither the number of replicas nor anything that only changes the speed. Functions are
+        known by their names and the hash of their sources.
 
         Raises:
-            UserError: It has none.
+            UserError: The source of a function cannot be read.
         """
+        from trainer.augment.user_function import identity_of
         from trainer.reader.plan import ORDER_VERSION
 
         subset, inputs, augment = self.subset, self.model_inputs, self.augment
         if not isinstance(augment, str):
-            if getattr(augment, "__name__", "") == "<lambda>":
-                raise UserError(
-                    "augment received a lambda, which has no name that would tell a resumed run "
-                    "whether it is the same; expected a function that is defined with def."
-                )
-            named = augment if hasattr(augment, "__qualname__") else type(augment)
-            augment = f"{named.__module__}.{named.__qualname__}"
+            augment = identity_of("augment", augment)
         crops = augment in ("light", "strong") and self.augment_on == "host"
-        return {
-            "data": subset.dataset.fingerprint,
-            "target": subset.dataset.column,
-            "sample_weight": subset.dataset.weight_feature,
-            "train_split": subset.split.name,
-            "classes": list(subset.classes),
-            "where": sorted(subset.filters),
-            "balance": subset.balance,
-            "inputs": sorted([IMAGE_INPUT, *inputs.features]),
-            "sequence_length": inputs.sequence_length,
-            "image_size": list(inputs.size),
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            "order_version": ORDER_VERSION,
-            "augment": augment,
-            "augment_on": self.augment_on if augment != "none" else None,
-            # The reader of JPEGs decodes a window that shrinks a lot at a smaller scale.
-            "cache": "pixels" if crops and self.read_options.cache == "pixels" else None,
-        }
+        boxes = {"min_box_visibility": inputs.boxes.min_visibility} if inputs.boxes else {}
+        functions = [identity_of("map", function) for function in self.functions]
+        return (
+            boxes
+            | ({"map": functions} if functions else {})
+            | {
+                "data": subset.dataset.fingerprint,
+                "target": target_name(subset.dataset),
+                "sample_weight": subset.dataset.weight_feature,
+                "train_split": subset.split.name,
+                "classes": list(subset.classes),
+                "where": sorted(subset.filters),
+                "balance": subset.balance,
+                "inputs": sorted(inputs.names),
+                "sequence_length": inputs.sequence_length,
+                "image_size": list(inputs.size),
+                "batch_size": self.batch_size,
+                "seed": self.seed,
+                "order_version": ORDER_VERSION,
+                "augment": augment,
+                "augment_on": self.augment_on if augment != "none" else None,
+                # The reader of JPEGs decodes a window that shrinks a lot at a smaller scale.
+                "cache": "pixels" if crops and self.read_options.cache == "pixels" else None,
+            }
+        )
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -201,7 +253,12 @@ class TrainingData:
             from trainer.augment.user_function import function_augmentation
 
             return function_augmentation(
-                self.augment, image=image, size=size, seed=self.seed, labels=self._label_spec
+                self.augment,
+                image=image,
+                size=size,
+                seed=self.seed,
+                labels=self._label_spec,
+                batch_size=self.batch_size,
             )
         return make_augmentation(
             self.augment,
@@ -211,7 +268,15 @@ class TrainingData:
             seed=self.seed,
             num_classes=self.num_outputs,
             mix=self.mixes,
+            boxes=self._box_finisher if self.augment_on == "device" else None,
         )
+
+    @property
+    def _box_finisher(self) -> Any:
+        from trainer.augment.boxes import box_finisher
+
+        boxes = self.model_inputs.boxes
+        return None if boxes is None else box_finisher(self.subset.dataset, boxes)
 
     @names_arguments(data="path")
     def dataset(
@@ -227,12 +292,17 @@ class TrainingData:
 
         Returns:
             A dataset of (inputs, label), or of (inputs, label, sample_weight) where
-            `gives_weights`, with static shapes and its options set:
+            `gives_weights`, with static shapes and its options set. Without a target it is one of
+            inputs alone, or of (inputs, None, sample_weight).
 
             - inputs: pictures, uint8 [batch, height, width, channels], 0 to 255; where `inputs`
-              named more, a dictionary of them by name, `/` replaced by `_`;
+              named more, a dictionary of them by name, `/` replaced by `_`. `bounding_boxes` are a
+              dictionary: `boxes`, float32 [batch, most, 4], xmin, ymin, xmax, ymax from 0 to 1 of
+              the picture's sides, and `labels`, int64 [batch, most]; both -1 behind the last box.
+              `most` is the largest number in the batch, or `sequence_length`;
             - label: of a class int64 [batch]; float32 [batch, classes] after mixing, and of labels,
-              1 where a record has one; of values float32 [batch], or [batch, k];
+              1 where a record has one; of values float32 [batch], or [batch, k]; of boxes as above;
+              of several targets a dictionary of these by name;
             - sample_weight: float32 [batch].
         """
         if process_count < 1 or not 0 <= process_index < process_count:
@@ -242,13 +312,13 @@ class TrainingData:
             )
         if self.batch_size % process_count:
             raise uneven_batch(self.batch_size, process_count, "process")
-        if isinstance(self.augment, str):
+        if isinstance(self.augment, str) and not self.functions:
             check_pairs(self.augment, self.batch_size, process_count, self.mixes, "process")
             self._check_lengths(process_count)
             slices = ReplicaSlices(1, process_count, process_index)
             batches = self.batches(start_step, slices)
             return _for_keras(batches, self.gives_weights, self.augmentation.device)
-        # A function as `augment` gets whole batches.
+        # The user's functions get whole batches.
         whole = _for_keras(self.batches(start_step), self.gives_weights)
         return whole if process_count == 1 else whole.map(_part(process_index, process_count))
 
@@ -256,6 +326,7 @@ class TrainingData:
         """Refuses sequences that each of several processes would pad to another length."""
         inputs = self.model_inputs
         varying = [name for name, spec in inputs.features.items() if spec.shape is None]
+        varying += [BOXES] * (inputs.boxes is not None)
         if process_count > 1 and varying and inputs.sequence_length is None:
             raise UserError(
                 f"process_count received {process_count}, but the input {varying[0]} has no fixed "
@@ -271,21 +342,22 @@ class TrainingData:
         plain = dataclasses.replace(
             self, read_options=dataclasses.replace(self.read_options, cache="none")
         )
-        if not isinstance(self.augment, str):
+        if not isinstance(self.augment, str) or self.functions:
             return plain.dataset().element_spec
         # Our levels give pictures of the same type, and take seconds to trace.
-        inputs, label, *weight = dataclasses.replace(plain, augment="none").dataset().element_spec
+        spec = dataclasses.replace(plain, augment="none").dataset().element_spec
         if self.augment == "strong" and self.mixes:
             label = tf.TensorSpec([self.batch_size, len(self.classes)], tf.float32)
-        return inputs, label, *weight
+            return spec[0], label, *spec[2:]
+        return spec
 
     @property
     def _label_spec(self) -> Any:
         """That of the labels before augmentation."""
-        import tensorflow as tf
+        from trainer.dataset.parse import label_spec
 
-        dtype, shape = label_form(self.subset.dataset, self.num_outputs)
-        return tf.TensorSpec([self.batch_size, *shape], dtype)
+        dataset = self.subset.dataset
+        return label_spec(dataset, self.model_inputs, self.num_outputs, self.batch_size)
 
     def as_numpy(self, start_step: int = 0, **process: int) -> Iterator[tuple[Any, ...]]:
         """The batches of `dataset(start_step, …)` as NumPy arrays, for JAX or scikit-learn."""
@@ -322,12 +394,14 @@ class EvaluationData:
         read_options: How.
         model_inputs: What a model is fed with.
         batch_size: Global batch.
+        functions: What `map` was given, in its order.
     """
 
     subset: Subset
     read_options: ReadOptions
     model_inputs: ModelInputs
     batch_size: int
+    functions: tuple[Callable[..., Any], ...] = ()
 
     def __repr__(self) -> str:
         return _one_line(self, _facts_of(self))
@@ -351,10 +425,24 @@ class EvaluationData:
         """Class names, in the order of the labels."""
         return self.subset.classes
 
+    def map(self, function: Callable[..., Any]) -> EvaluationData:
+        """The same pass with another content, as `TrainingData.map` changes a stream.
+
+        The function may be called with a share of a batch, as large as one replica's, and the last
+        batch may be a short one.
+        """
+        check_function(function)
+        return dataclasses.replace(self, functions=(*self.functions, function))
+
     @property
     def gives_weights(self) -> bool:
         """Whether `dataset()` gives (inputs, label, sample_weight), else (inputs, label)."""
         return self.subset.dataset.weight_feature is not None
+
+    @property
+    def weighs(self) -> bool:
+        """As of `TrainingData`."""
+        return self.gives_weights or not self.functions
 
     @names_arguments(data="path")
     def dataset(self) -> tf.data.Dataset:
@@ -382,7 +470,9 @@ class EvaluationData:
         last = shareable_size(rest, full, replicas) if self.steps > 1 else rest
         # Sequences are as long as the longest of their batch, so two batches may not fit together.
         fits = all(
-            one.shape[1:].is_fully_defined() for one in tf.nest.flatten(batches.element_spec)
+            one.shape[1:].is_fully_defined()
+            for one in tf.nest.flatten(batches.element_spec)
+            if isinstance(one, tf.TensorSpec)
         )
         if last == rest or not fits:
             return batches
@@ -410,12 +500,12 @@ def _facts_of(data: TrainingData | EvaluationData) -> dict[str, str]:
     """What a batch is made of, for people."""
     subset, inputs = data.subset, data.model_inputs
     found = {"records": f"{data.num_records:,}"}
-    if not subset.classes:
-        found["target"] = f"{subset.dataset.label_feature}, {describe(subset.dataset)}"
+    if not subset.classes or subset.dataset.outputs:
+        found["target"] = described_target(subset.dataset)
     height, width = inputs.size
     found |= {"batch size": f"{data.batch_size:,}", "pictures": f"{height} x {width} pixels"}
-    if inputs.features:
-        found["further inputs"] = ", ".join(inputs.features)
+    if len(inputs.names) > 1:
+        found["further inputs"] = ", ".join(inputs.names[1:])
     return found
 
 
@@ -454,13 +544,14 @@ def open_data(
 
     Args:
         config: What is read.
-        dataset: What `open_dataset(config)` returned, where it was called already.
+        dataset: An open data set with its targets; None to open that of `config`.
         output: Folder of a run, where decoded pictures may lie.
 
     Raises:
         UserError: The data set is incomplete, or does not hold what is asked for.
     """
-    dataset = with_target(dataset or open_dataset(config), config.target)
+    if dataset is None:
+        dataset = with_target(open_dataset(config), config.target, config.target_kind)
     training = train_split(dataset, config.train_split)
     validation = validation_split(dataset, config.validation_split)
     inputs = wanted_inputs(config, dataset)
@@ -477,10 +568,26 @@ def open_data(
         config.augment_on,
         config.skip_broken,
     )
+    refuse_missing_inputs(train.subset, inputs.features)
+    if config.augment == "strong" and inputs.boxes is not None:
+        warnings.warn(
+            "augment='strong' does all but MixUp and CutMix here: bounding boxes of two pictures "
+            "cannot be mixed",
+            stacklevel=3,
+        )
     if validation is None:
         return train, None
     subset = select(config, dataset, validation)
+    refuse_missing_inputs(subset, inputs.features)
     return train, EvaluationData(subset, options, inputs, config.batch_size)
+
+
+def check_function(function: Any) -> None:
+    """Refuses what `map` cannot call."""
+    if not callable(function):
+        raise UserError(
+            f"map received {function!r}; expected a function (inputs, label) -> (inputs, label)."
+        )
 
 
 def _part(process_index: int, process_count: int) -> Callable[..., Any]:
@@ -488,6 +595,8 @@ def _part(process_index: int, process_count: int) -> Callable[..., Any]:
     import tensorflow as tf
 
     def part(values: Any) -> Any:
+        if values is None:
+            return None
         share = values.shape[0] // process_count
         return values[process_index * share : (process_index + 1) * share]
 
@@ -499,7 +608,7 @@ def _for_keras(
     gives_weights: bool,
     change: Callable[[Batch], Batch] | None = None,
 ) -> tf.data.Dataset:
-    """Batches → (inputs, label), or (inputs, label, sample_weight), after `change`."""
+    """Batches → what `TrainingData.dataset` gives, after `change`."""
     import tensorflow as tf
 
     # Who has Keras loaded is about to feed it; others have no such order.
@@ -510,10 +619,12 @@ def _for_keras(
 
     # As in the reader, no function has branches for AutoGraph to convert, which takes seconds.
     @tf.autograph.experimental.do_not_convert
-    def as_keras(batch: Batch) -> tuple[Any, ...]:
+    def as_keras(batch: Batch) -> Any:
         batch = batch if change is None else change(batch)
+        inputs, label = input_of(batch), batch.get("label")
         # Keras's `fit` refuses `class_weight` beside weights, even where all of them are 1.
-        weight = (batch["weight"],) if gives_weights else ()
-        return model_input(batch["inputs"]), batch["label"], *weight
+        if gives_weights:
+            return inputs, label, batch["weight"]
+        return inputs if label is None else (inputs, label)
 
     return batches.map(as_keras)

@@ -25,7 +25,9 @@ import tensorflow as tf
 
 from imageshards.images.encode import tune_allocator
 from imageshards.tfrecord import RecordError
+from trainer.augment.boxes import box_finisher, move_boxes
 from trainer.augment.decode import DECODED_AT_ONCE, Pictures, batch_pictures
+from trainer.augment.user_function import mapped
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import (
@@ -84,12 +86,15 @@ def training_batches(
         label 0; class weights multiply `weight`, which is 1 or what a column of the records says.
     """
     subset, augmentation = data.subset, data.augmentation
-    changes = [_weigh_classes(subset.class_weights)] if subset.class_weights is not None else []
+    weights, first = subset.class_weights, next(iter(subset.dataset.outputs), None)
+    changes = [_weigh_classes(weights, first)] if weights is not None else []
     changes += [augmentation.finish] if augmentation.finish is not None else []
+    changes += mapped(data.functions, data.batch_size, data.weighs)
     order = training_order(subset, data.batch_size, data.seed)
     return _batches(
-        order, data, _shipped(data), augmentation.pictures, slices, broken, changes, start_step
-    )
+        order, data, _shipped(data), augmentation.pictures, slices, broken, changes, start_step,
+        augmentation.device is None,
+    )  # fmt: skip
 
 
 @tf.autograph.experimental.do_not_convert
@@ -107,7 +112,8 @@ def evaluation_batches(
     data = dataclasses.replace(data, subset=without_copies(data.subset))
     order, inputs = evaluation_order(data.subset, data.batch_size), data.model_inputs
     pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
-    return _batches(order, data, inputs, pictures, slices, broken)
+    changes = mapped(data.functions, weighs=data.weighs)
+    return _batches(order, data, inputs, pictures, slices, broken, changes)
 
 
 def memory_bytes(data: TrainingData) -> Mapping[str, int]:
@@ -139,8 +145,12 @@ def _batches(
     broken: BrokenRecords | None,
     changes: Sequence[Finish] = (),
     start_step: int = 0,
+    finishes_boxes: bool = True,
 ) -> tf.data.Dataset:
-    """The parts of batches that `slices` asks for, after all `changes`."""
+    """The parts of batches that `slices` asks for, after all `changes`.
+
+    Unless it `finishes_boxes`, the device moves boxes once more, and does that.
+    """
     subset, options = data.subset, data.read_options
     source: Source = PieceReader(subset)
     cache = None
@@ -171,15 +181,25 @@ def _batches(
         position = number * share + tf.range(count, dtype=tf.int64)
         stored = cache.rows(elements[-1], parsed.present) if cache else parsed.encoded
         image = pictures(stored, position, at_once)
-        label = model_labels(subset, parsed.label)
         batch = {
             "inputs": {IMAGE_INPUT: image, **parsed.inputs},
-            "label": tf.ensure_shape(label, [*elements[-1].shape, *label.shape[1:]]),
             "weight": tf.ensure_shape(parsed.weight, elements[-1].shape),
             "position": position,
             "record": elements[-1],
             "present": tf.ensure_shape(parsed.present, elements[-1].shape),
         }
+        if parsed.label is not None:
+            batch["label"] = tf.nest.map_structure(
+                lambda one: tf.ensure_shape(one, [*elements[-1].shape, *one.shape[1:]]),
+                model_labels(subset, parsed.label),
+            )
+        if model_inputs.boxes is not None and parsed.boxes is not None:
+            view = pictures.view(stored, position)
+            if finishes_boxes:
+                finish = box_finisher(subset.dataset, model_inputs.boxes)
+                batch = finish(batch | {"boxes": parsed.boxes}, view)
+            else:
+                batch["boxes"] = move_boxes(parsed.boxes, view)
         for change in changes:
             batch = change(batch)
         return batch
@@ -189,9 +209,15 @@ def _batches(
     return batches.with_options(_options(options)).prefetch(PREFETCH_BATCHES * slices.replicas)
 
 
-def _weigh_classes(class_weights: tuple[float, ...]) -> Finish:
+def _weigh_classes(class_weights: tuple[float, ...], first: str | None) -> Finish:
+    """Multiplies weights by those of classes: of the label, or of the `first` of several."""
     weights = tf.constant(class_weights, tf.float32)
-    return lambda batch: batch | {"weight": batch["weight"] * tf.gather(weights, batch["label"])}
+
+    def weigh(batch: Batch) -> Batch:
+        label = batch["label"][first] if first else batch["label"]
+        return batch | {"weight": batch["weight"] * tf.gather(weights, label)}
+
+    return weigh
 
 
 def _options(read_options: ReadOptions) -> tf.data.Options:

@@ -240,7 +240,7 @@ def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], P
                 # TensorFlow quotes a record, and stumbles over its bytes.
                 except (ValueError, tf.errors.InvalidArgumentError) as e:
                     suspects = first + at + np.arange(len(chunk))
-                    raise explain(e, subset, suspects, {}) from e
+                    raise explain(e, subset, suspects) from e
                 file.write(pixels)
                 found += [
                     one if isinstance(one, RecordError) else rest

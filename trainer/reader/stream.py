@@ -35,7 +35,7 @@ class TrainingStream:
         """Batches from `step` on, without end, each divided over the replicas."""
         # The user's own function sees whole batches, whatever the number of replicas.
         data, strategy, broken = self._data, self._strategy, self._broken
-        if callable(data.augment):
+        if callable(data.augment) or data.functions:
             whole = data.batches(step, broken=broken)
             batches = strategy.experimental_distribute_dataset(whole)
         else:
@@ -61,7 +61,7 @@ class TrainingStream:
         data, begin = self._data, step * self._data.batch_size
         order = training_order(data.subset, data.batch_size, data.seed)
         suspects = order.records_at(begin, begin + data.batch_size)
-        return explain(error, data.subset, suspects, data.model_inputs.features)
+        return explain(error, data.subset, suspects, data.model_inputs)
 
 
 def distributed(

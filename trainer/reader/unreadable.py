@@ -6,15 +6,16 @@ A record is whole if the reader's own functions can parse and decode it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.index import read_shard_index
+from imageshards.manifest import BOX_FEATURES
 from imageshards.tfrecord import Record
-from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, Subset, describe
+from trainer.dataset.spec import DataSet, ModelInputs, Subset, describe
 from trainer.reader.broken_records import BrokenRecord
 from trainer.reader.pieces import PieceReader
 from trainer.reader.plan import Array
@@ -24,11 +25,11 @@ _ANY_SIZE = (64, 64)
 
 
 def find_unreadable(
-    subset: Subset, records: Array, inputs: Mapping[str, FeatureSpec]
+    subset: Subset, records: Array, inputs: ModelInputs | None = None
 ) -> BrokenRecord | None:
     """Returns the first of `records`, numbers within the split, that cannot be parsed or decoded.
 
-    `inputs` are parsed besides picture and label. Damaged records are passed over: the reader
+    `inputs` are parsed besides the label. Damaged records are passed over: the reader
     gives empty ones in their place.
 
     Raises:
@@ -52,7 +53,7 @@ def explain(
     error: BaseException,
     subset: Subset,
     records: Array,
-    inputs: Mapping[str, FeatureSpec],
+    inputs: ModelInputs | None = None,
 ) -> UserError:
     """Returns one sentence about an error of reading, which names the record that is to blame.
 
@@ -60,7 +61,7 @@ def explain(
         error: What TensorFlow said.
         subset: What was read.
         records: Numbers of the records that may be to blame, within the split.
-        inputs: The model's inputs besides the picture.
+        inputs: What the model is fed with; None for the picture alone.
     """
     dataset, found = subset.dataset, find_unreadable(subset, records, inputs)
     received = f"⟦--data⟧ received {dataset.data!r}"
@@ -99,7 +100,7 @@ def _first_line(error: BaseException) -> str:
     return next(told, "no reason given")[:300]
 
 
-def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> Callable[[bytes], str]:
+def make_check(dataset: DataSet, inputs: ModelInputs | None = None) -> Callable[[bytes], str]:
     """Returns a function: payload → why the reader cannot read the record; "" where it can."""
     import tensorflow as tf
 
@@ -107,12 +108,17 @@ def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> Callable[
     from trainer.dataset.parse import batch_parser
 
     size = dataset.image.size or _ANY_SIZE
-    parse = batch_parser(dataset, ModelInputs(size, dataset.image, inputs))
+    parse = batch_parser(dataset, inputs or ModelInputs(size, dataset.image))
     pictures = batch_pictures(dataset.image, size)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def read(serialized: tf.Tensor) -> tf.Tensor:
-        return tf.shape(pictures(parse(serialized).encoded, tf.range(1, dtype=tf.int64)))
+        parsed = parse(serialized)
+        # Their checks run only where their values are used.
+        values = tf.nest.flatten((parsed.label, parsed.boxes, parsed.weight))
+        used = [tf.identity(one) for one in values if one is not None]
+        with tf.control_dependencies(used):
+            return tf.shape(pictures(parsed.encoded, tf.range(1, dtype=tf.int64)))
 
     def check(payload: bytes) -> str:
         try:
@@ -130,11 +136,16 @@ def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
     """A reason for people: TensorFlow's own names its kernels, and may quote the picture."""
     name, labels, weight = dataset.image_feature, dataset.label_features, dataset.weight_feature
     try:
-        features = decode_example(payload, {name, *labels, weight or name})
+        features = decode_example(payload, {name, *labels, *BOX_FEATURES, weight or name})
     except ValueError as e:
         return str(e)
-    if problem := _label_problem(dataset, [v for one in labels for v in features.get(one, [])]):
-        return problem
+    for one in dataset.targets:
+        found = [value for label in one.label_features for value in features.get(label, [])]
+        if one.label_features and (problem := _label_problem(one, found)):
+            return problem
+    if "of its boxes" in message:
+        counts = ", ".join(f"{len(features.get(side, []))} {side}" for side in BOX_FEATURES)
+        return f"its boxes have sides or labels of different numbers ({counts})"
     own = features.get(weight or "", [])
     if weight and not (len(own) == 1 and 0 <= float(own[0]) < math.inf):
         said = ", ".join(map(str, own)) or "missing"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import PAGE_NAME
-from imageshards.page import render, thumbnail
+from imageshards.manifest import BOX_FEATURES, PAGE_NAME
+from imageshards.page import draw_boxes, record_boxes, render, thumbnail
 from imageshards.tfrecord import RecordError
 from trainer.dataset.source import RecordSource
 from trainer.dataset.spec import Subset
@@ -117,7 +117,8 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
     What cannot be read any more is left out, and all of it where the index is damaged.
     """
     dataset, split = subset.dataset, subset.split
-    names = [name for name in (dataset.image_feature, dataset.filename_feature) if name]
+    names = [dataset.image_feature, dataset.filename_feature or "", *BOX_FEATURES]
+    names = [name for name in names if name in dataset.features]
     found: dict[int, Source] = {}
     try:
         source = RecordSource(dataset, split, names)
@@ -125,12 +126,17 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
         return found
     for number in records:
         with contextlib.suppress(OSError, RecordError):
-            encoded, filename = [*source[number].values(), b""][:2]
+            record = source[number]
+            encoded, filename = (
+                record.get(name or "", b"")
+                for name in (dataset.image_feature, dataset.filename_feature)
+            )
+            small = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
             shard = bisect_right(split.starts, number) - 1
             found[number] = Source(
                 os.path.basename(split.shards[shard].path),
                 number - split.starts[shard],
                 filename.decode("utf-8", "replace") if isinstance(filename, bytes) else "",
-                thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None,
+                small and draw_boxes(small, record_boxes(record)),
             )
     return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from imageshards.page import Chart, Meter, Rows, line_chart, number, percent, scatter_chart
+from trainer.dataset.spec import DataSet, MeanStd, ModelCard, describe_scale
 from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, Share, finite
 
 if TYPE_CHECKING:
@@ -156,6 +157,14 @@ def _figure(key: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if key == "learning_rate" else f"{value:,.4f}".rstrip("0").rstrip(".")
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def target_fact(target: DataSet | ModelCard, mean_std: MeanStd | None) -> dict[str, str]:
+    """A row of the settings that says which numbers have the unit of the target; none without."""
+    if mean_std is None:
+        return {}
+    scale = f"{target.label_feature}, {describe_scale(mean_std)}"
+    return {"target": f"{scale}; errors are in its unit, the loss has none"}
 
 
 def confusion(evaluation: ClassEvaluation) -> dict[str, Any]:

@@ -32,6 +32,12 @@ class Columns(tf.Module):
 
     def __init__(self, inputs: ModelInputs, transform: str | None):
         super().__init__()
+        if inputs.boxes is not None:
+            raise UserError(
+                "--model_path received a model that takes or finds bounding boxes, which are not "
+                "served; expected a model of classes, labels or values: load this one with "
+                "Keras in your own program."
+            )
         self.signature: dict[str, Any] = {}
         self._inputs = inputs
         self._loaded = _load(transform) if transform and inputs.features else None

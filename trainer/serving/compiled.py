@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from imageshards.errors import UserError
 from imageshards.text import counted
-from trainer.dataset.spec import ModelCard, describe, label_form, model_input
+from trainer.dataset.parse import label_spec
+from trainer.dataset.spec import ModelCard, describe, model_input
 from trainer.models.keras_internals import applies
 from trainer.models.model import build_model, input_tensors
 from trainer.models.step import build_variables, preprocessed
@@ -88,7 +89,8 @@ def as_ours(model: Any, card: ModelCard, path: str) -> Any:
 
 def _batch(card: ModelCard) -> tuple[Any, Any]:
     """Specifications of (inputs, label), as training has them."""
-    tensors = input_tensors(card.inputs)
-    specs = {name: tf.TensorSpec((1, *t.shape[1:]), t.dtype) for name, t in tensors.items()}
-    dtype, shape = label_form(card, card.num_outputs)
-    return model_input(specs), tf.TensorSpec((1, *shape), dtype)
+    specs = keras.tree.map_structure(
+        lambda tensor: tf.TensorSpec((1, *tensor.shape[1:]), tensor.dtype),
+        input_tensors(card.inputs),
+    )
+    return model_input(specs), label_spec(card, card.inputs, card.num_outputs, 1)

@@ -16,7 +16,14 @@ from typing import Any
 
 from imageshards import storage
 from imageshards.errors import UserError
-from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs
+from trainer.dataset.spec import (
+    Boxes,
+    FeatureSpec,
+    ImageSpec,
+    MeanStd,
+    ModelCard,
+    ModelInputs,
+)
 from trainer.output_errors import output_errors
 
 # In the output folder of a run: the model after the last step, that of the lowest val_loss where
@@ -252,9 +259,14 @@ def _card_from_json(raw: Mapping[str, Any]) -> ModelCard:
         name: FeatureSpec(spec["dtype"], _tuple(spec["shape"]))
         for name, spec in inputs["features"].items()
     }
-    changed = {"size": _tuple(inputs["size"]), "features": features}
+    changed: dict[str, Any] = {"size": _tuple(inputs["size"]), "features": features}
+    if inputs.get("boxes"):
+        boxes = inputs["boxes"]
+        changed["boxes"] = Boxes(**{**boxes, "classes": _tuple(boxes["classes"])})
     card["inputs"] = ModelInputs(**{**inputs, **changed, "image": ImageSpec(**image | tuples)})
     shapes = {name: _tuple(card[name]) for name in ("classes", "target_shape")}
+    if found := card.get("target_mean_std"):  # that of an older model has none
+        card["target_mean_std"] = MeanStd(*map(tuple, found))
     return ModelCard(**card | shapes)
 
 

@@ -17,7 +17,7 @@ from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import check_pairs
 from trainer.config import ReadConfig, RunConfig, uneven_batch
-from trainer.dataset.spec import describe
+from trainer.dataset.spec import describe, described_target
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
 from trainer.models.optimizer import check_replicas
@@ -50,7 +50,8 @@ def fit(
     """Trains a compiled model as Keras's `fit` does, and resumes inside an epoch.
 
     Its `train_step`, `test_step`, loss, metrics, optimizer and callbacks count; both steps get
-    (inputs, label, sample_weight), also where `train.dataset()` gives no weights. Called again with
+    (inputs, label, sample_weight), also where `train.dataset()` gives no weights; of a stream that
+    `map` changed the weights are then None. Without a target the label is None. Called again with
     the same code after a kill at any step it continues with the very next record, and the
     weights end up bit-identical to those of an undisturbed run on as many replicas. After SIGTERM
     and Ctrl-C it saves, and raises KeyboardInterrupt.
@@ -182,7 +183,7 @@ def _check(
         if data.batch_size % replicas:
             raise uneven_batch(data.batch_size, replicas)
     if validation is not None:
-        theirs, ours = (describe(data.subset.dataset) for data in (validation, train))
+        theirs, ours = (_kinds(data) for data in (validation, train))
         if theirs != ours:
             raise UserError(
                 f"validation_data received a target that is {theirs}, but that of train is {ours}; "
@@ -199,6 +200,12 @@ def _check(
     check_replicas(model, replicas)
 
 
+def _kinds(data: TrainingData | EvaluationData) -> str:
+    """The kind of the target, or of several by name."""
+    dataset = data.subset.dataset
+    return described_target(dataset) if dataset.outputs else describe(dataset)
+
+
 def _check_lengths(initial_epoch: Any, steps_per_epoch: Any, validation_freq: Any) -> None:
     for name, received, least in (
         ("initial_epoch", initial_epoch, 0),
@@ -213,9 +220,10 @@ def _class_weights(train: TrainingData, received: Mapping[int, float] | None) ->
     """The weights in the order of the labels; none where none were given."""
     if received is None:
         return []
-    if train.subset.dataset.target != "class":
+    dataset = train.subset.dataset
+    if dataset.target != "class" or dataset.outputs:
         raise UserError(
-            f"class_weight received weights, but the target is {describe(train.subset.dataset)}; "
+            f"class_weight received weights, but the target is {_kinds(train)}; "
             "expected none: weigh records by a column, sample_weight."
         )
     if train.subset.balance == "weights":

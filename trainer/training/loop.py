@@ -31,7 +31,8 @@ Validate = Callable[[CallbackList], dict[str, float]]
 
 def make_ready(run: Run, model: keras.Model) -> None:
     """Makes every variable of a compiled model, so that a checkpoint can be put back."""
-    build_variables(model, run.devices, run.train.element_spec, run.validation is not None)
+    validates, weighs = run.validation is not None, run.train.weighs
+    build_variables(model, run.devices, run.train.element_spec, validates, weighs)
     if run.saved.checkpoints is not None:
         check_optimizers(model)
 

@@ -148,6 +148,8 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
         "sync_batchnorm": config.sync_batchnorm,
         "deterministic": config.deterministic,
         "metrics": list(config.metrics),
+        # What an older version did not do to its values.
+        "target_unit": train.subset.dataset.target == "values" or None,
         **dataclasses.asdict(optimizer),
     }
     if optimizer.schedule != "constant":
@@ -165,6 +167,12 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
                 f"⟦--output⟧ received {output!r}, whose run reads records in version "
                 f"{started.get(name, 1)} of their order, this trainer in {settings.get(name)}; "
                 "resume it with its own version, use another ⟦--output⟧, or ⟦--overwrite⟧."
+            )
+        if name == "target_unit":
+            raise UserError(
+                f"⟦--output⟧ received {output!r}, whose run was started by an older imageshards, "
+                "which trained values without their mean and deviation; resume it with its own "
+                "version, use another ⟦--output⟧, or ⟦--overwrite⟧."
             )
         if name == "data":
             raise UserError(

@@ -26,6 +26,7 @@ from trainer.models.metrics import ALWAYS
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.report.page import write_report
+from trainer.report.sections import target_fact
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
 from trainer.training.callbacks import MetricsFile, NaNGuard, Progress, WaitingTime
 from trainer.training.checkpoint import restore
@@ -116,6 +117,7 @@ def check_devices(
 def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
     """The model of this name, all of its variables made, the same on all hosts."""
     inputs, target = run.train.model_inputs, run.train.subset.dataset.target
+    mean_std = run.train.target_mean_std
     keras.utils.set_random_seed(config.read.seed)
     with run.devices.scope():
         built = model.build_model(
@@ -126,12 +128,18 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
             weights=config.weights,
             precision=config.optimizer.precision,
             sync_batchnorm=config.sync_batchnorm,
+            mean_std=mean_std,
         )
         is_ours = not built.compiled
         if is_ours:
-            total = run.epochs.total_steps
             model.compile_model(
-                built, config.optimizer, run.train.batch_size, total, config.metrics, target
+                built,
+                config.optimizer,
+                run.train.batch_size,
+                run.epochs.total_steps,
+                config.metrics,
+                target,
+                mean_std,
             )
         else:
             _refuse_optimizer_flags(config)
@@ -158,6 +166,7 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
             run.validation,
             run.broken,
             loss=config.optimizer.loss,
+            mean_std=mean_std,
             own_step=not is_ours,
             hosts=run.hosts,
         )
@@ -252,6 +261,7 @@ def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> No
         target=dataset.target,
         target_shape=dataset.target_shape,
         column=dataset.column,
+        target_mean_std=run.train.target_mean_std if built.is_ours else None,
     )
     save_model(built.model, storage.join(config.output, name), card)
 
@@ -287,11 +297,13 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     served = served_model(history, step, BEST_MODEL_FILE if step < run.step else MODEL_FILE)
     speed = waiting_line(history)
     name = os.path.basename(os.path.normpath(config.read.data))
+    mean_std = run.train.target_mean_std if built.is_ours else None
     page = write_report(
         storage.join(output, "report"),
         title=f"{network.name}, {name}",
         facts={
             "data": config.read.data,
+            **target_fact(run.train.subset.dataset, mean_std),
             "model": f"{network.name}, {network.count_params():,} parameters",
             "steps": f"{run.step} of global batch {run.train.batch_size}",
             "devices": strategy.describe(run.devices),

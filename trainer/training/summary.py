@@ -12,13 +12,14 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from imageshards import storage
-from imageshards.page import render, size
+from imageshards.page import draw_boxes, number, render, size
 from imageshards.text import counted
 from trainer.config import RunConfig
-from trainer.dataset.spec import Batch, Subset, describe
+from trainer.dataset.spec import BOXES, IMAGE_INPUT, Batch, Subset, describe, describe_scale
 from trainer.evaluation.evaluation import finite
 from trainer.models import strategy
 from trainer.models.keras_internals import trained_variables
+from trainer.models.optimizer import InDeviations
 from trainer.models.user_model import is_user_model
 from trainer.output_errors import output_errors
 from trainer.reader.broken_records import BrokenRecord
@@ -59,6 +60,13 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
         f"{counted(epochs.total_steps, 'step')}, {counted(epochs.count, 'epoch')}; a pass "
         f"is {training.num_records / batch_size:.1f} batches, its last records open the next one",
     ]
+    missing = training.missing_target
+    to_validate = validation.subset.missing_target if validation else 0
+    if missing or to_validate:
+        lines.append(
+            f"{counted(missing, 'record')} to train on and {to_validate:,} to validate lack the "
+            f"target {training.dataset.label_feature} and are left out"
+        )
     frozen = sum(math.prod(v.shape) for v in trained_variables(model) if not v.trainable)
     if frozen:
         lines.append(f"{frozen:,} parameters are frozen")
@@ -86,8 +94,13 @@ def _target_text(subset: Subset, model: keras.Model) -> str:
     dataset, classes = subset.dataset, counted(len(subset.classes), "class")
     loss = getattr(model.loss, "name", None) or "a loss of the model's own"
     by = "" if loss == "cross_entropy" else f", {loss.replace('_', ' ')}"
+    if isinstance(model.loss, InDeviations):
+        by += " of errors in deviations"
     if dataset.target == "values":
-        return f"target {dataset.label_feature}: {describe(dataset)}{by}"
+        scale = f", {describe_scale(found)}" if (found := subset.target_mean_std) else ""
+        return f"target {dataset.label_feature}: {describe(dataset)}{scale}{by}"
+    if dataset.target == "boxes":
+        return f"target {BOXES}{by}"
     if dataset.target == "labels":
         number = counted(len(subset.classes), "label")
         return f"target {dataset.label_feature}: any of {number}{by}"
@@ -154,11 +167,21 @@ def show_batch(
     cannot be written.
     """
     path = storage.join(output, "report", SHEET_NAME)
-    pictures = np.asarray(batch["inputs"]["image"])[:MAX_PICTURES]
-    labels, weights = np.asarray(batch["label"]), np.asarray(batch["weight"])
+    pictures = np.asarray(batch["inputs"][IMAGE_INPUT])[:MAX_PICTURES]
+    weights, found = np.asarray(batch["weight"]), batch["inputs"].get(BOXES)
+    labels: Any = [None] * len(weights)
+    if target == "boxes":
+        found = batch["label"]
+    elif target != "none":
+        labels = np.asarray(batch["label"])
+    boxes = np.zeros((len(weights), 0, 4)) if found is None else np.asarray(found["boxes"])
     thumbs = [
-        {"picture": thumb(pixels), "label": caption(label, weight, classes, target), "key": ""}
-        for pixels, label, weight in zip(pictures, labels, weights, strict=False)
+        {
+            "picture": draw_boxes(thumb(pixels), drawn.tolist()),
+            "label": caption(label, weight, classes, target),
+            "key": "",
+        }
+        for pixels, label, weight, drawn in zip(pictures, labels, weights, boxes, strict=False)
     ]
     title = storage.name_of(os.path.abspath(output) if storage.is_local(output) else output)
     page = render("trainer.report", "dry_run.jinja", title=title, size=len(labels), thumbs=thumbs)
@@ -173,8 +196,10 @@ def show_batch(
 def caption(label: Any, weight: float, classes: Sequence[str], target: str = "class") -> str:
     """The class of a picture, or the two it is mixed of; its labels, or its values."""
     values = np.atleast_1d(label)
-    if target == "values":
-        text = ", ".join(f"{value:.4g}" for value in values)
+    if label is None:
+        text = ""
+    elif target == "values":
+        text = ", ".join(map(number, values.tolist()))
     elif target == "class" and np.ndim(label) == 0:
         text = classes[int(label)]
     else:

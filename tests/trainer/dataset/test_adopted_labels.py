@@ -92,8 +92,8 @@ def test_values_without_labels_are_trained_on_as_a_target(tmp_path) -> None:
     data = _adopted(tmp_path, AdoptOptions(label="none"), *values)
     assert _labels(data, target="label") == [0.0, 0.5, 1.0, 1.5]
     assert _labels(data, target="word") == [0, 1, 0, 1]
-    with pytest.raises(UserError, match="have no label of their own; expected one of label, word."):
-        data.train(batch_size=2, image_size=16)
+    # Without a label of their own, the column of that name is meant.
+    assert _labels(data) == [0.0, 0.5, 1.0, 1.5]
     records = list(data.source("train"))
     assert [record["label"] for record in records] == [0.0, 0.5, 1.0, 1.5]
 
@@ -101,10 +101,10 @@ def test_values_without_labels_are_trained_on_as_a_target(tmp_path) -> None:
 def test_a_record_whose_labels_changed_is_broken(tmp_path) -> None:
     _columns(tmp_path)
     dataset = load_manifest(str(tmp_path))
-    assert find_unreadable(whole_split(dataset), np.arange(4), {}) is None
+    assert find_unreadable(whole_split(dataset), np.arange(4)) is None
     wrong = [{"cat": 2 * a, "big dog": b} for a, b in LABELS]
     _write(tmp_path, *wrong)
-    found = find_unreadable(whole_split(dataset), np.arange(4), {})
+    found = find_unreadable(whole_split(dataset), np.arange(4))
     reason = "it has no feature cat, big dog with a 0 or 1 for each class"
     assert found is not None and (found.record, found.reason) == (1, reason)
 

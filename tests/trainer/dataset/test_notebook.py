@@ -134,7 +134,8 @@ def test_captions_say_what_is_to_be_found(
     tmp_path: pathlib.Path, target: str, facts: str, expected: str
 ) -> None:
     data = ims.open(make_targets(tmp_path, {"train": 2, "validation": 1}))
-    train = data.train(batch_size=2, target=target)
+    kind = "class" if target == "shade" else None
+    train = data.train(batch_size=2, target=target, target_kind=kind)
     found = captions(shown(train))
     assert len(found) == 8
     assert all(re.fullmatch(expected, caption) for caption in found), found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -12,14 +13,22 @@ from imageshards.example import decode_example
 from tests.support.dataset_factory import Dataset
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.spec import DataSet, describe
+from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, describe
 from trainer.dataset.subset import select
-from trainer.dataset.target import with_target
+from trainer.dataset.target import with_target, with_target_of
 
 FORMS: dict[str, dict[str, Any]] = {
     "float32": {"price": [], "one": [1], "colour": [3], "curve": None, "grid": [2, 2]},
-    "int64": {"year": [], "parts": None, "many": None, "pair": [2], "serial": []},
-    "string": {"place": [], "note": [], "words": None},
+    "int64": {
+        "year": [],
+        "parts": None,
+        "many": None,
+        "pair": [2],
+        "serial": [],
+        "quarter": [],
+        "odd": [],
+    },
+    "string": {"place": [], "note": [], "words": None, "grade": []},
 }
 COLUMNS: dict[str, dict[str, Any]] = {
     name: {"dtype": dtype, "shape": shape}
@@ -31,8 +40,9 @@ KINDS: list[tuple[str, str, tuple[str, ...], tuple[int, ...], int]] = [
     ("price", "values", (), (), 1),
     ("one", "values", (), (1,), 1),
     ("colour", "values", (), (3,), 3),
-    ("year", "class", ("-3", "9", "10"), (), 3),
+    ("quarter", "class", ("0", "1", "2", "3"), (), 4),
     ("place", "class", ("Brno", "Žilina"), (), 2),
+    ("grade", "class", ("-1", "2", "10", "none"), (), 4),
     ("image/class/text", "class", ("cat", "dog"), (), 2),
     ("image/class/label", "class", ("cat", "dog"), (), 2),
     ("parts", "labels", ("-7", "2", "30"), (), 3),
@@ -48,7 +58,9 @@ def column_values(number: int) -> dict[str, Any]:
         "place": [("Žilina".encode(), b"Brno")[number % 2]], "note": [b"x" * (number * 30)],
         "parts": [[], [30], [2, 30, 2], [-7]][number % 4],
         "words": [[], [b"b", b"a"], [b"c"]][number % 3],
+        "grade": [(b"10", b"2", b"none", b"-1")[number % 4]],
         "many": [1] * (number * 5), "pair": [number, 1], "serial": [number],
+        "quarter": [number % 4], "odd": [number % 4 * 2 + 1],
     }  # fmt: skip
 
 
@@ -120,11 +132,56 @@ def test_the_manifest_says_whether_records_have_a_label(tmp_path, label):
         assert (dataset.target, dataset.label_feature) == ("labels", label)
         assert with_target(dataset).num_outputs == 2
     else:
-        with pytest.raises(UserError, match=r"no label of their own; expected one of price\."):
+        with pytest.raises(UserError, match=r"no label of their own; expected one of price, or, "):
             with_target(dataset)
         assert with_target(dataset, "price").num_outputs == 1
 
 
+QUANTITIES = [
+    ("year", "3 .* from -3 to 10"),
+    ("odd", "4 .* from 1 to 7"),
+    ("serial", "30 .* to 29"),
+]
+
+
+@pytest.mark.parametrize(("column", "values"), QUANTITIES)
+def test_whole_numbers_that_look_like_a_quantity_are_refused_with_both_ways_out(
+    opened, column, values
+):
+    ways = f"build again with --columns {column}:float .* or give --target_kind class if each"
+    with pytest.raises(UserError, match=f"{column}', which has {values}; expected .*: {ways}"):
+        with_target(opened, column)
+    adopted = dataclasses.replace(opened, adopted=True)
+    with pytest.raises(UserError, match="write it as a float and run imageshards adopt again"):
+        with_target(adopted, column)
+
+
+def test_whole_numbers_are_classes_where_they_are_asked_to_be(opened):
+    found = with_target(opened, "year", "class")
+    assert (found.target, found.label_values) == ("class", (-3, 9, 10))
+    assert found.classes == ("-3", "9", "10")
+    inputs = ModelInputs((8, 8), opened.image)
+    card = ModelCard(found.classes, inputs, target="class", column="year")
+    assert with_target_of(opened, card) == found
+    with pytest.raises(UserError, match="where year is a class; expected 1 number"):
+        with_target_of(opened, dataclasses.replace(card, target="values", classes=()))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (None, "--target_kind received 'class' without --target; expected a column of single"),
+        ("price", r"'price', which is float32 of shape \[\]; expected a column of single whole"),
+        ("place", "'place', which is string of"),
+        ("parts", "'parts', which is int64 of variable length"),
+        ("serail", "no feature 'serail' .did you mean serial"),
+    ],
+)
+def test_a_kind_is_asked_of_single_whole_numbers_only(opened, column, message):
+    with pytest.raises(UserError, match=message):
+        with_target(opened, column, "class")
+
+
 def test_a_target_of_nearly_as_many_values_as_records_is_told(opened):
     with pytest.warns(UserWarning, match="'serial' has 30 different values in 30 records"):
-        assert with_target(opened, "serial").num_outputs == 30
+        assert with_target(opened, "serial", "class").num_outputs == 30

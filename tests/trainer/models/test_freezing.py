@@ -11,7 +11,7 @@ import pytest
 from imageshards.errors import UserError
 from tests.support import replica_run
 from tests.support.replica_run import BATCH_SIZE, CONFIGS, batch, start, train
-from trainer.dataset.spec import ImageSpec, ModelInputs
+from trainer.dataset.spec import ImageSpec, MeanStd, ModelInputs
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
@@ -91,3 +91,14 @@ def test_layers_are_counted_as_kerass_own_lists_have_them_and_those_behind_are_n
     Frozen(network, "all")
     trained = [v.path.split("/")[0] for v in network.trainable_variables]
     assert len(trained) == 4 and all(name.startswith("dense") for name in trained)
+
+
+def test_the_head_of_values_is_the_layer_with_weights_before_their_unit() -> None:
+    rgb = ImageSpec((32, 32), False, 3, (0.5,) * 3, (0.25,) * 3)
+    network = model.build_model(
+        "cnn", ModelInputs((32, 32), rgb), 1, "values", mean_std=MeanStd((5.0,), (2.0,))
+    )
+    network.compile("sgd")
+    Frozen(network, "all")
+    kernel, bias = network.trainable_variables
+    assert (kernel.shape, bias.shape) == ((256, 1), (1,))

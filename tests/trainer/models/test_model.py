@@ -13,7 +13,7 @@ import pytest
 from imageshards.errors import UserError
 from tests.support import replica_run
 from trainer.config import OptimizerConfig
-from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelInputs
+from trainer.dataset.spec import FeatureSpec, ImageSpec, MeanStd, ModelInputs
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
@@ -138,6 +138,40 @@ def test_weights_of_another_head_leave_the_head_random(
     for ours, theirs in zip(network.weights[:-2], donor.weights[:-2], strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert np.isfinite(network.weights[-2].numpy()).all()
+    assert re.search(r": 4 of 5 layers; left random: dense\w*\n", capsys.readouterr().out)
+
+
+PRICES = MeanStd((340_000.0, -2.0), (90_000.0, 1e-3))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_values_get_their_unit_by_a_last_layer_that_the_file_keeps(
+    tmp_path: pathlib.Path, precision: str
+) -> None:
+    inputs = ModelInputs((32, 32), RGB)
+    given: Any = {"target": "values", "precision": precision}
+    network = model.build_model("cnn", inputs, 2, **given, mean_std=PRICES)
+    pixels = np.random.default_rng(1).integers(0, 256, (4, 32, 32, 3), np.uint8)
+    found = network(pixels).numpy()
+    around_0 = keras.Model(network.input, network.layers[-2].output)(pixels).numpy()
+    assert found.dtype == np.float32 and np.abs(around_0).max() < 20
+    np.testing.assert_allclose(found, np.array(PRICES.std) * around_0 + PRICES.mean, rtol=1e-6)
+    network.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(pixels), found)
+
+
+def test_values_begin_with_the_weights_of_a_classifier(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    donor = _build("cnn", (32, 32), 5, RGB)
+    donor.save(tmp_path / "classes.keras")
+    network = model.build_model(
+        "cnn", ModelInputs((32, 32), RGB), 2, "values", str(tmp_path / "classes.keras"),
+        mean_std=PRICES,
+    )  # fmt: skip
+    for ours, theirs in zip(network.weights[:-2], donor.weights[:-2], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     assert re.search(r": 4 of 5 layers; left random: dense\w*\n", capsys.readouterr().out)
 
 

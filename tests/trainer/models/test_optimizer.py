@@ -11,6 +11,7 @@ import pytest
 from imageshards.errors import UserError
 from tests.support import replica_run
 from trainer.config import OPTIMIZERS, OptimizerConfig
+from trainer.dataset.spec import MeanStd
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
@@ -157,3 +158,44 @@ def test_a_compiled_model_has_all_that_was_asked_for() -> None:
     assert (network.loss.num_classes, network.loss.label_smoothing) == (3, 0.2)
     assert float(chosen.learning_rate) == 0.5 and chosen.ema_momentum == 0.9
     assert network.jit_compile is False
+
+
+def _huber(errors: Any) -> Any:
+    size = np.abs(errors)
+    return np.where(size <= 1, size**2 / 2, size - 0.5)
+
+
+IN_DEVIATIONS: dict[str, Any] = {
+    "mean_squared_error": np.square,
+    "mean_absolute_error": np.abs,
+    "huber": _huber,
+    "log_cosh": lambda errors: np.log(np.cosh(errors)),
+}
+
+
+@pytest.mark.parametrize("name", IN_DEVIATIONS)
+def test_a_loss_of_values_is_of_errors_in_deviations(name: str) -> None:
+    mean_std = MeanStd((340_000.0, 1e21), (90_000.0, 1e20))
+    loss = optimizer.make_loss(OptimizerConfig(loss=name), "values", 2, mean_std)
+    true = np.array([[300_000.0, 0.9e21], [400_000.0, 1e21]], np.float32)
+    said = np.array([[300_000.0, 1.2e21], [265_000.0, 1.05e21]], np.float32)
+    expected = IN_DEVIATIONS[name]((said - true) / np.array(mean_std.std)).mean(1)
+    np.testing.assert_allclose(loss.call(true, said), expected, rtol=1e-5)
+    weights = np.array([1.0, 3.0])
+    assert float(loss(true, said, weights)) == pytest.approx((expected * weights).mean(), rel=1e-5)
+    one = optimizer.make_loss(OptimizerConfig(loss=name), "values", 1, MeanStd((0.0,), (2.0,)))
+    expected = IN_DEVIATIONS[name](np.array([1.5, -0.5]))
+    np.testing.assert_allclose(
+        one.call(np.array([1.0, 2.0]), np.array([[4.0], [1.0]], np.float32)), expected, 1e-5
+    )
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    np.testing.assert_array_equal(again.call(true, said), loss.call(true, said))
+
+
+@pytest.mark.parametrize(
+    "name", ["mean_absolute_percentage_error", "mean_squared_logarithmic_error"]
+)
+def test_a_loss_of_values_without_a_unit_is_kerass_own(name: str) -> None:
+    loss = optimizer.make_loss(OptimizerConfig(loss=name), "values", 1, MeanStd((5.0,), (2.0,)))
+    true, said = np.array([[4.0], [1.0]], np.float32), np.array([[5.0], [3.0]], np.float32)
+    np.testing.assert_array_equal(loss.call(true, said), getattr(keras.losses, name)(true, said))

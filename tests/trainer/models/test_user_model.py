@@ -38,6 +38,13 @@ def test_logits_or_a_model_are_taken(name: str) -> None:
     )
 
 
+def test_outputs_of_a_range_get_no_unit() -> None:
+    said = "function returned numbers of a range .its last layer applies softmax.; expected numbers"
+    for name in ("probabilities", "probabilities_in_a_model"):
+        with pytest.raises(UserError, match=said):
+            model.build_model(f"tests.support.tiny_models:{name}", PICTURE, 3, "values")
+
+
 def test_a_model_of_several_inputs_is_called_by_their_names() -> None:
     network = model.build_model("tests.support.tiny_models:whole_model", WITH_AGE, 3)
     given = {"image": np.zeros((2, 8, 8, 3), np.uint8), "my_age": np.ones(2, np.float32)}

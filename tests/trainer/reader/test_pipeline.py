@@ -30,6 +30,7 @@ from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, ReplicaSlice
 tf = pytest.importorskip("tensorflow")
 
 from trainer.augment.augmentation import Augmentation, make_augmentation  # noqa: E402
+from trainer.augment.decode import Pictures  # noqa: E402
 from trainer.reader import pipeline  # noqa: E402
 from trainer.reader.batches import EvaluationData  # noqa: E402
 from trainer.reader.order import training_order  # noqa: E402
@@ -108,7 +109,8 @@ def test_pictures_get_their_position_and_finish_gets_whole_batches(
     def finish(batch: dict) -> dict:
         return batch | {"label": tf.one_hot(batch["label"], 3)}
 
-    own = Augmentation((SIDE_PX, SIDE_PX), pictures, finish)
+    made = Pictures(pictures, lambda stored, position: None)
+    own = Augmentation((SIDE_PX, SIDE_PX), made, finish)
     batches = _train(choose(dataset), 4, 2, augmentation=own, start_step=5)
     assert [v for batch in batches for v in _pictures_of(batch)] == list(range(20, 28))
     assert batches[0]["label"].shape == (4, 3)

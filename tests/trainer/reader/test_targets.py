@@ -15,7 +15,10 @@ from imageshards.example import decode_example, encode_example
 from imageshards.tfrecord import read_records, write_records
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.target_sets import CHANNELS, WORDS, make_targets, read_columns
+from trainer.config import ReadConfig
+from trainer.dataset import subset
 from trainer.dataset.subset import class_ids
+from trainer.reader.batches import open_data
 
 tf = pytest.importorskip("tensorflow")
 
@@ -49,7 +52,11 @@ def test_batches_have_what_each_record_says_and_nothing_for_a_damaged_one(made, 
     (path, *_) = sorted(folder.glob("train*"))
     flip_byte(path, records_of(path)[3].offset_bytes + 30)
     data = ims.open(folder, skip_broken=1)
-    train = data.train(batch_size=8, target=column, sample_weight="weight", augment="none")
+    asked: dict[str, Any] = {
+        "target": column,
+        "target_kind": "class" if column == "shade" else None,
+    }
+    train = data.train(batch_size=8, **asked, sample_weight="weight", augment="none")
     for batch in train.batches().take(3).as_numpy_iterator():
         for label, weight, number in zip(
             batch["label"], batch["weight"], batch["record"], strict=True
@@ -58,7 +65,7 @@ def test_batches_have_what_each_record_says_and_nothing_for_a_damaged_one(made, 
             expected = np.asarray(LABELS[column](record)) * (number != 3)
             np.testing.assert_array_equal(label, expected.astype(label.dtype))
             assert weight == record["weight"][0] * (number != 3)
-    given = [y for _, y in data.evaluation(batch_size=3, target=column).as_numpy()]
+    given = [y for _, y in data.evaluation(batch_size=3, **asked).as_numpy()]
     expected = np.array([LABELS[column](record) for record in records["validation"]])
     found = np.concatenate(given)
     np.testing.assert_array_equal(found, expected.astype(found.dtype))
@@ -109,15 +116,27 @@ def test_some_labels_are_chosen_with_the_records_that_have_one_of_them(made):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"target": "gap"}, "target received 'gap', which is nan in record 4 of the split train; "),
+        ({"target": "far"}, "target received 'far', which is inf in record 6 of the split train; "),
+        (
+            {"target": "lost"},
+            "target lost, which is missing in 24 records, left no record of the s",
+        ),
+        (
+            {"target": "bright", "inputs": ["image", "gap"]},
+            "inputs received 'gap', which is nan in record 4 .*, and as little in 1 more; .* leave "
+            r"others out by where, for example 'gap>=-1e\+30', or build again with",
+        ),
+        (
+            {"target": "bright", "inputs": ["image", "hole"]},
+            "'hole', which is 1,nan .* by where on another column, or build again",
+        ),
         ({"target": "rgb", "classes": ["a"]}, "classes received a, but .* rgb is 3 numbers"),
         ({"target": "rgb", "balance": "weights"}, "balance received 'weights', but .* 3 numbers"),
         ({"target": "words", "balance": "sampling"}, "words is any number of labels"),
-        ({"target": "hole"}, "is 1,nan in .*: leave others out by where on another column"),
         ({"sample_weight": "gap"}, "sample_weight received 'gap', which is nan in record 4"),
         ({"sample_weight": "rgb"}, r"is float32 of shape \[3\]; expected a single number"),
         ({"sample_weight": "wait"}, "no feature 'wait'"),
-        ({"target": "shade", "inputs": ["image", "shade"]}, "shade is the label"),
+        ({"target": "name", "inputs": ["image", "name"]}, "name is the label"),
     ],
 )
 def test_what_fits_no_target_is_refused_before_anything_is_read(made, asked, message):
@@ -125,9 +144,65 @@ def test_what_fits_no_target_is_refused_before_anything_is_read(made, asked, mes
         ims.open(made).train(batch_size=4, **asked)
 
 
+@pytest.mark.parametrize("target", ["gap", "hole"])
+def test_records_without_the_target_are_left_out_and_counted(made, target):
+    data = ims.open(made)
+    train = data.train(batch_size=11, target=target, augment="none")
+    assert (train.num_records, train.steps_per_epoch, train.subset.missing_target) == (22, 2, 2)
+    batches = [*train.batches().take(2).as_numpy_iterator()]
+    read = np.concatenate([batch["record"] for batch in batches])
+    assert sorted(read.tolist()) == sorted({*range(24)} - {4, 5})
+    val = data.evaluation(batch_size=4, target=target, split="train", where=["bright>0.5"])
+    bright = {i for i, r in enumerate(read_columns(made, "train")) if r["bright"][0] > 0.5}
+    assert val.num_records == len(bright - {4, 5})
+    assert val.subset.missing_target == len(bright & {4, 5})
+    assert data.evaluation(batch_size=4, target="bright").subset.missing_target == 0
+
+
+def test_mean_and_deviation_are_those_of_the_records_that_are_read(made):
+    data, records = ims.open(made), read_columns(made, "train")
+
+    def found(target: str, *where: str) -> Any:
+        return data.train(batch_size=2, target=target, where=where).target_mean_std
+
+    for target, some in (("rgb", lambda r: True), ("rgb", lambda r: r["bright"][0] > 0.5)):
+        values = np.array([r[target] for r in records if some(r)], np.float32).astype(np.float64)
+        mean, std = found(target, *["bright>0.5"] * (len(values) < 24))
+        assert (mean, std) == (pytest.approx(values.mean(0)), pytest.approx(values.std(0)))
+    bright = [float(r["bright"][0]) for r in records]
+    assert found("bright").mean == pytest.approx((np.mean(bright),))
+    # A value that never varies has no deviation to be divided by; records 4 and 5 have no `gap`.
+    assert found("gap") == ((1.0,), (1.0,)) and found("words") is None
+
+
+def test_mean_and_deviation_of_long_lists_are_read_from_the_records(made, tmp_path, monkeypatch):
+    folder = pathlib.Path(shutil.copytree(made, tmp_path / "set"))
+    (path, *_) = sorted(folder.glob("train*"))
+    flip_byte(path, records_of(path)[3].offset_bytes + 30)
+    data = ims.open(folder, skip_broken=1)
+    expected = np.array([i for i in range(24) if i != 3], float)
+    mean, std = data.train(batch_size=4, target="wide").target_mean_std or ((), ())
+    assert mean == pytest.approx((*[expected.mean()] * 16, -1.0))
+    assert std == pytest.approx((*[expected.std()] * 16, 1.0))
+    monkeypatch.setattr(subset, "MAX_SAMPLED", 2)
+    mean, _ = data.train(batch_size=4, target="wide").target_mean_std or ((), ())
+    assert mean[0] == (0 + 23) / 2
+
+
 def test_numbers_count_only_where_records_are_read(made):
-    train = ims.open(made).train(batch_size=4, target="gap", where=["gap>=-1e30"])
-    assert train.num_records == 23
+    data, where = ims.open(made), ["gap>=-1e30"]
+    assert data.train(batch_size=4, target="gap", where=where).subset.missing_target == 0
+    inputs = ["image", "gap"]
+    train = data.train(batch_size=4, target="bright", inputs=inputs, where=where, augment="none")
+    assert train.num_records == 22
+    with pytest.raises(UserError, match="inputs received 'gap', which is nan in record 4"):
+        data.evaluation(batch_size=4, target="bright", inputs=inputs, split="train")
+    config = ReadConfig(
+        str(made), target="bright", inputs=("image", "gap"), batch_size=4,
+        train_split="validation", validation_split="train",
+    )  # fmt: skip
+    with pytest.raises(UserError, match="--inputs received 'gap', .* record 4 of the split train"):
+        open_data(config)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +222,9 @@ def test_a_record_whose_target_is_none_is_named_with_the_reason(made, column, ch
     from trainer.reader.unreadable import make_check
 
     record = {**read_columns(made, "train")[0], column: changed}
-    dataset = ims.open(made).train(batch_size=4, target=column).subset.dataset
-    assert make_check(dataset, {})(encode_example(record)) == reason
+    kind = "class" if column == "shade" else None
+    train = ims.open(made).train(batch_size=4, target=column, target_kind=kind)
+    assert make_check(train.subset.dataset)(encode_example(record)) == reason
 
 
 @pytest.mark.parametrize(
@@ -160,7 +236,7 @@ def test_a_record_whose_weight_is_none_is_named_with_the_reason(made, weights, s
     record = {**read_columns(made, "train")[0], "weight": weights}
     train = ims.open(made).train(batch_size=4, target="words", sample_weight="weight")
     expected = said and f"its weight weight is {said}, expected a number of at least 0"
-    assert make_check(train.subset.dataset, {})(encode_example(record)) == expected
+    assert make_check(train.subset.dataset)(encode_example(record)) == expected
 
 
 def test_a_cache_of_pixels_knows_nothing_of_targets(made, tmp_path):
@@ -178,9 +254,9 @@ def test_a_cache_of_pixels_knows_nothing_of_targets(made, tmp_path):
 
 
 def test_values_of_a_column_that_a_model_does_not_know_are_left_out_by_classes(made):
-    subset = ims.open(made).train(batch_size=4, target="shade").subset
+    train = ims.open(made).train(batch_size=4, target="shade", target_kind="class")
     with pytest.raises(
         UserError,
         match="does not know; expected some of -5, 9: leave them out by --classes",
     ):
-        class_ids(subset, ("-5", "9"))
+        class_ids(train.subset, ("-5", "9"))

@@ -11,7 +11,7 @@ from imageshards.tfrecord import RecordError
 from tests.support.external_sets import example, flip_byte, jpeg, records_of, whole_split
 from tests.support.trainer_data import make_data_set, rewrite_shard
 from trainer.dataset.manifest import check_shards, load_manifest
-from trainer.dataset.spec import FeatureSpec, ReadOptions
+from trainer.dataset.spec import FeatureSpec, ModelInputs, ReadOptions
 from trainer.reader.pieces import PieceReader
 from trainer.reader.unreadable import explain, find_unreadable
 
@@ -43,8 +43,8 @@ def spoil(folder, index, number, payload):
     return records_of(path)[number].offset_bytes
 
 
-def find(subset, numbers=range(NUM_RECORDS), inputs=None):
-    return find_unreadable(subset, np.array(numbers), inputs or {})
+def find(subset, numbers=range(NUM_RECORDS)):
+    return find_unreadable(subset, np.array(numbers))
 
 
 def damaged(subset):
@@ -90,7 +90,9 @@ def test_a_missing_input_of_the_model_is_found(folder):
     dataset = load_manifest(str(folder))
     extra = {"age": FeatureSpec("float32", ())}
     dataset = dataclasses.replace(dataset, features={**dataset.features, **extra})
-    found = find(whole_split(dataset), [4], extra)
+    inputs = ModelInputs((16, 16), dataset.image, extra)
+    found = find_unreadable(whole_split(dataset), np.array([4]), inputs)
+    assert found is not None
     assert (found.record, found.reason[:20]) == (4, "a feature is missing")
 
 
@@ -130,18 +132,18 @@ def test_an_empty_record_is_a_damaged_one(folder):
 def test_the_error_names_file_record_offset_and_remedy(folder):
     offset = spoil(folder, 1, 2, b"no example")
     subset = load(folder)
-    told = str(explain(ValueError("x"), subset, np.arange(NUM_RECORDS), {}))
+    told = str(explain(ValueError("x"), subset, np.arange(NUM_RECORDS)))
     assert told.count("\n") == 0
     assert f"{shard(folder, 1)}, record 2 at byte {offset}: it is no tf.train.Example" in told
     key = read_index(str(folder), subset.dataset.manifest, "train", ["key"])["key"][9]
     assert told.endswith(f"--output NEW, where KEYS is a text file with the line {key}.")
     adopted = whole_split(dataclasses.replace(subset.dataset, adopted=True))
-    told = str(explain(ValueError("x"), adopted, np.arange(NUM_RECORDS), {}))
+    told = str(explain(ValueError("x"), adopted, np.arange(NUM_RECORDS)))
     assert told.endswith("then run imageshards adopt again.")
 
 
 def test_without_a_broken_record_the_error_quotes_tensorflow(folder):
-    told = str(explain(ValueError("a first\nb second"), load(folder), np.arange(3), {}))
+    told = str(explain(ValueError("a first\nb second"), load(folder), np.arange(3)))
     assert "(a first)" in told and f"imageshards verify {folder}" in told
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.served_models import SIZE, card, network, saved
-from trainer.dataset.spec import FeatureSpec
+from tests.support.served_models import SIZE, card, network, saved, values_card
+from trainer.dataset.spec import FeatureSpec, MeanStd
 from trainer.serving import model_file
 
 pytestmark = pytest.mark.process
@@ -35,13 +35,27 @@ def test_a_saved_model_is_loaded_with_its_weights_and_every_field_of_its_card(
          "tokens": FeatureSpec("int64", None)},
         classes=("čáp", "a b", '"'), sequence_length=7, eval_crop=0.875,
     )  # fmt: skip
-    full = dataclasses.replace(full, target="values", target_shape=(3,), column="meta")
+    scale = MeanStd((1.0, 2.0, 340_000.0), (0.5, 1.0, 90_000.0))
+    of_values: dict[str, Any] = {"target": "values", "target_shape": (3,), "column": "meta"}
+    full = dataclasses.replace(full, **of_values, target_mean_std=scale)
     model = saved(tmp_path, full)
     for path in (tmp_path, tmp_path / "model.keras"):  # the folder means the same
         again, its_card = model_file.load_model(str(path))
         assert its_card == full
         for ours, theirs in zip(again.get_weights(), model.get_weights(), strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_card_of_an_older_model_of_values_has_no_mean(tmp_path: pathlib.Path) -> None:
+    saved(tmp_path, values_card("price"))
+    with zipfile.ZipFile(tmp_path / "model.keras") as file:
+        entries = {name: file.read(name) for name in file.namelist()}
+    older = json.loads(entries[model_file.CARD_FILE])
+    del older["target_mean_std"]
+    with zipfile.ZipFile(tmp_path / "model.keras", "w") as file:
+        for name, data in (entries | {model_file.CARD_FILE: json.dumps(older)}).items():
+            file.writestr(name, data)
+    assert model_file.read_card(str(tmp_path)) == values_card("price")
 
 
 def test_a_model_is_saved_without_its_optimizer_and_can_train_further(

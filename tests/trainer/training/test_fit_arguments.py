@@ -55,7 +55,8 @@ def wrong(shapes: pathlib.Path, data: Any) -> types.SimpleNamespace:
     made_later.second = keras.optimizers.Adam()
     return types.SimpleNamespace(
         classes=data.evaluation(batch_size=8, classes=["square", "circle"]),
-        by_lambda=data.train(batch_size=8, augment=lambda *given: given[:2]),
+        without_source=data.train(batch_size=8, augment=eval("lambda *given: given[:2]")),
+        mapped=data.train(batch_size=8).map(eval("lambda *given: given")),
         made_later=made_later,
         balanced=data.train(batch_size=8, balance="weights"),
         backup=keras.callbacks.BackupAndRestore("backup.weights.h5"),
@@ -102,8 +103,12 @@ def wrong(shapes: pathlib.Path, data: Any) -> types.SimpleNamespace:
             "model received tensorflow.*; expected a keras.Model",
         ),
         (
-            lambda t, w: {"train": w.by_lambda, "checkpoint_dir": "RUN"},
-            "augment received a lambda, .* def",
+            lambda t, w: {"train": w.without_source, "checkpoint_dir": "RUN"},
+            "augment received <lambda>, whose source cannot be read",
+        ),
+        (
+            lambda t, w: {"train": w.mapped, "checkpoint_dir": "RUN"},
+            "map received <lambda>, whose source cannot be read",
         ),
         (
             lambda t, w: {"model": w.made_later, "checkpoint_dir": "RUN"},

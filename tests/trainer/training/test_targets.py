@@ -47,7 +47,7 @@ def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, o
 
     read = ReadConfig(
         str(made), target=target, sample_weight="weight", batch_size=8, augment="none",
-        validation_split="validation",
+        validation_split="validation", target_kind="class" if target == "shade" else None,
     )  # fmt: skip
     config = RunConfig(
         read, str(tmp_path / "run"), OptimizerConfig(optimizer="sgd", **optimizer), model=PLAIN,
@@ -60,8 +60,9 @@ def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, o
 
     keras.utils.set_random_seed(read.seed)
     kind = training.subset.dataset.target
-    model = build_model(PLAIN, training.model_inputs, training.num_outputs, kind)
-    compile_model(model, config.optimizer, 8, 12, further, kind)
+    scale: Any = {"mean_std": training.target_mean_std}
+    model = build_model(PLAIN, training.model_inputs, training.num_outputs, kind, **scale)
+    compile_model(model, config.optimizer, 8, 12, further, kind, **scale)
     history = model.fit(
         training.dataset(), steps_per_epoch=4, epochs=3, validation_data=validation.dataset(),
         verbose=0,
@@ -132,8 +133,14 @@ def test_runs_of_before_targets_are_resumed_and_those_of_another_target_refused(
     read = ReadConfig(str(made), batch_size=8)
     training, _ = open_data(read)
     settings = settings_of(RunConfig(read), training)
-    older = {k: v for k, v in settings.items() if k not in ("target", "sample_weight", "loss")}
+    new = ("target", "sample_weight", "loss", "target_unit")
+    older = {k: v for k, v in settings.items() if k not in new}
     check_same("run", older, settings)
+    values = dataclasses.replace(read, target="rgb")
+    settings = settings_of(RunConfig(values), open_data(values)[0])
+    check_same("run", settings, settings)
+    with pytest.raises(UserError, match="an older imageshards, which trained values without their"):
+        check_same("run", {k: v for k, v in settings.items() if k != "target_unit"}, settings)
     asked = dataclasses.replace
     for config, loss, said in (
         (asked(read, target="words"), None, "--target received words, .* was started with none"),

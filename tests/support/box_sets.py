@@ -1,0 +1,73 @@
+"""Pictures with a red rectangle on a green ground, and the box around it in their records."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from imageshards.example import decode_example, encode_example
+from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES
+from tests.support.dataset_factory import Dataset
+from tests.support.pictures import saved
+
+RED, GREEN = (225, 45, 60), (50, 120, 70)
+KINDS = ("high", "wide")
+Box = tuple[float, float, float, float]
+
+
+def picture(number: int, size: tuple[int, int]) -> tuple[bytes, Box]:
+    """A JPEG of (height, width) pixels, and xmin, ymin, xmax, ymax of its rectangle, 0 to 1.
+
+    The rectangle stays away from the edges: beyond them a rotated picture shows its mirror image.
+    """
+    rng = np.random.default_rng(number)
+    height, width = size
+    y, x = (int(rng.uniform(0.25, 0.45) * side) for side in size)
+    rows, columns = (int(rng.uniform(0.2, 0.3) * side) for side in size)
+    pixels = np.full((height, width, 3), GREEN, np.uint8)
+    pixels[y : y + rows, x : x + columns] = RED
+    encoded = saved(Image.fromarray(pixels), quality=98, subsampling=0)
+    return encoded, (x / width, y / height, (x + columns) / width, (y + rows) / height)
+
+
+def make_boxes(
+    folder: pathlib.Path, size: tuple[int, int] = (160, 160), varies: bool = False
+) -> tuple[pathlib.Path, list[Box]]:
+    """A data set of 24 pictures in `train` and 8 in `validation`, and the boxes of `train`.
+
+    The first record of each shard has no box, the second one also a box around the whole picture.
+    """
+    dataset = Dataset(folder, {"train": 3, "validation": 1}, 8)
+    lists = {name: {"dtype": "float32", "shape": None} for name in BOX_FEATURES}
+    lists[BOX_CLASS_FEATURE] = {"dtype": "string", "shape": None}
+    dataset.manifest["features"] |= lists | {"size": {"dtype": "float32", "shape": []}}
+    dataset.manifest["image"] |= {"size": [*size], "mode": "shortest" if varies else "crop"}
+    boxes: list[Box] = []
+    for name, payloads in dataset.payloads.items():
+        for place, payload in enumerate(payloads):
+            own = (size[0] + 8 * place, size[1] - 5 * place) if varies else size
+            encoded, box = picture(len(boxes), own)
+            xmin, ymin, xmax, ymax = box
+            kind = KINDS[xmax - xmin > ymax - ymin].encode()
+            sides: dict[str, Any] = dict(
+                zip(BOX_FEATURES, ([xmin], [xmax], [ymin], [ymax]), strict=True)
+            )
+            sides[BOX_CLASS_FEATURE] = [kind]
+            if place == 0:
+                sides = dict.fromkeys(sides, [])
+            if place == 1:
+                whole: dict[str, Any] = dict(zip(BOX_FEATURES, (0.0, 1.0, 0.0, 1.0), strict=True))
+                whole[BOX_CLASS_FEATURE] = b"wide"
+                sides = {side: [*values, whole[side]] for side, values in sides.items()}
+            sides["size"] = [(xmax - xmin) * (ymax - ymin)]
+            changed = decode_example(payload) | {"image/encoded": [encoded]} | sides
+            payloads[place] = encode_example(changed)
+            if name.startswith("train"):
+                boxes.append(box)
+        dataset.write_shard(name)
+    dataset.describe()
+    dataset.save()
+    return folder, boxes

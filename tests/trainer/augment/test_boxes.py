@@ -1,0 +1,244 @@
+"""Boxes go where the pixels of their picture go; hidden ones are dropped with their labels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import imageshards as ims
+from tests.support.box_sets import Box, make_boxes
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.augment.boxes import View, cut_boxes, move_boxes  # noqa: E402
+from trainer.augment.geometry import Window, affine_maps  # noqa: E402
+from trainer.augment.params import draw_params  # noqa: E402
+
+NAN = math.nan
+
+
+def _floats(*values: float) -> Any:
+    return tf.constant(values, tf.float32)
+
+
+def _cut(boxes: list[list[float]], least: float) -> tuple[list[Any], list[int]]:
+    labels = tf.range(len(boxes), dtype=tf.int64)[tf.newaxis]
+    found = cut_boxes({"boxes": tf.constant([boxes]), "labels": labels}, least)
+    return found["boxes"][0].numpy().tolist(), found["labels"][0].numpy().tolist()
+
+
+@pytest.mark.parametrize(
+    ("box", "least", "expected"),
+    [
+        pytest.param([0.25, 0.5, 0.5, 1], 0.1, [0.25, 0.5, 0.5, 1], id="inside"),
+        pytest.param([-0.5, 0, 0.5, 0.5], 0.5, [0, 0, 0.5, 0.5], id="half is left"),
+        pytest.param([-0.5, 0, 0.25, 0.5], 0.5, None, id="a third is left"),
+        pytest.param([0.5, 0.5, 1.5, 1.5], 0.25, [0.5, 0.5, 1, 1], id="a quarter is left"),
+        pytest.param([1, 0, 2, 1], 0.0, None, id="touches from outside"),
+        pytest.param([0.25, 0.5, 0.25, 1], 0.1, [0.25, 0.5, 0.25, 1], id="a line"),
+        pytest.param([1.25, 0.5, 1.25, 1], 0.0, None, id="a line outside"),
+        pytest.param([0.5, 0, 0.25, 1], 0.0, None, id="reversed"),
+        pytest.param([NAN] * 4, 0.0, None, id="absent"),
+    ],
+)
+def test_boxes_are_cut_off_at_the_edges_and_hidden_ones_dropped(
+    box: list[float], least: float, expected: list[float] | None
+) -> None:
+    other = [0.0, 0.0, 1.0, 1.0]
+    kept = [[expected, 0], [other, 1]] if expected else [[other, 1], [[-1] * 4, -1]]
+    assert _cut([box, other], least) == tuple(map(list, zip(*kept, strict=True)))
+
+
+units = st.integers(0, 2**24).map(lambda number: number / 2**24)
+
+
+@settings(max_examples=100, deadline=None)
+@given(units, units, st.booleans(), units, units, units)
+def test_a_point_is_where_the_affine_map_of_its_pixel_leads(
+    x: float, y: float, flip: bool, turn: float, top: float, left: float
+) -> None:
+    half_tangent = 0.4 * turn - 0.2
+    height, width, size = 90.0, 120.0, (50, 40)
+    window = Window(*(_floats(v) for v in (30 * top, 40 * left, 60.0, 80.0)))
+    view = View(window, _floats(height), _floats(width), tf.constant([flip]), _floats(half_tangent))
+    point = tf.constant([[[x, y, x, y]]], tf.float32)
+    found = move_boxes({"boxes": point}, view)["boxes"][0, 0].numpy()
+    # The map leads from centres of the output's pixels to those of the stored picture's.
+    x_x, x_y, x_0, y_x, y_y, y_0, *_ = affine_maps(
+        window, tf.constant([flip]), _floats(half_tangent), size
+    )[0].numpy()
+    column, row = found[0] * size[1] - 0.5, found[1] * size[0] - 0.5
+    back = x_x * column + x_y * row + x_0 + 0.5, y_x * column + y_y * row + y_0 + 0.5
+    np.testing.assert_allclose(back, [x * width, y * height], atol=1e-2)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "none": {"augment": "none"},
+    "none, another aspect": {"augment": "none", "image_size": (96, 128)},
+    "light": {"augment": "light"},
+    "light, another aspect": {"augment": "light", "image_size": (128, 96)},
+    "light, smaller": {"augment": "light", "image_size": 64},
+    "light, cached": {"augment": "light", "cache": "pixels", "image_size": 64},
+    "light, device": {"augment": "light", "augment_on": "device"},
+    "light, device, another aspect": {
+        "augment": "light",
+        "augment_on": "device",
+        "image_size": (72, 96),
+    },
+    "strong": {"augment": "strong"},
+    "strong, smaller": {"augment": "strong", "image_size": 72},
+    "strong, device": {"augment": "strong", "augment_on": "device"},
+}
+
+
+def _coloured(picture: np.ndarray) -> Box | None:
+    """The box around the reddish pixels of a picture, 0 to 1."""
+    red, green = picture[..., 0].astype(int), picture[..., 1].astype(int)
+    rows, columns = np.nonzero(red - green > 40)
+    if not len(rows):
+        return None
+    height, width = picture.shape[:2]
+    low, high = (rows.min(), columns.min()), (rows.max() + 1, columns.max() + 1)
+    return low[1] / width, low[0] / height, high[1] / width, high[0] / height
+
+
+def _overlap(a: Any, b: Any) -> float:
+    """Intersection over union."""
+    sides = [max(0.0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1)]
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
+    return sides[0] * sides[1] / (sum(areas) - sides[0] * sides[1])
+
+
+@pytest.mark.parametrize("varies", [False, True], ids=["one size", "sizes"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(
+    name: str, varies: bool, tmp_path: Any
+) -> None:
+    if varies and "cached" in name:
+        return  # pictures of several sizes are no rows
+    folder, _ = make_boxes(tmp_path / "set", varies=varies)
+    asked: dict[str, Any] = {"image_size": (160, 160)} | SETTINGS[name] | {"cache_folder": None}
+    if "cached" in name:
+        asked["cache_folder"] = tmp_path / "cache"
+    with pytest.warns(UserWarning, match="MixUp") if "strong" in name else _nothing():
+        train = ims.open(folder).train(
+            batch_size=8, inputs=["image", "bounding_boxes"], seed=3, **asked
+        )
+    compared = 0
+    for step, (inputs, _) in zip(range(12), train.as_numpy(), strict=False):
+        erased = np.zeros(8, bool)
+        if "strong" in name:
+            positions = tf.range(8 * step, 8 * step + 8, dtype=tf.int64)
+            erased = draw_params("strong", 3, positions)["erase"].numpy()
+        boxes, labels = inputs["bounding_boxes"]["boxes"], inputs["bounding_boxes"]["labels"]
+        assert boxes.shape[:2] == labels.shape
+        np.testing.assert_array_equal(labels < 0, (boxes == -1).all(-1))
+        for picture, of_one, hidden in zip(inputs["image"], boxes, erased, strict=True):
+            first = of_one[0]
+            clipped = not (0 < first[:2].min() and first[2:].max() < 1)
+            if hidden or clipped:
+                continue
+            found = _coloured(picture)
+            assert found is not None
+            assert _overlap(found, first) >= 0.9, (step, found, first)
+            compared += 1
+    assert compared >= 20
+
+
+def _nothing() -> Any:
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+def test_evaluation_moves_boxes_with_the_centre_that_is_kept(tmp_path: Any) -> None:
+    folder, _ = make_boxes(tmp_path / "set")
+    data = ims.open(folder)
+    val = data.evaluation(
+        batch_size=8, inputs=["image", "bounding_boxes"], image_size=(96, 160), eval_crop=0.9
+    )
+    ((inputs, _),) = val.as_numpy()
+    for picture, boxes in zip(
+        inputs["image"][1:], inputs["bounding_boxes"]["boxes"][1:], strict=True
+    ):
+        assert _overlap(_coloured(picture), boxes[0]) >= 0.9
+
+
+def test_labels_are_numbered_names_and_follow_their_boxes(tmp_path: Any) -> None:
+    folder, boxes = make_boxes(tmp_path / "set")
+    train = ims.open(folder).train(
+        batch_size=8, inputs=["image", "bounding_boxes"], augment="none", min_box_visibility=0.5
+    )
+    assert train.box_classes == ("high", "wide")
+    batch = next(train.batches().as_numpy_iterator())
+    for record, of_one, labels in zip(
+        batch["record"],
+        batch["inputs"]["bounding_boxes"]["boxes"],
+        batch["inputs"]["bounding_boxes"]["labels"],
+        strict=True,
+    ):
+        box = boxes[record]
+        label = int(box[2] - box[0] > box[3] - box[1])
+        count = (0, 2)[record % 8] if record % 8 < 2 else 1
+        assert labels.tolist() == [label, 1][:count] + [-1] * (len(labels) - count)
+        if count:
+            np.testing.assert_allclose(of_one[0], box, atol=1e-6)
+
+
+def test_boxes_are_a_target_alone_and_beside_others(tmp_path: Any) -> None:
+    data = ims.open(make_boxes(tmp_path / "set")[0])
+    how: dict[str, Any] = {"batch_size": 8, "augment": "none", "sequence_length": 3}
+    _, alone = next(data.train(target="bounding_boxes", **how).as_numpy())
+    assert (alone["boxes"].shape, alone["labels"].shape) == ((8, 3, 4), (8, 3))
+    train = data.train(target=["label", "bounding_boxes"], **how)
+    _, both = next(train.as_numpy())
+    np.testing.assert_array_equal(both["bounding_boxes"]["boxes"], alone["boxes"])
+    assert both["label"].shape == (8,)
+    assert train.element_spec[1]["bounding_boxes"]["boxes"].shape == (8, 3, 4)
+    light = data.train(target="bounding_boxes", augment="light", augment_on="device", batch_size=8)
+    assert light.element_spec[1]["boxes"].shape == (8, None, 4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"inputs": ["image", "image/object/bbox/xmin"], "augment": "light"}, "bounding_boxes"),
+        (
+            {
+                "inputs": ["image", "image/object/bbox/xmin"],
+                "augment": "none",
+                "image_size": (80, 160),
+            },
+            "image_size.*bounding_boxes",
+        ),
+        (
+            {"inputs": ["image", "bounding_boxes"], "target": "bounding_boxes"},
+            "bounding_boxes is the target",
+        ),
+        (
+            {"inputs": ["image", "bounding_boxes"], "augment": lambda a, b, c: (a, b)},
+            "augment received a function",
+        ),
+        (
+            {"inputs": ["image", "image/object/bbox/xmin"], "augment": lambda a, b, c: (a, b)},
+            "bounding_boxes",
+        ),
+    ],
+)
+def test_what_would_leave_boxes_behind_is_refused(
+    asked: dict[str, Any], told: str, tmp_path: Any
+) -> None:
+    data = ims.open(make_boxes(tmp_path / "set")[0])
+    with pytest.raises(ims.UserError, match=told):
+        data.train(batch_size=8, **asked)
+
+
+def test_one_side_of_a_box_is_an_input_where_pixels_stay(tmp_path: Any) -> None:
+    data = ims.open(make_boxes(tmp_path / "set")[0])
+    train = data.train(batch_size=8, inputs=["image", "image/object/bbox/xmin"], augment="none")
+    assert next(train.as_numpy())[0]["image_object_bbox_xmin"].shape == (8, 2)

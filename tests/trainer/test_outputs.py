@@ -1,0 +1,247 @@
+"""Several targets, or none, and functions of batches: `target=[…]`, `target=None`, `map`."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imageshards as ims
+from tests.support.builds import class_folders
+from tests.support.target_sets import make_targets, read_columns
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+
+SIDE_PX = 16
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: Any) -> pathlib.Path:
+    """24 records to train on, 10 to validate."""
+    return make_targets(tmp_path_factory.mktemp("outputs") / "set", {"train": 3, "validation": 1})
+
+
+@pytest.fixture(scope="module")
+def unlabelled(tmp_path_factory: Any) -> ims.Data:
+    folder = tmp_path_factory.mktemp("unlabelled")
+    class_folders(folder / "photos", {"a": 12, "b": 4})
+    ims.build(
+        folder / "photos", folder / "set", image_size=SIDE_PX, label="none", splits={"train": 1.0}
+    )
+    return ims.open(folder / "set")
+
+
+def test_labels_of_several_targets_come_by_name(made: pathlib.Path) -> None:
+    records = read_columns(made, "train")
+    train = ims.open(made).train(
+        batch_size=8, target=["label", "rgb", "words"], augment="strong", seed=1
+    )
+    assert not train.mixes
+    for batch in train.batches().take(3).as_numpy_iterator():
+        assert {*batch["label"]} == {"label", "rgb", "words"}
+        for place, number in enumerate(batch["record"]):
+            record = records[number]
+            assert batch["label"]["label"][place] == record["image/class/label"][0]
+            np.testing.assert_array_equal(batch["label"]["rgb"][place], np.float32(record["rgb"]))
+            words = [w.decode() in ("blue", "green", "red") for w in {*record["words"]}]
+            assert batch["label"]["words"][place].sum() == len(words)
+    spec = train.element_spec[1]
+    assert (spec["label"].shape, spec["rgb"].shape, spec["words"].shape) == ((8,), (8, 3), (8, 3))
+
+
+def test_a_record_that_lacks_any_of_the_targets_is_left_out(made: pathlib.Path) -> None:
+    data = ims.open(made)
+    train = data.train(batch_size=2, target=["label", "gap", "hole"], augment="none")
+    assert (train.num_records, train.subset.missing_target) == (22, 2)
+    one = data.train(batch_size=2, target=["label", "name"], where=["gap>0"])
+    assert one.num_records == 22
+
+
+def test_classes_and_balance_are_those_of_the_first_target(made: pathlib.Path) -> None:
+    data = ims.open(made)
+    train = data.train(
+        batch_size=8, target=["name", "bright"], classes=["light", "dark"], balance="weights"
+    )
+    assert (train.classes, train.class_weight) == (("light", "dark"), None)
+    records = read_columns(made, "train")
+    batch = next(train.batches().as_numpy_iterator())
+    names = [records[number]["name"][0].decode() for number in batch["record"]]
+    assert [("light", "dark")[i] for i in batch["label"]["name"]] == names
+    weights = dict(zip(train.classes, train.subset.class_weights or (), strict=True))
+    np.testing.assert_allclose(batch["weight"], [weights[name] for name in names], rtol=1e-6)
+
+
+@pytest.mark.parametrize("asked", [{}, {"skip_broken": 1}])
+def test_without_a_target_a_dataset_gives_inputs_alone(unlabelled: Any, asked: Any) -> None:
+    data = ims.open(unlabelled.config.data, **asked)
+    train = data.train(batch_size=4, target=None)
+    element = next(train.as_numpy())
+    if asked:
+        pictures, label, weights = element
+        assert label is None
+        assert weights.tolist() == [1.0] * 4
+    else:
+        pictures = element
+    assert pictures.shape == (4, SIDE_PX, SIDE_PX, 3)
+    val = ims.open(unlabelled.config.data).evaluation(batch_size=4, split="train", target=None)
+    assert sum(len(pictures) for pictures in val.as_numpy()) == 16
+    assert (train.classes, train.class_weight) == ((), None)
+    assert "nothing" in repr(train)
+    part = next(train.as_numpy(process_index=1, process_count=2))
+    part = part[0] if asked else part
+    np.testing.assert_array_equal(part, pictures[2:])
+
+
+def test_records_without_labels_need_target_none_or_a_column(unlabelled: Any) -> None:
+    with pytest.raises(ims.UserError, match="target=None"):
+        unlabelled.train(batch_size=4)
+
+
+@pytest.mark.parametrize("target", [[], ["label", "label"], ["rgb", "nothing"], ["image/encoded"]])
+def test_targets_that_cannot_be_are_refused(made: pathlib.Path, target: Any) -> None:
+    with pytest.raises(ims.UserError, match="^target received"):
+        ims.open(made).train(batch_size=4, target=target)
+
+
+def _two_outputs() -> Any:
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((SIDE_PX, SIDE_PX, 3))
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(inputs))
+    outputs = {
+        "label": keras.layers.Dense(3, name="label")(x),
+        "rgb": keras.layers.Dense(3, name="rgb")(x),
+    }
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        keras.optimizers.Adam(0.05),
+        loss={
+            "label": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            "rgb": "mse",
+        },
+        metrics={"label": "accuracy", "rgb": "mae"},
+    )
+    return model
+
+
+class _Stop(keras.callbacks.Callback):  # type: ignore[name-defined]
+    """Fails after so many steps, as a crash would."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps -= 1
+        if not self.steps:
+            raise RuntimeError("crash")
+
+
+def _doubled(inputs: Any, label: Any) -> Any:
+    return inputs, label | {"rgb": 2 * label["rgb"]}
+
+
+def _undone(inputs: Any, label: Any) -> Any:
+    return inputs, label | {"rgb": label["rgb"] / 2}
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_model_of_two_outputs_trains_validates_and_resumes_exactly(
+    made: pathlib.Path, mapped: bool, tmp_path: pathlib.Path
+) -> None:
+    data = ims.open(made)
+    train = data.train(batch_size=8, target=["label", "rgb"], seed=1)
+    val = data.evaluation(batch_size=8, target=["label", "rgb"])
+    if mapped:
+        train, val = train.map(_doubled).map(_undone), val.map(_doubled).map(_undone)
+    how: dict[str, Any] = {"validation_data": val, "epochs": 3, "verbose": 0, "checkpoint_steps": 1}
+    whole = _two_outputs()
+    history = ims.fit(whole, train, **how).history
+    found = whole.evaluate(val.dataset(), verbose=0, return_dict=True)
+    for name in ("label_accuracy", "rgb_mae", "loss"):
+        assert history[f"val_{name}"][-1] == pytest.approx(found[name], rel=1e-5)
+    how["checkpoint_dir"] = tmp_path / "run"
+    for steps in (2, 3):
+        with pytest.raises(RuntimeError, match="crash"):
+            ims.fit(_two_outputs(), train, **how, callbacks=[_Stop(steps)])
+    resumed = _two_outputs()
+    ims.fit(resumed, train, **how)
+    for mine, theirs in zip(resumed.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_an_autoencoder_trains_on_pictures_without_labels(unlabelled: Any) -> None:
+    def halves(pictures: Any) -> Any:
+        scaled = tf.cast(pictures, tf.float32) / 255
+        return scaled, scaled
+
+    train = unlabelled.train(batch_size=8, target=None, seed=1).map(halves)
+    val = unlabelled.evaluation(batch_size=8, target=None, split="train").map(halves)
+    model = keras.Sequential([keras.Input((SIDE_PX, SIDE_PX, 3)), keras.layers.Conv2D(3, 1)])
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    losses = ims.fit(model, train, validation_data=val, epochs=20, verbose=0).history["val_loss"]
+    assert losses[-1] < losses[0] / 4
+    inputs, label = next(train.as_numpy())
+    np.testing.assert_array_equal(inputs, label)
+
+
+def test_a_model_with_a_loss_of_its_own_trains_without_labels(unlabelled: Any) -> None:
+    inputs = keras.Input((SIDE_PX, SIDE_PX, 3))
+    model = keras.Sequential([inputs, keras.layers.Flatten(activity_regularizer="l2")])
+    model.add(keras.layers.Dense(1, activity_regularizer="l2"))
+    model.compile("sgd")
+    train = unlabelled.train(batch_size=8, target=None)
+    assert "loss" in ims.fit(model, train, epochs=1, verbose=0).history
+
+
+def test_a_mapped_stream_begins_at_any_step(made: pathlib.Path) -> None:
+    def rolled(inputs: Any, label: Any) -> Any:
+        return tf.roll(inputs, 1, 0), tf.roll(label, 1, 0)
+
+    train = ims.open(made).train(batch_size=8, seed=2).map(rolled)
+    batches = [next(train.as_numpy(step)) for step in range(4)]
+    for (pictures, label), step in zip(train.as_numpy(), range(4), strict=False):
+        np.testing.assert_array_equal(pictures, batches[step][0])
+        np.testing.assert_array_equal(label, batches[step][1])
+    _, plain = next(ims.open(made).train(batch_size=8, seed=2).as_numpy(1))
+    np.testing.assert_array_equal(batches[1][1], np.roll(plain, 1))
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda inputs, label: (inputs, label, label), "returns 3 values"),
+        (lambda inputs, label: (inputs[:2], label), r"shape \(2, 16, 16, 3\); expected"),
+        (lambda inputs, label: (tf.image.random_flip_left_right(inputs), label), "RandomUniform"),
+        ("rolled", "expected a function"),
+    ],
+)
+def test_functions_that_cannot_be_mapped_are_refused(
+    made: pathlib.Path, function: Any, told: str
+) -> None:
+    with pytest.raises(ims.UserError, match=f"^map received .*{told}"):
+        ims.open(made).train(batch_size=8).map(function).dataset()
+
+
+def test_functions_run_on_the_host_after_augmentation(made: pathlib.Path) -> None:
+    data = ims.open(made)
+    with pytest.raises(ims.UserError, match="augment_on='device'"):
+        data.train(batch_size=8, augment_on="device").map(_doubled)
+    seen = data.train(batch_size=8, augment="strong", seed=1).map(lambda x, y: (x, y))
+    plain = data.train(batch_size=8, augment="strong", seed=1)
+    for a, b in zip(next(seen.as_numpy()), next(plain.as_numpy()), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert seen.element_spec[1].shape == (8, len(data.classes))
+
+
+def test_a_run_knows_its_functions_by_their_source(made: pathlib.Path, tmp_path: Any) -> None:
+    train = ims.open(made).train(batch_size=8, target=["label", "rgb"])
+    how: dict[str, Any] = {"epochs": 1, "verbose": 0, "checkpoint_dir": tmp_path / "run"}
+    ims.fit(_two_outputs(), train.map(_doubled), **how)
+    with pytest.raises(ims.UserError, match="^map received .*_undone.* started with .*_doubled"):
+        ims.fit(_two_outputs(), train.map(_undone), **how | {"epochs": 2})
+    with pytest.raises(ims.UserError, match="^map received none"):
+        ims.fit(_two_outputs(), train, **how | {"epochs": 2})
+    ims.fit(_two_outputs(), train.map(_doubled), **how | {"epochs": 2})

@@ -1,0 +1,114 @@
+"""Bounding boxes go through the window that the pixels of their picture go through.
+
+Until `finish_boxes`, the corners of absent boxes are NaN, and boxes may reach beyond the picture.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from trainer.augment.geometry import Window, sine_cosine
+from trainer.dataset.spec import BOXES, Batch, Boxes, BoxesOf, DataSet
+
+_PADDING = -1
+
+
+class View(NamedTuple):
+    """What a model sees of each stored picture.
+
+    Attributes:
+        window: The part that is resized to the model's picture, in pixels of the stored picture.
+        height_px, width_px: Sides of the stored pictures, float32 [batch].
+        flip: Whether the part is mirrored left to right afterwards, bool [batch]; None for never.
+        half_tangent: Tangent of half the angle by which the window is rotated about its centre,
+            float32 [batch]; None for no rotation.
+    """
+
+    window: Window
+    height_px: tf.Tensor
+    width_px: tf.Tensor
+    flip: tf.Tensor | None = None
+    half_tangent: tf.Tensor | None = None
+
+
+# (batch with `boxes`, what is seen of its pictures, None for all) → batch, whose boxes are an input
+# or a target.
+FinishBoxes = Callable[[Batch, View | None], Batch]
+
+
+def box_finisher(dataset: DataSet, boxes: Boxes) -> FinishBoxes:
+    """Returns `finish_boxes` for the boxes of a data set's records."""
+    place = "input" if boxes.is_input else "output" if dataset.outputs else "label"
+    return functools.partial(finish_boxes, place, boxes.min_visibility)
+
+
+def finish_boxes(place: str, min_visibility: float, batch: Batch, view: View | None) -> Batch:
+    """Moves the boxes of a batch, cuts them off at the edges of the picture, and drops hidden ones.
+
+    Args:
+        place: `input`, `label`, or `output` of several targets: where the boxes belong.
+        min_visibility: The least share of a box's area that must be left of a box.
+        batch: Has `boxes`, see the module.
+        view: As `move_boxes` takes it.
+    """
+    rest = {name: values for name, values in batch.items() if name != "boxes"}
+    found = cut_boxes(move_boxes(batch["boxes"], view), min_visibility)
+    if place == "input":
+        return rest | {"inputs": rest["inputs"] | {BOXES: found}}
+    return rest | {"label": found if place == "label" else rest["label"] | {BOXES: found}}
+
+
+def move_boxes(found: BoxesOf, view: View | None) -> BoxesOf:
+    """Returns boxes relative to stored pictures as boxes relative to the model's.
+
+    A box that is rotated becomes the upright box around it. With None as `view` boxes stay.
+    """
+    if view is None:
+        return found
+    window = Window(*(side[:, tf.newaxis, tf.newaxis] for side in view.window))
+    height_px, width_px = (s[:, tf.newaxis, tf.newaxis] for s in (view.height_px, view.width_px))
+    xmin, ymin, xmax, ymax = tf.split(found["boxes"], 4, axis=-1)
+    # The four corners, in pixels from the centre of the window, [batch, boxes, 4].
+    x = tf.concat([xmin, xmax, xmin, xmax], -1) * width_px - (window.x + window.width / 2)
+    y = tf.concat([ymin, ymin, ymax, ymax], -1) * height_px - (window.y + window.height / 2)
+    if view.half_tangent is not None:
+        # The inverse of `affine_maps`, which leads from the model's picture to the stored one.
+        sine, cosine = sine_cosine(view.half_tangent[:, tf.newaxis, tf.newaxis])
+        x, y = cosine * x + sine * y, cosine * y - sine * x
+    x, y = x / window.width, y / window.height
+    if view.flip is not None:
+        x = tf.where(view.flip[:, tf.newaxis, tf.newaxis], -x, x)
+    ends = [end(side + 0.5, axis=-1) for end in (tf.reduce_min, tf.reduce_max) for side in (x, y)]
+    return found | {"boxes": tf.stack(ends, -1)}
+
+
+def cut_boxes(found: BoxesOf, min_visibility: float) -> BoxesOf:
+    """Cuts boxes off at the edges of the picture, and drops those of which less is left.
+
+    The boxes that stay come first, in their order; behind them boxes and labels are -1. Boxes whose
+    ends are reversed are dropped; one without an area, a line or a point, stays where it is seen.
+    """
+    boxes = found["boxes"]
+    cut = tf.clip_by_value(boxes, 0.0, 1.0)
+    whole, left = _area(boxes), _area(cut)
+    touches = tf.reduce_all((boxes[..., :2] <= 1) & (boxes[..., 2:] >= 0), -1)
+    stays = tf.where(whole > 0, (left > 0) & (left >= min_visibility * whole), touches)
+    stays &= tf.reduce_all(boxes[..., :2] <= boxes[..., 2:], -1)  # false of NaN
+    # Of equal values the one with the lower index comes first.
+    order = tf.argsort(tf.where(stays, 0.0, 1.0), -1, stable=True)
+    stays = tf.gather(stays, order, batch_dims=1)
+    cut, labels = (tf.gather(of, order, batch_dims=1) for of in (cut, found["labels"]))
+    padding = tf.constant(_PADDING, labels.dtype)
+    return {
+        "boxes": tf.where(stays[..., tf.newaxis], cut, float(_PADDING)),
+        "labels": tf.where(stays, labels, padding),
+    }
+
+
+def _area(boxes: tf.Tensor) -> tf.Tensor:
+    """[…, 4] → […]."""
+    return tf.reduce_prod(tf.maximum(boxes[..., 2:] - boxes[..., :2], 0.0), -1)
