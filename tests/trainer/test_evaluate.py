@@ -334,7 +334,10 @@ def test_a_compiled_model_says_itself_how_good_it_is(folder: pathlib.Path, model
             r"the inputs image, hot \(int64, shape \[3\]\), but .* image;",
         ),
         ({"target": "hot"}, "a target that is any number of labels, but the model .* a class; "),
-        ({"target": "image/width"}, "the target image/width, but .* image/class/label; "),
+        (
+            {"target": "image/width", "target_kind": "class"},
+            "the target image/width, but .* image/class/label; ",
+        ),
         ({"sample_weight": "image/width"}, "sample_weight='image/width', by which figures"),
         ({"classes": ["star"]}, ""),
     ],

@@ -48,6 +48,11 @@ def test_labels_of_several_targets_come_by_name(made: pathlib.Path) -> None:
             np.testing.assert_array_equal(batch["label"]["rgb"][place], np.float32(record["rgb"]))
             words = [w.decode() in ("blue", "green", "red") for w in {*record["words"]}]
             assert batch["label"]["words"][place].sum() == len(words)
+    scales = train.target_mean_std
+    assert isinstance(scales, dict) and [*scales] == ["rgb"]
+    np.testing.assert_allclose(
+        scales["rgb"].mean, np.mean([r["rgb"] for r in records], 0), rtol=1e-5
+    )
     spec = train.element_spec[1]
     assert (spec["label"].shape, spec["rgb"].shape, spec["words"].shape) == ((8,), (8, 3), (8, 3))
 

@@ -129,4 +129,4 @@ def test_records_without_a_price_are_left_out_and_counted(made, tmp_path, capsys
     assert (found["num_examples"], found["missing_target"]) == (320 - NUM_MISSING, NUM_MISSING)
     assert evaluated(capsys, *argv)["missing_target"] == 0
     assert evaluate.main([*map(str, (*argv, "--split", "train"))]) == 0
-    assert f"missing  {NUM_MISSING} records without partly left out\n" in capsys.readouterr().out
+    assert f"missing  {NUM_MISSING} records without a target left out\n" in capsys.readouterr().out

@@ -304,7 +304,7 @@ class Subset:
         """Of the target's values in the records that are read; None where it is no values."""
         from trainer.dataset.subset import mean_and_std
 
-        return mean_and_std(self)
+        return mean_and_std(self, self.dataset)
 
     @property
     def num_outputs(self) -> int:

@@ -63,35 +63,34 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, training: bool = 
     return subset
 
 
-def mean_and_std(subset: Subset) -> MeanStd | None:
-    """Mean and population deviation of each value of the target, over the records that are read.
+def mean_and_std(subset: Subset, target: DataSet) -> MeanStd | None:
+    """Mean and population deviation of each value of a target, over the records that are read.
 
     A deviation of 0 counts as 1. Where the index does not tell the values, as lists of more than
     16, up to `MAX_SAMPLED` records are read, evenly apart. None where the target is no values.
     """
     import numpy as np
 
-    dataset = subset.dataset
-    if dataset.target != "values":
+    if target.target != "values":
         return None
     read = np.arange(subset.split.num_records)
     if subset.record_classes is not None:
         read = np.flatnonzero(subset.record_classes >= 0)
-    numbers = _numbers(subset, dataset.label_feature)
-    numbers = _sampled(subset, read) if numbers is None else numbers[read]
+    numbers = _numbers(subset, target.label_feature)
+    numbers = _sampled(subset, target, read) if numbers is None else numbers[read]
     if not len(numbers):
         return None
     std = np.where(np.ptp(numbers, 0) > 0, numbers.std(0), 1.0)
     return MeanStd(tuple(numbers.mean(0).tolist()), tuple(std.tolist()))
 
 
-def _sampled(subset: Subset, read: Any) -> Any:
-    """The targets of some of the records `read`, float64 [n, k], without those that are broken."""
+def _sampled(subset: Subset, target: DataSet, read: Any) -> Any:
+    """The values of some of the records `read`, float64 [n, k], without those that are broken."""
     import numpy as np
 
     from trainer.dataset.source import RecordSource
 
-    column, size = subset.dataset.label_feature, subset.dataset.num_outputs
+    column, size = target.label_feature, target.num_outputs
     source = RecordSource(subset.dataset, subset.split, [column])
 
     def values(number: int) -> Any:

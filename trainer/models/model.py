@@ -223,8 +223,8 @@ def input_tensors(inputs: ModelInputs) -> dict[str, Any]:
     if BOXES in inputs.names:
         most = inputs.sequence_length
         tensors[BOXES] = {
-            "boxes": keras.Input((most, 4), dtype="float32", name=f"{BOXES}_boxes"),
-            "labels": keras.Input((most,), dtype="int64", name=f"{BOXES}_labels"),
+            "boxes": keras.Input((most, 4), dtype="float32", name=input_name(f"{BOXES}/boxes")),
+            "labels": keras.Input((most,), dtype="int64", name=input_name(f"{BOXES}/labels")),
         }
     return tensors
 

@@ -39,7 +39,7 @@ from trainer.dataset.spec import (
     described_target,
     input_of,
 )
-from trainer.dataset.subset import refuse_missing_inputs, select
+from trainer.dataset.subset import mean_and_std, refuse_missing_inputs, select
 from trainer.dataset.target import target_name, with_sample_weight, with_target
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
@@ -119,13 +119,17 @@ class TrainingData:
         return self.subset.num_outputs
 
     @property
-    def target_mean_std(self) -> MeanStd | None:
+    def target_mean_std(self) -> MeanStd | dict[str, MeanStd] | None:
         """`mean` and `std`, the standard deviation, of each value of the target, in its own unit.
 
-        Of the records that are read; None where the target is no values. A model of your own that
+        Of the records that are read; None where the target is no values. Of several targets a
+        dictionary by name, of those that are values. A model of your own that
         ends in `keras.layers.Rescaling(std, mean)` finds a quantity of any unit.
         """
-        return self.subset.target_mean_std
+        if not (outputs := self.subset.dataset.outputs):
+            return self.subset.target_mean_std
+        found = {name: mean_and_std(self.subset, one) for name, one in outputs.items()}
+        return {name: one for name, one in found.items() if one is not None}
 
     @property
     def mixes(self) -> bool:
@@ -573,7 +577,7 @@ def open_data(
         warnings.warn(
             "augment='strong' does all but MixUp and CutMix here: bounding boxes of two pictures "
             "cannot be mixed",
-            stacklevel=3,
+            stacklevel=4,  # the line that calls `Data.train`
         )
     if validation is None:
         return train, None

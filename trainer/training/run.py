@@ -117,7 +117,7 @@ def check_devices(
 def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
     """The model of this name, all of its variables made, the same on all hosts."""
     inputs, target = run.train.model_inputs, run.train.subset.dataset.target
-    mean_std = run.train.target_mean_std
+    mean_std = run.train.subset.target_mean_std
     keras.utils.set_random_seed(config.read.seed)
     with run.devices.scope():
         built = model.build_model(
@@ -261,7 +261,7 @@ def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> No
         target=dataset.target,
         target_shape=dataset.target_shape,
         column=dataset.column,
-        target_mean_std=run.train.target_mean_std if built.is_ours else None,
+        target_mean_std=run.train.subset.target_mean_std if built.is_ours else None,
     )
     save_model(built.model, storage.join(config.output, name), card)
 
@@ -297,7 +297,7 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     served = served_model(history, step, BEST_MODEL_FILE if step < run.step else MODEL_FILE)
     speed = waiting_line(history)
     name = os.path.basename(os.path.normpath(config.read.data))
-    mean_std = run.train.target_mean_std if built.is_ours else None
+    mean_std = run.train.subset.target_mean_std if built.is_ours else None
     page = write_report(
         storage.join(output, "report"),
         title=f"{network.name}, {name}",

@@ -61,6 +61,6 @@ def test_captions_name_the_classes_that_a_picture_is_mixed_of() -> None:
     several = np.array([0.25, 1, 1], np.float32)
     assert caption(several, 1.0, CLASSES, "labels") == "dog + emu + cat 25%"
     assert caption(0 * several, 1.0, CLASSES, "labels") == "no label"
-    assert caption(np.float32(1234.5678), 1.0, (), "values") == "1235"
+    assert caption(np.float32(1234.5678), 1.0, (), "values") == "1,235"
     assert caption(several, 1.0, (), "values") == "0.25, 1, 1"
     assert "broken" in caption(np.int64(0), 0.0, CLASSES)
