@@ -34,11 +34,15 @@ def picture(number: int, size: tuple[int, int]) -> tuple[bytes, Box]:
 
 
 def make_boxes(
-    folder: pathlib.Path, size: tuple[int, int] = (160, 160), varies: bool = False
+    folder: pathlib.Path,
+    size: tuple[int, int] = (160, 160),
+    varies: bool = False,
+    crowd: int = 0,
 ) -> tuple[pathlib.Path, list[Box]]:
     """A data set of 24 pictures in `train` and 8 in `validation`, and the boxes of `train`.
 
-    The first record of each shard has no box, the second one also a box around the whole picture.
+    The first record of each shard has no box, the second one also a box around the whole picture,
+    and the third one also a `crowd` of such boxes of another class.
     """
     dataset = Dataset(folder, {"train": 3, "validation": 1}, 8)
     lists = {name: {"dtype": "float32", "shape": None} for name in BOX_FEATURES}
@@ -58,10 +62,10 @@ def make_boxes(
             sides[BOX_CLASS_FEATURE] = [kind]
             if place == 0:
                 sides = dict.fromkeys(sides, [])
-            if place == 1:
-                whole: dict[str, Any] = dict(zip(BOX_FEATURES, (0.0, 1.0, 0.0, 1.0), strict=True))
-                whole[BOX_CLASS_FEATURE] = b"wide"
-                sides = {side: [*values, whole[side]] for side, values in sides.items()}
+            more = {1: 1, 2: crowd}.get(place, 0)
+            whole: dict[str, Any] = dict(zip(BOX_FEATURES, (0.0, 1.0, 0.0, 1.0), strict=True))
+            whole[BOX_CLASS_FEATURE] = b"wide" if place == 1 else b"crowd"
+            sides = {side: [*values, *[whole[side]] * more] for side, values in sides.items()}
             sides["size"] = [(xmax - xmin) * (ymax - ymin)]
             changed = decode_example(payload) | {"image/encoded": [encoded]} | sides
             payloads[place] = encode_example(changed)

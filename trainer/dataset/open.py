@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE, MANIFEST_NAME
+from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage.concurrency import available_cores
 from trainer.config import ReadConfig
-from trainer.dataset.index import distinct_values
+from trainer.dataset.boxes import check_sides, wanted_boxes
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
     BOXES,
     IMAGE_INPUT,
-    Boxes,
     DataSet,
     FeatureSpec,
     ModelCard,
@@ -113,67 +112,6 @@ def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
     )
     check_sides(inputs, config.augment)
     return inputs
-
-
-def check_sides(inputs: ModelInputs, augment: object) -> None:
-    """Refuses single sides of boxes as inputs where they would not follow the picture's pixels.
-
-    Raises:
-        UserError: There is one, and pictures are cropped or flipped.
-    """
-    sides = [name for name in inputs.features if name in BOX_FEATURES]
-    own = None if inputs.image.varies else inputs.image.size
-    cuts = inputs.eval_crop < 1 or own is None or own[0] * inputs.size[1] != own[1] * inputs.size[0]
-    if not sides or (augment == "none" and not cuts):
-        return
-    why = "⟦--image_size⟧ or ⟦--eval_crop⟧ cuts" if augment == "none" else "⟦--augment⟧ moves"
-    raise UserError(
-        f"⟦--inputs⟧ received {sides[0]}, the side of a box, but {why} the pictures, and the side "
-        f"would stay where it was; expected {BOXES}, which has all sides and labels, and follows "
-        "the pixels."
-    )
-
-
-def find_boxes(
-    dataset: DataSet, received: str, min_visibility: float = 0.1, is_input: bool = True
-) -> Boxes:
-    """How the boxes of a data set's records are read; `received` begins the sentence of errors.
-
-    The labels of boxes are the ids in `image/object/class/label`, else the classes of the texts in
-    `image/object/class/text`, numbered in their order over all splits, else 0.
-
-    Raises:
-        UserError: Records have no boxes, or the index does not hold the names of their classes.
-    """
-    lists = {n: s.dtype for n, s in dataset.features.items() if s.shape is None}
-    absent = [name for name in BOX_FEATURES if lists.get(name) != "float32"]
-    if absent:
-        raise UserError(
-            f"{received}, but records have no {absent[0]}, a list of floats; expected a data set "
-            f"with {', '.join(BOX_FEATURES)}: see 'Bounding boxes' in the guide of columns."
-        )
-    if lists.get(BOX_LABEL_FEATURE) == "int64":
-        return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
-    if lists.get(BOX_CLASS_FEATURE) == "string":
-        names = distinct_values(dataset, BOX_CLASS_FEATURE, received)
-        return Boxes(BOX_CLASS_FEATURE, names, min_visibility, is_input)
-    return Boxes(None, (), min_visibility, is_input)
-
-
-def wanted_boxes(
-    dataset: DataSet, names: Sequence[str], min_visibility: float = 0.1
-) -> Boxes | None:
-    """How boxes are read where they are among the inputs' `names`, or a target; otherwise None.
-
-    Raises:
-        UserError: They are both, or records have none.
-    """
-    received = f"⟦--inputs⟧ received {','.join(names)!r}"
-    if not any(one.target == "boxes" for one in dataset.targets):
-        return find_boxes(dataset, received, min_visibility) if BOXES in names else None
-    if BOXES in names:
-        raise UserError(f"{received}, but {BOXES} is the target; leave it out.")
-    return find_boxes(dataset, f"⟦--target⟧ received {BOXES!r}", min_visibility, False)
 
 
 def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, FeatureSpec]:

@@ -15,7 +15,7 @@ from imageshards.text import about_look_alikes, composed, counted
 from imageshards.tfrecord import RecordError
 from trainer.config import ReadConfig
 from trainer.dataset.index import column_numbers, record_labels
-from trainer.dataset.spec import DataSet, FeatureSpec, MeanStd, Split, Subset, describe
+from trainer.dataset.spec import DataSet, FeatureSpec, MeanStd, Split, Subset, described_target
 
 # To read so many records of a store takes seconds.
 MAX_SAMPLED = 1000
@@ -239,7 +239,7 @@ def _repeated(subset: Subset, counts: tuple[int, ...]) -> Subset:
 
 def _check_kind(dataset: DataSet, classes: Sequence[str] | None, balance: str) -> None:
     """Refuses what is asked of classes where the target has none."""
-    what = f"but the target {dataset.label_feature} is {describe(dataset)}"
+    what = f"but the target is {described_target(dataset)}"
     if classes and not dataset.has_classes:
         raise UserError(
             f"⟦--classes⟧ received {','.join(classes)}, {what}; expected none: choose records by "

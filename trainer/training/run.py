@@ -218,7 +218,7 @@ def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
     """Trains from the last checkpoint to the end; returns what has written metrics.jsonl."""
     batch_size = run.train.batch_size
     # Keys of every object in metrics.jsonl; null where a value is unknown.
-    names = ("loss", *ALWAYS[run.train.subset.dataset.target])
+    names = ("loss", *ALWAYS.get(run.train.subset.dataset.target, ()))
     columns = [*names, *(f"val_{name}" for name in names), "images_per_second", "wait_fraction"]
     metrics = MetricsFile(storage.join(config.output, METRICS_FILE), columns)
     waiting = WaitingTime(batch_size)

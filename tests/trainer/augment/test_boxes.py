@@ -190,6 +190,17 @@ def test_labels_are_numbered_names_and_follow_their_boxes(tmp_path: Any) -> None
             np.testing.assert_allclose(of_one[0], box, atol=1e-6)
 
 
+def test_classes_of_more_boxes_than_the_index_holds_are_known(tmp_path: Any) -> None:
+    folder, _ = make_boxes(tmp_path / "set", crowd=70)
+    train = ims.open(folder).train(batch_size=24, target="bounding_boxes", augment="none")
+    assert train.box_classes == ("crowd", "high", "wide")
+    batch = next(train.batches().as_numpy_iterator())
+    counts = dict(
+        zip(batch["record"].tolist(), (batch["label"]["labels"] == 0).sum(1), strict=True)
+    )
+    assert [counts[number] for number in (1, 2, 10)] == [0, 70, 70]
+
+
 def test_boxes_are_a_target_alone_and_beside_others(tmp_path: Any) -> None:
     data = ims.open(make_boxes(tmp_path / "set")[0])
     how: dict[str, Any] = {"batch_size": 8, "augment": "none", "sequence_length": 3}
@@ -240,5 +251,8 @@ def test_what_would_leave_boxes_behind_is_refused(
 
 def test_one_side_of_a_box_is_an_input_where_pixels_stay(tmp_path: Any) -> None:
     data = ims.open(make_boxes(tmp_path / "set")[0])
-    train = data.train(batch_size=8, inputs=["image", "image/object/bbox/xmin"], augment="none")
-    assert next(train.as_numpy())[0]["image_object_bbox_xmin"].shape == (8, 2)
+    how: dict[str, Any] = {"batch_size": 8, "inputs": ["image", "image/object/bbox/xmin"]}
+    for one in (data.train(augment="none", **how), data.evaluation(**how)):
+        assert next(one.as_numpy())[0]["image_object_bbox_xmin"].shape == (8, 2)
+    with pytest.raises(ims.UserError, match="eval_crop.*bounding_boxes"):
+        data.evaluation(eval_crop=0.9, **how)

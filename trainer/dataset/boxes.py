@@ -1,0 +1,107 @@
+"""How the bounding boxes of records become an input or a target."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.index import MAX_TEXT_BYTES, read_index
+from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE
+from imageshards.text import class_sort_key
+from imageshards.tfrecord import RecordError
+from trainer.dataset.index import columns_of
+from trainer.dataset.spec import BOXES, Boxes, DataSet, ModelInputs
+
+
+def check_sides(inputs: ModelInputs, augment: object) -> None:
+    """Refuses single sides of boxes as inputs where they would not follow the picture's pixels.
+
+    Raises:
+        UserError: There is one, and pictures are cropped or flipped.
+    """
+    sides = [name for name in inputs.features if name in BOX_FEATURES]
+    own = None if inputs.image.varies else inputs.image.size
+    cuts = inputs.eval_crop < 1 or own is None or own[0] * inputs.size[1] != own[1] * inputs.size[0]
+    if not sides or (augment == "none" and not cuts):
+        return
+    why = "⟦--image_size⟧ or ⟦--eval_crop⟧ cuts" if augment == "none" else "⟦--augment⟧ moves"
+    raise UserError(
+        f"⟦--inputs⟧ received {sides[0]}, the side of a box, but {why} the pictures, and the side "
+        f"would stay where it was; expected {BOXES}, which has all sides and labels, and follows "
+        "the pixels."
+    )
+
+
+def find_boxes(
+    dataset: DataSet, received: str, min_visibility: float = 0.1, is_input: bool = True
+) -> Boxes:
+    """How the boxes of a data set's records are read; `received` begins the sentence of errors.
+
+    The labels of boxes are the ids in `image/object/class/label`, else the classes of the texts in
+    `image/object/class/text`, numbered in their order over all splits, else 0.
+
+    Raises:
+        UserError: Records have no boxes, or a class has a name that is too long for the index.
+    """
+    lists = {n: s.dtype for n, s in dataset.features.items() if s.shape is None}
+    absent = [name for name in BOX_FEATURES if lists.get(name) != "float32"]
+    if absent:
+        raise UserError(
+            f"{received}, but records have no {absent[0]}, a list of floats; expected a data set "
+            f"with {', '.join(BOX_FEATURES)}: see 'Bounding boxes' in the guide of columns."
+        )
+    if lists.get(BOX_LABEL_FEATURE) == "int64":
+        return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
+    if lists.get(BOX_CLASS_FEATURE) == "string":
+        return Boxes(BOX_CLASS_FEATURE, _class_names(dataset), min_visibility, is_input)
+    return Boxes(None, (), min_visibility, is_input)
+
+
+def wanted_boxes(
+    dataset: DataSet, names: Sequence[str], min_visibility: float = 0.1
+) -> Boxes | None:
+    """How boxes are read where they are among the inputs' `names`, or a target; otherwise None.
+
+    Raises:
+        UserError: They are both, or records have none.
+    """
+    received = f"⟦--inputs⟧ received {','.join(names)!r}"
+    if not any(one.target == "boxes" for one in dataset.targets):
+        return find_boxes(dataset, received, min_visibility) if BOXES in names else None
+    if BOXES in names:
+        raise UserError(f"{received}, but {BOXES} is the target; leave it out.")
+    return find_boxes(dataset, f"⟦--target⟧ received {BOXES!r}", min_visibility, False)
+
+
+def _class_names(dataset: DataSet) -> tuple[str, ...]:
+    """The classes of boxes in all splits, sorted: from the index, and for lists that are too long
+    for the index from their records.
+    """
+    import pyarrow.compute as pc
+
+    from trainer.dataset.source import RecordSource
+
+    column = columns_of(dataset)[BOX_CLASS_FEATURE]
+    names: set[str | None] = set()
+    for split in dataset.splits.values():
+        table = read_index(dataset.data, dataset.manifest, split.name, [column], "⟦--data⟧")
+        values = table[column].combine_chunks()
+        names.update(pc.unique(pc.list_flatten(values)).to_pylist())
+        source = RecordSource(dataset, split, [BOX_CLASS_FEATURE])
+
+        def texts(number: int, source: RecordSource = source) -> set[str]:
+            with contextlib.suppress(RecordError):  # a damaged record is for the reader to name
+                found = source[number][BOX_CLASS_FEATURE].tolist()
+                return {text.decode("utf-8", "replace") for text in found}
+            return set()
+
+        is_long = values.is_null().to_numpy(zero_copy_only=False)
+        names.update(*storage.map_concurrently(texts, is_long.nonzero()[0].tolist()))
+    if None in names:
+        raise UserError(
+            f"⟦--data⟧ received {dataset.data!r}, where a name in {BOX_CLASS_FEATURE} has more "
+            f"than {MAX_TEXT_BYTES} bytes; expected shorter names: build the data set again."
+        )
+    return tuple(sorted(filter(None, names), key=class_sort_key))
