@@ -132,10 +132,30 @@ GRADES = [3, None, 1, 2, 0, 4, 1, 2, 3, 0, 1, 2]
 SCALED = "price:float:zscore,grade:float:minmax,year:int,note:string"
 
 
+def write_prices(path: pathlib.Path, rows: list[dict], as_text: bool) -> None:
+    """Writes a table; prices of a Parquet file are numbers unless they are to be texts."""
+    if path.suffix == ".csv":
+        with open(path, "w", newline="") as file:
+            csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
+    elif path.suffix == ".jsonl":
+        del rows[0]["price"], rows[1]["grade"]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif as_text:
+        for row in rows[1:]:
+            row["price"] = str(row["price"])
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        for row in rows:
+            row["price"] = None if isinstance(row["price"], str) else row["price"]
+        kinds = {"price": pa.float64(), "grade": pa.int64(), "year": pa.int64()}
+        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in rows[0]])
+        parquet.write_table(pa.Table.from_pylist(rows, schema), path)
+
+
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("declared", [None, SCALED])
 def test_missing_numbers_are_nan_and_the_others_are_scaled_among_themselves(
-    tmp_path, capfd, suffix, declared
+    tmp_path, suffix, declared
 ):
     rows: list[dict] = []
     for i, (price, grade) in enumerate(zip(PRICES, GRADES, strict=True)):
@@ -143,20 +163,7 @@ def test_missing_numbers_are_nan_and_the_others_are_scaled_among_themselves(
         rows.append({"image": f"{i}.jpg", "label": "ab"[i % 2], "price": price, "grade": grade,
                      "year": 2000 + i, "note": "N/A"})  # fmt: skip
     path = tmp_path / f"list.{suffix}"
-    if suffix == "csv":
-        with open(path, "w", newline="") as file:
-            csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
-    elif suffix == "jsonl":
-        del rows[0]["price"], rows[1]["grade"]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        for row in rows if declared is None else ():
-            row["price"] = row["price"] if isinstance(row["price"], float | int) else None
-        prices = pa.array([row["price"] if row["price"] is None or declared is None
-                           else str(row["price"]) for row in rows],
-                          pa.float64() if declared is None else pa.string())  # fmt: skip
-        table = pa.Table.from_pylist([row | {"price": None} for row in rows])
-        parquet.write_table(table.set_column(2, "price", prices), path)
+    write_prices(path, rows, as_text=declared is not None)
     output = tmp_path / "set"
     flags = [] if declared is None else ["--columns", declared]
     assert build("--input", path, "--output", output, "--image_size", "32", *flags) == 0
@@ -191,10 +198,9 @@ def _check_companions(output: pathlib.Path) -> None:
         raise AssertionError(constant)
 
     for path in output.rglob("*.json*"):
-        for line in (
-            path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
-        ):
-            json.loads(line, parse_constant=no_nan)
+        text = path.read_text()
+        for each in text.splitlines() if path.suffix == ".jsonl" else [text]:
+            json.loads(each, parse_constant=no_nan)
     assert verify.main([str(output)]) == 0
     assert assert_records_are_as_described(output)
     page = Page((output / "report" / "index.html").read_text())
