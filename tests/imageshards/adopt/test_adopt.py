@@ -119,6 +119,14 @@ def test_records_are_pointed_at_and_the_fingerprint_sees_changes_but_not_places(
     assert adopt(str(slim), options=one)["fingerprint"] != told["fingerprint"]
 
 
+def test_classes_that_are_texts_of_numbers_are_in_the_order_of_numbers(tmp_path):
+    names = ["10", "9", "cat", "2"]
+    payloads = [example({"image": jpeg(i, i), "class": name}) for i, name in enumerate(names)]
+    (tmp_path / "set").mkdir()
+    write_records(str(tmp_path / "set" / "train.tfrecord"), payloads)
+    assert adopt(str(tmp_path / "set"))["classes"] == ["2", "9", "10", "cat"]
+
+
 def test_splits_are_given_by_folders_and_globs(kaggle):
     train, other = f"train={kaggle}/train/00*", f"validation={kaggle}/train/01*"
     assert main([str(kaggle), "--split", train, "--split", other]) == 0
