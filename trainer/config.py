@@ -74,7 +74,8 @@ class ReadConfig:
     target: Annotated[str | None, Option(
         "feature that the model finds instead of the data set's own label: a float, or k of them "
         "(values: regression), a whole number or a text (a class), or a list of these of variable "
-        "length (any number of labels)", metavar="COLUMN")] = None
+        "length (any number of labels), or bounding_boxes, with a compiled model", metavar="COLUMN")
+    ] = None
     target_kind: Annotated[str | None, Option(
         "class: the whole numbers of --target are classes, also more than 20 of them, or not "
         "numbered from 0 (default: such a column is refused, as quantities are floats)",

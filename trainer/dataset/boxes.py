@@ -34,10 +34,8 @@ def check_sides(inputs: ModelInputs, augment: object) -> None:
     )
 
 
-def find_boxes(
-    dataset: DataSet, received: str, min_visibility: float = 0.1, is_input: bool = True
-) -> Boxes:
-    """How the boxes of a data set's records are read; `received` begins the sentence of errors.
+def _boxes_of(dataset: DataSet, received: str, min_visibility: float, is_input: bool) -> Boxes:
+    """Returns how the boxes of a data set's records are read; errors begin with `received`.
 
     The labels of boxes are the ids in `image/object/class/label`, else the classes of the texts in
     `image/object/class/text`, numbered in their order over all splits, else 0.
@@ -59,25 +57,24 @@ def find_boxes(
     return Boxes(None, (), min_visibility, is_input)
 
 
-def wanted_boxes(
-    dataset: DataSet, names: Sequence[str], min_visibility: float = 0.1
-) -> Boxes | None:
-    """How boxes are read where they are among the inputs' `names`, or a target; otherwise None.
+def wanted_boxes(dataset: DataSet, names: Sequence[str], min_visibility: float) -> Boxes | None:
+    """Returns how boxes are read, where `names` of inputs or the targets hold them; otherwise None.
 
     Raises:
         UserError: They are both, or records have none.
     """
     received = f"⟦--inputs⟧ received {','.join(names)!r}"
     if not any(one.target == "boxes" for one in dataset.targets):
-        return find_boxes(dataset, received, min_visibility) if BOXES in names else None
+        return _boxes_of(dataset, received, min_visibility, True) if BOXES in names else None
     if BOXES in names:
         raise UserError(f"{received}, but {BOXES} is the target; leave it out.")
-    return find_boxes(dataset, f"⟦--target⟧ received {BOXES!r}", min_visibility, False)
+    return _boxes_of(dataset, f"⟦--target⟧ received {BOXES!r}", min_visibility, False)
 
 
 def _class_names(dataset: DataSet) -> tuple[str, ...]:
-    """The classes of boxes in all splits, sorted: from the index, and for lists that are too long
-    for the index from their records.
+    """Returns the classes of boxes in all splits, sorted.
+
+    The index holds the classes, except of records whose lists are too long. Those records are read.
     """
     import pyarrow.compute as pc
 
@@ -89,16 +86,18 @@ def _class_names(dataset: DataSet) -> tuple[str, ...]:
         table = read_index(dataset.data, dataset.manifest, split.name, [column], "⟦--data⟧")
         values = table[column].combine_chunks()
         names.update(pc.unique(pc.list_flatten(values)).to_pylist())
+        long = values.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist()
+        if not long:
+            continue
         source = RecordSource(dataset, split, [BOX_CLASS_FEATURE])
 
         def texts(number: int, source: RecordSource = source) -> set[str]:
-            with contextlib.suppress(RecordError):  # a damaged record is for the reader to name
+            with contextlib.suppress(RecordError):  # the reader names a damaged record
                 found = source[number][BOX_CLASS_FEATURE].tolist()
                 return {text.decode("utf-8", "replace") for text in found}
             return set()
 
-        is_long = values.is_null().to_numpy(zero_copy_only=False)
-        names.update(*storage.map_concurrently(texts, is_long.nonzero()[0].tolist()))
+        names.update(*storage.map_concurrently(texts, long))
     if None in names:
         raise UserError(
             f"⟦--data⟧ received {dataset.data!r}, where a name in {BOX_CLASS_FEATURE} has more "

@@ -12,12 +12,15 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import BOX_FEATURES
 from imageshards.page import draw_boxes, number, record_boxes, render, thumbnail
+from imageshards.text import counted
 from imageshards.tfrecord import RecordError
-from trainer.dataset.spec import DataSet, Split
+from trainer.dataset.spec import DataSet, Split, described_target
 from trainer.dataset.subset import known_counts
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from trainer.reader.batches import EvaluationData, TrainingData
 
 MAX_CLASSES = 20
 MAX_PICTURES = 8
@@ -67,6 +70,47 @@ def html_of(
         ],
         more=len(classes) - MAX_CLASSES,
         pictures=_pictures(dataset, split, records) if split else [],
+    )
+
+
+def facts_of(data: TrainingData | EvaluationData) -> dict[str, str]:
+    """Returns what a batch is made of, for people."""
+    subset, inputs = data.subset, data.model_inputs
+    found = {"records": f"{data.num_records:,}"}
+    if not subset.classes or subset.dataset.outputs:
+        found["target"] = described_target(subset.dataset)
+    height, width = inputs.size
+    found |= {"batch size": f"{data.batch_size:,}", "pictures": f"{height} x {width} pixels"}
+    if len(inputs.names) > 1:
+        found["further inputs"] = ", ".join(inputs.names[1:])
+    return found
+
+
+def one_line(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> str:
+    """Returns the `repr` of a description."""
+    subset = data.subset
+    shown = [counted(data.num_records, "record")]
+    shown += [counted(len(subset.classes), "class")] if subset.classes else []
+    shown += [f"{name} {value}" for name, value in facts.items() if name != "records"]
+    where = f"{subset.dataset.data!r} {subset.split.name}"
+    return f"<imageshards {type(data).__name__} {where}: {', '.join(shown)}>"
+
+
+def html_of_batches(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> str:
+    """Returns what a notebook shows of a description, as `html_of` makes it."""
+    subset = data.subset
+    counts = subset.class_counts or (None,) * len(subset.classes)
+    records: Iterable[int] = range(subset.split.num_records)
+    if subset.record_classes is not None:
+        records = (subset.record_classes >= 0).nonzero()[0].tolist()
+    return html_of(
+        f"{type(data).__name__} of {subset.dataset.data!r}, split {subset.split.name}",
+        facts,
+        ["records"],
+        [(name, [count]) for name, count in zip(subset.classes, counts, strict=True)],
+        subset.dataset,
+        subset.split,
+        records,
     )
 
 

@@ -11,11 +11,10 @@ import functools
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError, names_arguments
-from imageshards.text import counted
 from trainer.augment.augmentation import (
     Augmentation,
     AugmentFunction,
@@ -24,6 +23,7 @@ from trainer.augment.augmentation import (
 )
 from trainer.config import ReadConfig, uneven_batch
 from trainer.dataset.manifest import check_shards, train_split, validation_split
+from trainer.dataset.notebook import facts_of, html_of_batches, one_line
 from trainer.dataset.open import open_dataset, read_options, wanted_inputs
 from trainer.dataset.spec import (
     BOXES,
@@ -36,7 +36,6 @@ from trainer.dataset.spec import (
     ReplicaSlices,
     Subset,
     balancing_weights,
-    described_target,
     input_of,
 )
 from trainer.dataset.subset import mean_and_std, refuse_missing_inputs, select
@@ -81,11 +80,11 @@ class TrainingData:
     functions: tuple[Callable[..., Any], ...] = ()
 
     def __repr__(self) -> str:
-        return _one_line(self, self._facts)
+        return one_line(self, self._facts)
 
     def _repr_html_(self) -> str:
         """For notebooks: what a batch is made of, the classes, the first pictures as stored."""
-        return _html_of(self, self._facts)
+        return html_of_batches(self, self._facts)
 
     @property
     def _facts(self) -> dict[str, str]:
@@ -93,7 +92,7 @@ class TrainingData:
         if not isinstance(augment, str):
             augment = getattr(augment, "__name__", type(augment).__name__)
         return {
-            **_facts_of(self),
+            **facts_of(self),
             "augment": augment,
             "steps per epoch": f"{self.steps_per_epoch:,}",
         }
@@ -162,7 +161,7 @@ class TrainingData:
             UserError: `augment_on` is `device`; or, when the dataset is made, the function returns
                 something else or draws random numbers.
         """
-        check_function(function)
+        _check_function(function)
         if self.augment_on == "device" and self.augment != "none":
             raise UserError(
                 "map received a function together with augment_on='device', but functions run on "
@@ -408,11 +407,11 @@ class EvaluationData:
     functions: tuple[Callable[..., Any], ...] = ()
 
     def __repr__(self) -> str:
-        return _one_line(self, _facts_of(self))
+        return one_line(self, facts_of(self))
 
     def _repr_html_(self) -> str:
         """For notebooks: what a batch is made of, the classes, the first pictures as stored."""
-        return _html_of(self, _facts_of(self) | {"batches": f"{self.steps:,}"})
+        return html_of_batches(self, facts_of(self) | {"batches": f"{self.steps:,}"})
 
     @property
     def num_records(self) -> int:
@@ -435,7 +434,7 @@ class EvaluationData:
         The function may be called with a share of a batch, as large as one replica's, and the last
         batch may be a short one.
         """
-        check_function(function)
+        _check_function(function)
         return dataclasses.replace(self, functions=(*self.functions, function))
 
     @property
@@ -500,47 +499,6 @@ class EvaluationData:
         return iter(self.dataset().as_numpy_iterator())
 
 
-def _facts_of(data: TrainingData | EvaluationData) -> dict[str, str]:
-    """What a batch is made of, for people."""
-    subset, inputs = data.subset, data.model_inputs
-    found = {"records": f"{data.num_records:,}"}
-    if not subset.classes or subset.dataset.outputs:
-        found["target"] = described_target(subset.dataset)
-    height, width = inputs.size
-    found |= {"batch size": f"{data.batch_size:,}", "pictures": f"{height} x {width} pixels"}
-    if len(inputs.names) > 1:
-        found["further inputs"] = ", ".join(inputs.names[1:])
-    return found
-
-
-def _one_line(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> str:
-    subset = data.subset
-    shown = [counted(data.num_records, "record")]
-    shown += [counted(len(subset.classes), "class")] if subset.classes else []
-    shown += [f"{name} {value}" for name, value in facts.items() if name != "records"]
-    where = f"{subset.dataset.data!r} {subset.split.name}"
-    return f"<imageshards {type(data).__name__} {where}: {', '.join(shown)}>"
-
-
-def _html_of(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> str:
-    from trainer.dataset.notebook import html_of
-
-    subset = data.subset
-    counts = subset.class_counts or (None,) * len(subset.classes)
-    records: Iterable[int] = range(subset.split.num_records)
-    if subset.record_classes is not None:
-        records = (subset.record_classes >= 0).nonzero()[0].tolist()
-    return html_of(
-        f"{type(data).__name__} of {subset.dataset.data!r}, split {subset.split.name}",
-        facts,
-        ["records"],
-        [(name, [count]) for name, count in zip(subset.classes, counts, strict=True)],
-        subset.dataset,
-        subset.split,
-        records,
-    )
-
-
 def open_data(
     config: ReadConfig, dataset: DataSet | None = None, output: str | None = None
 ) -> tuple[TrainingData, EvaluationData | None]:
@@ -575,8 +533,8 @@ def open_data(
     refuse_missing_inputs(train.subset, inputs.features)
     if config.augment == "strong" and inputs.boxes is not None:
         warnings.warn(
-            "augment='strong' does all but MixUp and CutMix here: bounding boxes of two pictures "
-            "cannot be mixed",
+            "the augmentation strong leaves out MixUp and CutMix here: no layer can mix the "
+            "bounding boxes of two pictures",
             stacklevel=4,  # the line that calls `Data.train`
         )
     if validation is None:
@@ -586,7 +544,7 @@ def open_data(
     return train, EvaluationData(subset, options, inputs, config.batch_size)
 
 
-def check_function(function: Any) -> None:
+def _check_function(function: Any) -> None:
     """Refuses what `map` cannot call."""
     if not callable(function):
         raise UserError(
