@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent
 LEAF = [
     "google-crc32c>=1.5,<2",
     "jinja2>=3.1,<4",
+    "msgspec>=0.20,<1",
     "numpy>=1.26,<3",
     "pillow>=12,<13",
     "protobuf>=6.31,<7",
