@@ -86,7 +86,8 @@ class Arg:
     def render(self, renamed: Mapping[str, str]) -> str:
         """Returns the flag in a command, and the argument in Python."""
         if _names_flags:
-            flag = self.name if self.name.isupper() else f"--{self.name}"
+            name = self.name.removeprefix("--")
+            flag = name if name.isupper() else f"--{name}"
             return flag if self.value in (None, True) else f"{flag} {self.value}"
         if self.python is not None:
             return self.python
