@@ -25,8 +25,8 @@ from imageshards.manifest import (
     REPLACED_NAME,
     REPORT_NAME,
     TRANSFORM_NAME,
+    Manifest,
     load_manifest,
-    shards_of,
 )
 from imageshards.output_folder import foreign_files, foreign_files_error
 from imageshards.storage import map_concurrently, run_concurrently
@@ -54,7 +54,7 @@ class OutputState:
 
     output: str
     staging: str
-    manifest: dict[str, Any] | None
+    manifest: Manifest | None
     damage: UserError | None
     notes: dict[str, Any]
     foreign: tuple[str, ...]
@@ -65,7 +65,7 @@ class OutputState:
 
         They are kept in the notes too: the old manifest goes before the new one comes.
         """
-        known = self.manifest["classes"] if self.manifest else self.notes.get("pinned_classes", ())
+        known = self.manifest.classes if self.manifest else self.notes.get("pinned_classes", ())
         return tuple(known)
 
     @property
@@ -98,7 +98,7 @@ def read_output_state(output: str, staging: str) -> OutputState:
     return OutputState(output, staging, found, damage, notes, foreign)
 
 
-def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
+def _manifest(output: str) -> tuple[Manifest | None, UserError | None]:
     """The manifest, or why it cannot be read; neither if there is none."""
     if not storage.exists(storage.join(output, MANIFEST_NAME)):
         return None, None
@@ -130,7 +130,7 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     if overwrite or not state.manifest:
         return False
     is_ours = state.notes.get("digest", "") == digest
-    if is_ours and committed(state.staging).get("fingerprint") == state.manifest["fingerprint"]:
+    if is_ours and committed(state.staging).get("fingerprint") == state.manifest.fingerprint:
         return True
     raise UserError(
         f"--output {state.output!r} holds a finished data set; choose another folder, or replace "
@@ -160,19 +160,19 @@ def set_aside(output: str, staging: str) -> None:
     except DamagedManifestError:  # that is no data set already
         storage.delete([path])
         return
-    if committed(staging).get("fingerprint") == manifest["fingerprint"]:
+    if committed(staging).get("fingerprint") == manifest.fingerprint:
         return  # it is this job's own
     _link_data_set(output, storage.join(staging, REPLACED_NAME), manifest)
     storage.delete([path])
 
 
-def _link_data_set(output: str, folder: str, manifest: dict[str, Any]) -> None:
+def _link_data_set(output: str, folder: str, manifest: Manifest) -> None:
     """Gives the files of a data set second names, in a store copies, in another folder.
 
     A name that is there stays: another attempt has made it, and what is in the output may be
     the next data set's by now.
     """
-    shards = {entry["file"] for _, entry in shards_of(manifest)}
+    shards = {entry.file for _, entry in manifest.shards()}
     folders = set(DATA_SET_FOLDERS) - {REPORT_NAME}
     names = []
     for entry in storage.list_folder(output):
@@ -252,8 +252,8 @@ def has_committed(before: OutputState) -> bool:
     manifest, _ = _manifest(before.output)
     if manifest is None:
         return False
-    known = before.manifest["fingerprint"] if before.manifest else None
-    found = manifest["fingerprint"]
+    known = before.manifest.fingerprint if before.manifest else None
+    found = manifest.fingerprint
     return found != known or found == committed(before.staging).get("fingerprint")
 
 

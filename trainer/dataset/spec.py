@@ -123,8 +123,7 @@ class ImageSpec:
         varies: Whether pictures may have other sizes than `size`.
         channels: 3 (RGB) or 1 (grey).
         mean, std: One number per channel, of pixels scaled to 0..1.
-        options: How the pictures were made, as the manifest's `image` object says (`mode`,
-            `filter`, `background`, …); empty where that is not known.
+        options: How the pictures were made, as the manifest says; None where that is not known.
         formats: The formats of the encoded pictures, some of `imageshards.jpeg.FORMATS`.
     """
 
@@ -133,31 +132,13 @@ class ImageSpec:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Image | None = None
     formats: tuple[str, ...] = ("JPEG",)
 
     @property
     def is_jpeg(self) -> bool:
         """Whether every picture is a JPEG, of which a part can be decoded alone."""
         return {*self.formats} <= {"JPEG"}
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureSpec:
-    """One feature of a record.
-
-    Attributes:
-        dtype: `int64`, `float32` or `string`.
-        shape: `()` for a scalar, `(3,)` for a fixed length, None for a variable length.
-    """
-
-    dtype: str
-    shape: tuple[int, ...] | None
-
-    @property
-    def form(self) -> str:
-        """Its shape, for people."""
-        return "variable length" if self.shape is None else f"shape {list(self.shape)}"
 
 
 def find_feature(name: str, features: Mapping[str, FeatureSpec], received: str) -> FeatureSpec:
@@ -217,7 +198,7 @@ class DataSet:
     weight_feature: str | None = None
     fingerprint: str = ""
     adopted: bool = False
-    manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    manifest: Manifest = dataclasses.field(default=_NO_MANIFEST, repr=False, compare=False)
     hot_features: tuple[str, ...] = ()
     outputs: Mapping[str, DataSet] = dataclasses.field(default_factory=dict)
 
