@@ -160,15 +160,19 @@ class FeatureSpec:
         return "variable length" if self.shape is None else f"shape {list(self.shape)}"
 
 
-def find_feature(name: str, features: Mapping[str, FeatureSpec], received: str) -> FeatureSpec:
-    """The feature of this name; `received` begins the `UserError` where there is none."""
+def find_feature(
+    name: str, features: Mapping[str, FeatureSpec], argument: str, received: str | None = None
+) -> FeatureSpec:
+    """Returns the feature of this name, which `argument` received, or received as a part."""
     if name in features:
         return features[name]
     near = difflib.get_close_matches(name, features, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    known = ", ".join(features)
+    what = "which the records do not have" if received is None else f"but there is no {name!r}"
     raise UserError(
-        f"{received}; the records have no feature {name!r}{hint}; expected one of {known}."
+        argument=argument,
+        received=f"{received or name!r}, {what}{hint}",
+        expected=f"one of {', '.join(features)}",
     )
 
 
