@@ -17,8 +17,8 @@ _SETTINGS = {"KERAS_BACKEND": "tensorflow", "KERAS_NNX_ENABLED": "false"}
 # Keras's name for the order of the axes that every picture here has.
 CHANNELS_LAST = "channels_last"
 CHANNELS_REMEDY = (
-    "but pictures are [height, width, channels]: call keras.config.set_image_data_format("
-    "'channels_last') before the model is made, or set it in keras.json"
+    "call keras.config.set_image_data_format('channels_last') before the model is made, or set it "
+    "in keras.json"
 )
 # What Keras's configuration is set to.
 _CONFIG = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": CHANNELS_LAST}
