@@ -384,7 +384,7 @@ def _evaluate_compiled(model: Any, data: Any, given: Mapping[str, Any]) -> Figur
     from trainer.models.step import build_variables
     from trainer.training.fit import check_model
 
-    check_model(model)
+    check_model(model, "model_path")
     _refuse(given, given.keys() - {"skip_broken"}, "a keras.Model")
     if not isinstance(data, EvaluationData):
         raise UserError(

@@ -277,8 +277,8 @@ class Hosts:
                 problem = (
                     f"{limit[1]} did not end within {self.timeout_sec:g} s on "
                     f"{self.addresses[self.index]}: another host, or the way to it, hangs; look at "
-                    "both, or allow more with --cluster_timeout, and run the same command on all "
-                    "hosts again."
+                    f"both, or allow more with {Arg('cluster_timeout')}, and run the same command "
+                    "on all hosts again."
                 )
                 self._end(Ended(problem))
 

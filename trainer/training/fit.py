@@ -149,20 +149,20 @@ def fit(
             raise KeyboardInterrupt(str(e)) from e
 
 
-def check_model(model: keras.Model) -> None:
+def check_model(model: keras.Model, argument: str = "model") -> None:
     """Refuses what is no compiled model of this release of Keras, made for one host."""
     check_keras()
     if not isinstance(model, keras.Model):
         kind = type(model)
         raise UserError(
-            argument="model",
+            argument=argument,
             received=f"{kind.__module__}.{kind.__qualname__}",
             expected="a keras.Model of Keras 3",
             remedy="unset TF_USE_LEGACY_KERAS where tf.keras is another package",
         )
     if (hosts := host_count(model.distribute_strategy)) > 1:
         raise UserError(
-            argument="model",
+            argument=argument,
             received=f"a model made for {hosts} hosts",
             expected="one host",
             remedy="train on several hosts by imageshards train --cluster, which also takes "
@@ -170,7 +170,7 @@ def check_model(model: keras.Model) -> None:
         )
     if not model.compiled:
         raise UserError(
-            argument="model",
+            argument=argument,
             received="a model that is not compiled",
             remedy="call model.compile(…) first",
         )

@@ -274,8 +274,9 @@ def _remembered(callback: Callback, arrays: dict[str, Array]) -> dict[str, Any]:
         return {name: _to_json(value, arrays) for name, value in state.items()}
     except TypeError as e:
         raise UserError(
-            f"callbacks received {type(callback).__name__}, whose state_dict() returned {e}; "
-            "expected numbers, texts and NumPy arrays, or lists and dictionaries of them."
+            argument="callbacks",
+            received=f"{type(callback).__name__}, whose state_dict() returned {e}",
+            expected="numbers, texts and NumPy arrays, or lists and dictionaries of them",
         ) from e
 
 
