@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from imageshards import manifest, storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.jpeg import FORMATS
 from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
 from imageshards.text import counted
@@ -22,12 +22,13 @@ _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 def train_split(dataset: DataSet, name: str | None) -> Split:
     """The split to train on: `name`, else the first usual name; refuses one without records."""
-    split = _find(dataset, "⟦--train_split⟧", name, TRAIN_NAMES)
+    split = _find(dataset, "train_split", name, TRAIN_NAMES)
     if split is None or not split.num_records:
         names = ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
         raise UserError(
-            f"⟦--data⟧ received {dataset.data!r}, whose splits with records are {names}; "
-            "expected one called train, or its name by ⟦--train_split⟧."
+            argument="data",
+            received=f"{dataset.data!r}, whose splits with records are {names}",
+            expected="one called train, or its name by " + Arg("train_split"),
         )
     return split
 
@@ -36,30 +37,33 @@ def validation_split(dataset: DataSet, name: str | None) -> Split | None:
     """The split to validate on; None for the name `none`, or if no usual one has records."""
     if name == "none":
         return None
-    split = _find(dataset, "⟦--validation_split⟧", name, VALIDATION_NAMES)
+    split = _find(dataset, "validation_split", name, VALIDATION_NAMES)
     return split if split is not None and split.num_records else None
 
 
-def find_split(dataset: DataSet, flag: str, name: str) -> Split:
+def find_split(dataset: DataSet, argument: str, name: str) -> Split:
     """The split called `name`, or by another usual word for it."""
-    return dataset.splits[manifest.find_split(name, dataset.splits, flag)]
+    return dataset.splits[manifest.find_split(name, dataset.splits, argument)]
 
 
-def _find(dataset: DataSet, flag: str, name: str | None, usual: tuple[str, ...]) -> Split | None:
+def _find(
+    dataset: DataSet, argument: str, name: str | None, usual: tuple[str, ...]
+) -> Split | None:
     if name is None:
         return next((dataset.splits[n] for n in usual if n in dataset.splits), None)
-    return find_split(dataset, flag, name)
+    return find_split(dataset, argument, name)
 
 
 def load_manifest(data: str, records_root: str | None = None) -> DataSet:
     """Reads `data`/manifest.json; refuses one that does not say what a trainer needs."""
-    raw = manifest.load_manifest(data, "⟦--data⟧", adopted=True, records_root=records_root)
+    raw = manifest.load_manifest(data, "data", adopted=True, records_root=records_root)
     try:
         return _data_set(data, raw)
     except ValueError as e:
         raise UserError(
-            f"⟦--data⟧ received {data!r}, whose manifest.json is none to train on ({e}); build the "
-            "data set again with imageshards build."
+            argument="data",
+            received=f"{data!r}, whose manifest.json is none to train on ({e})",
+            remedy="build the data set again with imageshards build",
         ) from e
 
 
@@ -75,9 +79,11 @@ def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
     found = "is missing" if size is None else f"has {size} bytes"
     name = os.path.basename(shard.path)
     raise UserError(
-        f"⟦--data⟧ received {dataset.data!r}, whose shard {name}{others} {found}; expected "
-        f"{shard.num_bytes} bytes as in its manifest: copy the data set again, or "
-        f"{'describe it by imageshards adopt' if dataset.adopted else 'build it'} again."
+        argument="data",
+        received=f"{dataset.data!r}, whose shard {name}{others} {found}",
+        expected=f"{shard.num_bytes} bytes as in its manifest",
+        remedy="copy the data set again, or "
+        f"{'describe it by imageshards adopt' if dataset.adopted else 'build it'} again",
     )
 
 

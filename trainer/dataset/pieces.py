@@ -69,4 +69,4 @@ def shard_sizes(dataset: DataSet, split: Split, shard: int) -> np.ndarray[Any, A
 
     listed = dataset.manifest["splits"][split.name]["shards"][shard]
     schema = pa.schema([("num_bytes", pa.int64())])
-    return read_shard_index(dataset.data, listed, schema, "⟦--data⟧")["num_bytes"].to_numpy()
+    return read_shard_index(dataset.data, listed, schema, "data")["num_bytes"].to_numpy()

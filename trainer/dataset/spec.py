@@ -11,13 +11,24 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards.errors import UserError
-from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE
+from imageshards.manifest import (
+    FILENAME_FEATURE,
+    IMAGE_FEATURE,
+    LABEL_FEATURE,
+    Image,
+    Manifest,
+)
+from imageshards.manifest import FeatureSpec as FeatureSpec
 from imageshards.page import number
 from imageshards.text import counted
 
 if TYPE_CHECKING:
     from trainer.dataset.pieces import Pieces
 
+_NO_MANIFEST = Manifest(
+    format_version=1, splits={}, classes=[], features={}, image=Image(size=None, mode="none"),
+    listed=0, rejects={}, fingerprint="",
+)  # fmt: skip
 # The picture's name among a model's inputs.
 IMAGE_INPUT = "image"
 # The four sides of a record's boxes and their labels, as one input or target.
@@ -141,15 +152,19 @@ class ImageSpec:
         return {*self.formats} <= {"JPEG"}
 
 
-def find_feature(name: str, features: Mapping[str, FeatureSpec], received: str) -> FeatureSpec:
-    """The feature of this name; `received` begins the `UserError` where there is none."""
+def find_feature(
+    name: str, features: Mapping[str, FeatureSpec], argument: str, received: str | None = None
+) -> FeatureSpec:
+    """Returns the feature of this name, which `argument` received, or received as a part."""
     if name in features:
         return features[name]
     near = difflib.get_close_matches(name, features, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    known = ", ".join(features)
+    what = "which the records do not have" if received is None else f"but there is no {name!r}"
     raise UserError(
-        f"{received}; the records have no feature {name!r}{hint}; expected one of {known}."
+        argument=argument,
+        received=f"{received or name!r}, {what}{hint}",
+        expected=f"one of {', '.join(features)}",
     )
 
 

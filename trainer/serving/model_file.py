@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, Text, UserError
 from trainer.dataset.spec import (
     Boxes,
     FeatureSpec,
@@ -40,6 +40,7 @@ FORMAT_VERSION = 1
 _METADATA_FILE = "metadata.json"
 # The earliest time a zip file can hold, so that the same model gives the same bytes.
 NO_TIME = (1980, 1, 1, 0, 0, 0)
+_TRUST = Arg("trust", True) + " if you know where the file comes from"
 _KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
 
 
@@ -88,7 +89,7 @@ def locate(path: str, last: bool = False) -> str:
         UserError: There is none, or it cannot be read.
     """
     with _reading(path):
-        storage.check_bucket(path, "⟦--model_path⟧", must_list=False)
+        storage.check_bucket(path, "model_path", must_list=False)
         is_run = storage.is_folder(path)
         best = storage.join(path, BEST_MODEL_FILE)
         if is_run and not last and storage.exists(best):
@@ -98,13 +99,16 @@ def locate(path: str, last: bool = False) -> str:
     if not found:
         what = f"a folder without {MODEL_FILE}" if is_run else "where there is no file"
         raise UserError(
-            f"--model_path received {path!r}, {what}; expected a .keras file that "
-            "imageshards train wrote, or its output folder."
+            argument="model_path",
+            received=f"{path!r}, {what}",
+            expected="a .keras file that imageshards train wrote, or the output folder of a run",
         )
     if last and not is_run:
         raise UserError(
-            f"--last received together with --model_path {path!r}, a file; expected the output "
-            "folder of a run: leave --last out."
+            argument="last",
+            received="True together with " + Arg("model_path") + f" {path!r}, a file",
+            expected="the output folder of a run",
+            remedy="leave " + Arg("last") + " out",
         )
     return file
 
@@ -115,8 +119,10 @@ def _reading(path: str) -> Iterator[None]:
         yield
     except OSError as e:
         raise UserError(
-            f"--model_path received {path!r}, which cannot be read ({e.strerror or e}); expected a "
-            "model that may be read, and room in the temporary folder where it is in a store."
+            argument="model_path",
+            received=f"{path!r}, which cannot be read ({e.strerror or e})",
+            expected="a model that may be read, and room in the temporary folder where the model "
+            "is in a store",
         ) from e
 
 
@@ -128,20 +134,23 @@ def read_card(path: str) -> ModelCard:
             text = members.read(CARD_FILE).decode()
     except KeyError as e:
         raise UserError(
-            f"--model_path received {path!r}, in which there is no {CARD_FILE}: this trainer did "
-            "not save it; expected a model that imageshards train wrote."
+            argument="model_path",
+            received=f"{path!r}, in which there is no {CARD_FILE}",
+            expected="a model that imageshards train wrote",
         ) from e
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as e:
         raise UserError(
-            f"--model_path received {path!r}, which is not a complete .keras file ({e}); expected "
-            "a model that imageshards train wrote."
+            argument="model_path",
+            received=f"{path!r}, which is not a complete .keras file ({e})",
+            expected="a model that imageshards train wrote",
         ) from e
     try:
         return _card_from_json(json.loads(text))
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise UserError(
-            f"--model_path received {path!r}, whose {CARD_FILE} cannot be understood ({e}); "
-            "use the version of the trainer that wrote it, or train again."
+            argument="model_path",
+            received=f"{path!r}, whose {CARD_FILE} cannot be understood ({e})",
+            remedy="use the version of the trainer that wrote the file, or train again",
         ) from e
 
 
@@ -149,9 +158,13 @@ def check_code(path: str, card: ModelCard, code: str | None, trust: bool) -> Non
     """Refuses a model that only code which is not allowed can make: its module may be anybody's."""
     if card.compiled and not (code or trust):
         raise UserError(
-            f"--model_path received {path!r}, a model compiled by {_function(card)!r}, a module "
-            f"that would be imported; give {_own_code(card)} if that is your code, or "
-            "⟦--trust|trust=True⟧ if you know where the file comes from."
+            argument="model_path",
+            received=f"{path!r}, a model compiled by {_function(card)!r}, a module that would be "
+            "imported",
+            remedy="give "
+            + Arg("model", _function(card))
+            + " if the module is your code, or "
+            + _TRUST,
         )
 
 
@@ -182,18 +195,19 @@ def load_model(path: str, code: str | None = None, trust: bool = False) -> tuple
     try:
         return keras.saving.load_model(find_model(path), compile=False, safe_mode=not trust), card
     except _KERAS_ERRORS as e:
-        remedy = (
+        remedy: Text = (
             "let its own layers be classes decorated with "
             "@keras.saving.register_keras_serializable()"
         )
         if not (code or trust):
-            own = f"give {_own_code(card)} to import that module of yours, or " * bool(named)
-            remedy = (
-                f"no code of its own was run: {own}give ⟦--trust|trust=True⟧ if you know where the "
-                f"file comes from; and {remedy}"
-            )
+            own: Text = "give "
+            if named:
+                own = own + Arg("model", named) + " to import that module of yours, or "
+            remedy = "no code of its own was run: " + (own + _TRUST) + "; and " + remedy
         raise UserError(
-            f"--model_path received {path!r}, which Keras cannot load ({_reason(e)}); {remedy}."
+            argument="model_path",
+            received=f"{path!r}, which Keras cannot load ({_reason(e)})",
+            remedy=remedy,
         ) from e
 
 
@@ -201,11 +215,6 @@ def _function(card: ModelCard) -> str:
     """`module:function` that made the model; empty for one of ours."""
     name = str(card.training.get("model", ""))
     return name if ":" in name else ""
-
-
-def _own_code(card: ModelCard) -> str:
-    """The option that allows the code of a user's own model to be imported."""
-    return f"⟦--model {_function(card)}|code={_function(card)!r}⟧"
 
 
 def _reason(error: BaseException) -> str:
