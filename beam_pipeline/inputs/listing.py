@@ -54,9 +54,8 @@ from beam_pipeline.options import (
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import NONE
+from imageshards.manifest import NONE, Shard
 from imageshards.storage import is_local, map_concurrently
-from imageshards.manifest import Shard
 from imageshards.text import composed, key_of
 
 # Files of a folder that are looked at to tell what the folder is.

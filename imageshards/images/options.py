@@ -137,12 +137,13 @@ class ImageOptions:
         return Image(size=size, mode=mode, channels=self.channels, **options)
 
     @classmethod
-    def from_manifest(cls, image: Image) -> ImageOptions:
+    def from_manifest(cls, image: Image | None) -> ImageOptions:
         """Returns the options in the `image` of a manifest; others have defaults.
 
         Raises:
             UserError, ValueError, TypeError: They are none.
         """
+        image = image or Image(size=None, mode="none")
         names = [field.name for field in dataclasses.fields(cls)]
         known = {name: getattr(image, name, None) for name in names}
         options: dict[str, Any] = {name: v for name, v in known.items() if v is not None}
