@@ -87,9 +87,8 @@ def wrong(data: Any, train: Any) -> dict[str, Any]:
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused(
-    train: Any, wrong: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
-    change: Any, sentence: str,
-) -> None:  # fmt: skip
+    train, wrong, tmp_path, monkeypatch, change, sentence
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "thesis.tex").write_text("years of work")
@@ -102,9 +101,7 @@ def test_an_argument_that_cannot_be_meant_is_refused(
     assert [path.name for path in (tmp_path / "others").iterdir()] == ["thesis.tex"]
 
 
-def test_an_uneven_batch_another_keras_and_another_backend_are_refused(
-    train: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_uneven_batch_another_keras_and_another_backend_are_refused(train, monkeypatch):
     with pytest.raises(UserError, match="batch_size received 8, which 3 replicas cannot share"):
         _check(compiled(), train, None, 3)
     monkeypatch.setattr(keras, "__version__", "3.16.0")
@@ -115,9 +112,7 @@ def test_an_uneven_batch_another_keras_and_another_backend_are_refused(
         ims.fit(compiled(), train)
 
 
-def test_keras_with_channels_first_is_told_that_pictures_have_them_last(
-    train: Any, data: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keras_with_channels_first_is_told_that_pictures_have_them_last(train, data, monkeypatch):
     model = compiled()
     monkeypatch.setattr(keras.config, "image_data_format", lambda: "channels_first")
     said = "Keras's image_data_format is 'channels_first', but pictures are"
@@ -152,9 +147,7 @@ def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
         _check(model, train, None, 2)
 
 
-def test_xla_on_several_gpus_is_said_to_be_untested(
-    train: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_xla_on_several_gpus_is_said_to_be_untested(train, monkeypatch, capsys):
     model = compiled()
     model.jit_compile = True
     monkeypatch.setattr(optimizer, "gpu_count", lambda: 2)
@@ -164,10 +157,7 @@ def test_xla_on_several_gpus_is_said_to_be_untested(
     assert not capsys.readouterr().err
 
 
-def test_fit_says_that_a_gpu_is_not_seen(
-    train: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+def test_fit_says_that_a_gpu_is_not_seen(train, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(strategy, "NVIDIA_DRIVER", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(strategy, "gpu_count", lambda: 0)
@@ -175,9 +165,7 @@ def test_fit_says_that_a_gpu_is_not_seen(
     assert "note: TensorFlow sees no GPU of this machine" in capsys.readouterr().err
 
 
-def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(
-    train: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(train, tmp_path, capsys):
     def fit(*callbacks: Any) -> Any:
         model = compiled()
 
@@ -220,9 +208,7 @@ def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_a_signal_at_the_end_of_an_epoch_waits_for_no_further_step(
-    train: Any, tmp_path: pathlib.Path, epochs: int
-) -> None:
+def test_a_signal_at_the_end_of_an_epoch_waits_for_no_further_step(train, tmp_path, epochs):
     stops = LambdaCallback(on_epoch_end=lambda epoch, logs: signal.raise_signal(signal.SIGTERM))
     options: dict[str, Any] = {"epochs": epochs, "steps_per_epoch": 1, "verbose": 0}
     with pytest.raises(KeyboardInterrupt, match="^SIGTERM: saved; .* to resume after step 1"):
@@ -239,9 +225,7 @@ def test_a_hook_has_ended_before_a_checkpoint_asks_what_its_callback_remembers(t
     assert threads == {threading.get_ident()}
 
 
-def test_a_run_that_a_callback_ended_says_how_to_go_on(
-    train: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_a_callback_ended_says_how_to_go_on(train, tmp_path, capsys):
     model, run = compiled(), tmp_path / "run"
 
     def fit(folder: pathlib.Path, epochs: int, **more: Any) -> Any:
@@ -260,9 +244,7 @@ def test_a_run_that_a_callback_ended_says_how_to_go_on(
     assert not capsys.readouterr().err
 
 
-def test_places_below_home_are_found(
-    train: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_places_below_home_are_found(train, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     given: dict[str, Any] = {"steps_per_epoch": 1, "verbose": 0, "checkpoint_dir": "~/run"}
     ims.fit(compiled(), train, callbacks=[ims.MetricsFile("~/metrics.jsonl")], **given)

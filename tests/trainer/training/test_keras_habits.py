@@ -162,9 +162,7 @@ def batches(data: Any, train: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_callback_does_what_it_does_in_keras_fit(
-    train: Any, batches: Any, tmp_path: pathlib.Path, case: str
-) -> None:
+def test_a_callback_does_what_it_does_in_keras_fit(train, batches, tmp_path, case):
     found = []
     for is_ours in (True, False):
         folder = tmp_path / ("ours" if is_ours else "theirs")
@@ -227,9 +225,7 @@ def test_class_weight_weighs_as_keras_does(data: Any, mixed: bool) -> None:
 
 
 @pytest.mark.parametrize(("size", "after"), [(1, 12), (2, 6)])
-def test_a_layer_counts_fifteen_steps_after_a_kill(
-    train: Any, undisturbed: Any, tmp_path: pathlib.Path, size: int, after: int
-) -> None:
+def test_a_layer_counts_fifteen_steps_after_a_kill(train, undisturbed, tmp_path, size, after):
     options: dict[str, Any] = {"steps_per_epoch": 5, "epochs": 3, "verbose": 0}
     options |= {"checkpoint_dir": tmp_path / "run", "checkpoint_steps": 1}
     files, killed = tmp_path / "files", compiled()
@@ -307,9 +303,7 @@ def test_several_steps_of_one_call_are_those_taken_one_by_one(
         _check_equal(history, undisturbed[0])
 
 
-def test_broken_records_within_a_call_are_left_out_as_they_are_one_by_one(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_broken_records_within_a_call_are_left_out_as_they_are_one_by_one(tmp_path):
     folder = make_data_set(tmp_path / "d", {"train": 22}, num_shards=1, size_px=((12, 12),))
     file = folder / "train-00000-of-00001.tfrecord"
     records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())

@@ -64,9 +64,7 @@ def _all(run: SavedRun | keras.Model) -> dict[str, Any]:
     return {path: array.tolist() for path, array in values}
 
 
-def test_training_goes_on_while_a_consistent_checkpoint_is_written(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_goes_on_while_a_consistent_checkpoint_is_written(tmp_path, monkeypatch):
     goes_on, plain = threading.Event(), storage.open_write
 
     @contextlib.contextmanager
@@ -130,9 +128,7 @@ def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Pat
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == kept
 
 
-def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(tmp_path, capsys):
     by_epoch = {3: [0.5], "arrays": [np.arange(3), {"one": np.float32(1.5)}]}
     values = {"steps": 2, "name": "x", "by_epoch": by_epoch}
     stopping, again = (keras.callbacks.EarlyStopping("loss", mode="min") for _ in range(2))
@@ -204,9 +200,7 @@ def test_everything_that_keras_callbacks_carry_on_is_saved() -> None:
     assert found == expected
 
 
-def test_tensorboard_counts_steps_per_second_from_where_a_run_goes_on(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_tensorboard_counts_steps_per_second_from_where_a_run_goes_on(tmp_path):
     board = keras.callbacks.TensorBoard(tmp_path / "events", write_steps_per_second=True)
     saved, model = _saved(tmp_path)
     model.optimizer.iterations.assign(7)
