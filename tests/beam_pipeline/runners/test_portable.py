@@ -33,7 +33,8 @@ def servers(tmp_path):
 
 
 def test_a_build_resumes_after_ctrl_c_a_killed_client_and_a_killed_worker(servers, tmp_path):
-    photos, local, output = photos_in(tmp_path / "photos"), tmp_path / "local", tmp_path / "set"
+    photos, output = photos_in(tmp_path / "photos"), tmp_path / "set"
+    local = tmp_path / "local" / "set"  # of the same name, which croissant.json holds
     assert build(*flags(photos, local)) == 0
     command = [*flags(photos, output), *servers.flags]
     process = ForkedBuild(*command)
