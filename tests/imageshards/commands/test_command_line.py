@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -96,12 +97,12 @@ def test_a_command_whose_extra_is_not_installed_names_it(capsys):
         raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
     for missing, extra in (("apache_beam.io", "pipeline"), ("keras", "trainer")):
-        assert run("program", lambda missing=missing: bare(missing)) == 2
+        assert run("program", functools.partial(bare, missing)) == 2
         said = capsys.readouterr().err
         assert f"the package {missing.partition('.')[0]} is not installed" in said
         assert f"pip install 'imageshards[{extra}]'" in said
     with pytest.raises(ModuleNotFoundError):  # a fault of our own
-        run("program", lambda: bare("trainer.nothing"))
+        run("program", functools.partial(bare, "trainer.nothing"))
 
 
 @pytest.mark.process

@@ -32,10 +32,11 @@ def test_a_flag_takes_every_form_of_a_place(home):
     for action in actions:
         if _PLACE.search(str(action.metavar)):
             around = "name={}" if action.metavar == "NAME=PLACE" else "{}"
-            whole = action.type(around.format(home / "names.txt"))
+            take: Any = action.type
+            whole = take(around.format(home / "names.txt"))
             assert str(home) in str(whole) or "new" in str(whole), action
             for form in ("~/names.txt", f"file://{home}/names.txt"):
-                assert action.type(around.format(form)) == whole, action
+                assert take(around.format(form)) == whole, action
 
 
 # Parameter of a public function → a call that gives it this place; others than `build`'s options.
