@@ -168,8 +168,10 @@ def _unreadable(path: str, e: OSError, passes_over: PathFilter) -> Skipped:
     if isinstance(e, PermissionError) and path.rstrip("/") != passes_over.root:
         return Skipped(UNREADABLE_FOLDER, printable(path))
     raise UserError(
-        f"--input {e.filename or path!r} cannot be listed ({e.strerror or e}); expected a folder, "
-        "a glob, or an image table named .csv, .jsonl or .parquet: fix the path or its permissions."
+        argument="input",
+        received=f"{e.filename or path!r}, which cannot be listed ({e.strerror or e})",
+        expected="a folder, a glob, or an image table named .csv, .jsonl or .parquet",
+        remedy="fix the path or its permissions",
     ) from e
 
 

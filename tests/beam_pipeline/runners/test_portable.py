@@ -6,8 +6,12 @@ import os
 import re
 import signal
 
+import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
+import beam_pipeline as bp
+from imageshards.errors import user_error_in
 from tests.support import portable_servers
 from tests.support.builds import build, manifest, shard_bytes
 from tests.support.commands import ForkedBuild, wait_until
@@ -73,3 +77,14 @@ def test_a_build_resumes_after_ctrl_c_a_killed_client_and_a_killed_worker(server
     assert shard_bytes(output) == shard_bytes(local)
     assert manifest(output) == manifest(local)
     assert not (output / ".staging").exists()
+
+
+def test_errors_of_workers_name_flags_for_a_command_and_arguments_for_a_pipeline(servers, tmp_path):
+    missing = str(tmp_path / "missing")
+    code, said = run_here(*flags(missing, tmp_path / "set"), *servers.flags)
+    assert code == 2 and f"--input received {missing!r}" in said, said
+    pipeline = beam.Pipeline(options=PipelineOptions(servers.flags))
+    _ = pipeline | bp.ListImages(bp.InputOptions(missing))
+    with pytest.raises(RuntimeError) as error:
+        pipeline.run().wait_until_finish()
+    assert str(user_error_in(error.value)).startswith(f"input received {missing!r}")
