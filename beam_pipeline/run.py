@@ -204,7 +204,6 @@ def _run_pipeline(
         lambda: load_manifest(options.output, "--output", complete=True),
         lambda: staging_folder.committed(staging),
     )
-    reused = committed.get("reused_images", 0)
     staging_folder.remove(staging)
     made = [f"data set in {options.output}"]
     page = _report_page(options.output)
@@ -218,7 +217,9 @@ def _run_pipeline(
     stored = storage.counts()
     if stored.requests:
         made.insert(0, stored.text())
-    text = "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
+    text = "\n".join(
+        [final_table(manifest, time.monotonic() - begun, committed.reused_images), *made]
+    )
     return BuildSummary(options.output, text, manifest)
 
 
