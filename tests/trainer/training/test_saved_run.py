@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from imageshards import storage
-from imageshards.errors import UserError
+from tests.support.errors import refused
 
 pytest.importorskip("tensorflow")
 
@@ -86,7 +86,7 @@ def test_training_goes_on_while_a_consistent_checkpoint_is_written(
 def test_what_cannot_be_written_ends_the_run_later(tmp_path: pathlib.Path, end: str) -> None:
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     saved, _ = _saved(tmp_path)
-    with pytest.raises(UserError, match="the checkpoint of step 1 cannot be written .* make room"):
+    with refused("output", "step 1", "make room"):
         with saved:
             saved.count_steps()
             if end == "the next save":
