@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from imageshards import storage
 from imageshards.errors import UserError, naming_flags, user_error_in
-from imageshards.records_root import RECORDS_ROOT_HELP
+from imageshards.manifest.records_root import RECORDS_ROOT_HELP
 from imageshards.streams import lasting_streams
 
 EXIT_USER_ERROR = 2

@@ -121,11 +121,10 @@ def foreign(path):
     [
         (lambda path: pq.write_table(table(IndexRows()), path), True, "has 0 rows; the manifest"),
         (lambda path: path.write_bytes(b"PAR1" * 10), False, "its bytes are others"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-10]), False, "its bytes are others"),
         (lambda path: path.unlink(), False, "is missing"),
         (foreign, True, "has not the columns of an index"),
     ],
-    ids=["other rows", "damaged", "half written", "missing", "foreign"],
+    ids=["other rows", "damaged", "missing", "foreign"],
 )
 def test_another_or_damaged_index_is_refused_with_a_remedy(written, damage, is_named, said):
     directory, entry = written
@@ -141,9 +140,8 @@ def test_another_or_damaged_index_is_refused_with_a_remedy(written, damage, is_n
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("shard", "../x"), ("shard", None), ("offset", -1), ("offset", 2**62), ("offset", 202),
-        ("offset", None), ("num_bytes", 15), ("num_bytes", 2**62), ("record", -1), ("record", 3),
-        ("key", None), ("label", None), ("source_sha256", "../x"),
+        ("shard", "../x"), ("offset", -1), ("offset", 2**62), ("offset", 202), ("num_bytes", 15),
+        ("record", -1), ("record", 3), ("key", None), ("source_sha256", "../x"),
     ],
 )  # fmt: skip
 def test_no_row_leads_out_of_its_shard(tmp_path, column, value):

@@ -17,7 +17,7 @@ from imageshards.index import (
     extra_columns,
     read_index,
 )
-from imageshards.manifest import LABELS_FEATURE, SEVERAL, label_of, roles_of
+from imageshards.manifest import LABELS_FEATURE, SEVERAL
 from imageshards.text import class_sort_key, counted
 from trainer.dataset.spec import DataSet, FeatureSpec, Split, find_feature
 
@@ -217,16 +217,16 @@ def distinct_values(dataset: DataSet, column: str) -> tuple[Any, ...]:
 def columns_of(dataset: DataSet) -> dict[str, str]:
     """Feature → the column of the index that says the same, of features that are there."""
     manifest = dataset.manifest
-    extra = extra_columns(manifest["features"], label_of(manifest))
+    extra = extra_columns(manifest.features, manifest.label)
     found = {feature: column for column, feature in extra.items()}
     if dataset.adopted:
         # Others give our names to other things; the index holds what the roles say.
         found |= {name: at for name, at in COLUMN_OF.items() if at in ("width", "height")}
-        if label := roles_of(manifest)["label"]:
+        if label := manifest.roles.label:
             found[label] = "label" if dataset.features[label].dtype == "int64" else "class_name"
     else:
         found |= COLUMN_OF
-        if label_of(manifest) == SEVERAL:
+        if manifest.label == SEVERAL:
             found[LABELS_FEATURE] = "label"  # a list
     return {name: column for name, column in found.items() if name in dataset.features}
 

@@ -93,7 +93,7 @@ def _key(subset: Subset, broken: BrokenRecord) -> str:
 
     dataset = subset.dataset
     number = [shard.path for shard in subset.split.shards].index(broken.path)
-    shard = dataset.manifest["splits"][subset.split.name]["shards"][number]
+    shard = dataset.manifest.splits[subset.split.name].shards[number]
     schema = pa.schema([("key", pa.string())])
     return str(read_shard_index(dataset.data, shard, schema)["key"][broken.number])
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
+from imageshards.typed import convert
 from trainer.dataset.spec import (
-    Boxes,
-    FeatureSpec,
-    ImageSpec,
-    MeanStd,
     ModelCard,
-    ModelInputs,
 )
 from trainer.output_errors import output_errors
 
@@ -252,33 +249,12 @@ def _add_card(source: str, target: str, card: ModelCard) -> None:
             info.file_size = entry.file_size  # tells whether it needs 64-bit offsets
             with old.open(entry) as reader, new.open(info, "w") as writer:
                 shutil.copyfileobj(reader, writer, 1 << 20)
-        text = json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(card)}, indent=1)
+        text = json.dumps({"format_version": FORMAT_VERSION, **msgspec.to_builtins(card)}, indent=1)
         new.writestr(zipfile.ZipInfo(CARD_FILE, NO_TIME), text)
 
 
 def _card_from_json(raw: Mapping[str, Any]) -> ModelCard:
-    card = dict(raw)
-    version = card.pop("format_version")
+    version = raw["format_version"]
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"format_version is {version}; this trainer knows {FORMAT_VERSION}")
-    inputs, image = card["inputs"], card["inputs"]["image"]
-    lists = ("size", "mean", "std", "formats")
-    tuples = {name: _tuple(image[name]) for name in lists if name in image}
-    features = {
-        name: FeatureSpec(spec["dtype"], _tuple(spec["shape"]))
-        for name, spec in inputs["features"].items()
-    }
-    changed: dict[str, Any] = {"size": _tuple(inputs["size"]), "features": features}
-    if inputs.get("boxes"):
-        boxes = inputs["boxes"]
-        changed["boxes"] = Boxes(**{**boxes, "classes": _tuple(boxes["classes"])})
-    card["inputs"] = ModelInputs(**{**inputs, **changed, "image": ImageSpec(**image | tuples)})
-    shapes = {name: _tuple(card[name]) for name in ("classes", "target_shape")}
-    if found := card.get("target_mean_std"):  # that of an older model has none
-        card["target_mean_std"] = MeanStd(*map(tuple, found))
-    return ModelCard(**card | shapes)
-
-
-def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
-    """JSON has lists where a card has tuples."""
-    return None if values is None else tuple(values)
+    return convert(raw, ModelCard)

@@ -52,24 +52,20 @@ def test_splits_classes_and_features_are_its_own(folder):
         adopt(str(folder.parent))
 
 
+def say(folder, old, new):
+    path = folder / "dataset_info.json"
+    path.write_text(path.read_text().replace(old, new))
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
         (lambda f: next(f.glob("*test*")).unlink(), "shapes-test.tfrecord-00000-of-00001 cannot"),
         (lambda f: next(f.glob("*test*")).write_bytes(b""), "holds 0 records, not the 1 it should"),
         (lambda f: (f / "dataset_info.json").write_text("{}"), "not what TensorFlow Datasets wri"),
+        (lambda f: say(f, '"tfrecord"', '"riegeli"'), "whose fileFormat is riegeli"),
         (
-            lambda f: (f / "dataset_info.json").write_text(
-                (f / "dataset_info.json").read_text().replace('"tfrecord"', '"riegeli"')
-            ),
-            "whose fileFormat is riegeli",
-        ),
-        (
-            lambda f: (f / "dataset_info.json").write_text(
-                (f / "dataset_info.json")
-                .read_text()
-                .replace('"shardLengths"', '"filepathTemplate": "/etc/passwd", "shardLengths"')
-            ),
+            lambda f: say(f, '"shard', '"filepathTemplate": "/etc/passwd", "shard'),
             "the file '/etc/passwd' would be in another folder",
         ),
         (lambda f: (f / "kind.labels.txt").write_text("cat"), "has kind 1; expected 0 to 0"),
