@@ -20,6 +20,7 @@ from imageshards.verification import command as verify
 from tests.support.builds import build, manifest, records_of, shard_bytes
 from tests.support.built_records import assert_records_are_as_described
 from tests.support.html_page import Page
+from tests.support.manifests import typed
 
 pytestmark = pytest.mark.process
 
@@ -101,7 +102,7 @@ def test_the_manifest_tells_their_types_and_shapes(built):
     assert features["caption"] == {"dtype": "string", "shape": []}
     assert verify.main([str(built)]) == 0
     assert assert_records_are_as_described(built)  # and the small ones are in the index
-    names = read_index(str(built), manifest(built)).column_names
+    names = read_index(str(built), typed(manifest(built))).column_names
     small = ["age", "caption", "image/object/class/label", "meta", "tokens"]
     assert names[-5:] == small
 
@@ -184,7 +185,7 @@ def test_missing_numbers_are_nan_and_the_others_are_scaled_among_themselves(
             values = (values - np.nanmin(values)) / (np.nanmax(values) - np.nanmin(values))
         held = np.array([found[f"{i}.jpg"][name][0] for i in range(len(rows))])
         np.testing.assert_allclose(held, values, rtol=1e-6)
-        index = read_index(str(output), said, columns=["key", name])
+        index = read_index(str(output), typed(said), columns=["key", name])
         of_key = dict(zip(index["key"].to_pylist(), index[name].to_pylist(), strict=True))
         assert [of_key[f"{i}.jpg"] is None for i in range(len(rows))] == [*np.isnan(values)]
     assert found["3.jpg"]["year"] == [2003] and found["3.jpg"]["note"] == [b"N/A"]
@@ -205,7 +206,7 @@ def _check_companions(output: pathlib.Path) -> None:
     assert assert_records_are_as_described(output)
     page = Page((output / "report" / "index.html").read_text())
     assert "Missing values, NaN in the records" in page.text and "price" in page.text
-    write_report(str(output), manifest(output))
+    write_report(str(output), typed(manifest(output)))
     assert Page((output / "report" / "index.html").read_text()).text == page.text
     copy = output.parent / "copy"
     assert build("--input", output, "--output", copy) == 0

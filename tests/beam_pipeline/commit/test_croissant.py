@@ -11,13 +11,13 @@ import pytest
 
 from beam_pipeline.commit.croissant import croissant_text
 from imageshards.index import COLUMNS, read_index
-from imageshards.manifest import shards_of
 from tests.support.builds import manifest
 from tests.support.dataset_factory import Dataset
+from tests.support.manifests import shards_of, typed
 
 
 def croissant_of(insects: pathlib.Path, **changes: Any) -> dict[str, Any]:
-    return json.loads(croissant_text(manifest(insects) | changes, "insects"))
+    return json.loads(croissant_text(typed(manifest(insects) | changes), "insects"))
 
 
 def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -26,7 +26,9 @@ def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.process
 def test_lists_shards_with_checksums_the_index_splits_classes_and_columns(insects):
-    assert (insects / "croissant.json").read_text() == croissant_text(manifest(insects), "set")
+    assert (insects / "croissant.json").read_text() == croissant_text(
+        typed(manifest(insects)), "set"
+    )
     found = croissant_of(insects)
     files, sets = by_id(found["distribution"]), by_id(found["recordSet"])
     entries = [shard for _, shard in shards_of(manifest(insects))]
@@ -46,7 +48,7 @@ def test_lists_shards_with_checksums_the_index_splits_classes_and_columns(insect
 
 
 def test_the_description_tells_the_images_of_each_split(tmp_path):
-    found = json.loads(croissant_text(Dataset(tmp_path).manifest, "insects"))
+    found = json.loads(croissant_text(typed(Dataset(tmp_path).manifest), "insects"))
     assert set(by_id(found["recordSet"])) == {"splits", "classes", "records"}
     assert found["description"].startswith("30 labelled JPEG images of 2 classes (train 18, val")
 
@@ -60,7 +62,7 @@ def test_mlcroissant_finds_it_valid_and_reads_the_index(insects):
     assert known.name == "set" and not known.ctx.issues.errors
     asked = ("citeAs", "license", "creator", "url", "datePublished")
     assert [text for text in known.ctx.issues.warnings if not any(a in text for a in asked)] == []
-    rows = read_index(str(insects), manifest(insects)).to_pylist()
+    rows = read_index(str(insects), typed(manifest(insects))).to_pylist()
     found = {record["records/key"].decode(): record for record in described.records("records")}
     assert len(found) == len(rows) == 36
     for row in rows:

@@ -8,16 +8,16 @@ import pytest
 
 from imageshards.example import decode_example
 from imageshards.index import read_index
-from imageshards.manifest import shards_of
 from imageshards.tfrecord import frame_record
 from tests.support.builds import manifest
+from tests.support.manifests import shards_of, typed
 
 pytestmark = pytest.mark.process
 
 
 def test_every_record_is_where_its_row_says_with_what_it_says(insects):
     described = manifest(insects)
-    found = read_index(str(insects), described).to_pylist()
+    found = read_index(str(insects), typed(described)).to_pylist()
     assert len(found) == 36
     assert [(row["split"], row["shard"], row["record"]) for row in found] == [
         (split, shard["file"], number)

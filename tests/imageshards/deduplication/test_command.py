@@ -22,6 +22,7 @@ from imageshards.reporting.page import write_report
 from tests.support.builds import build, jpeg, manifest
 from tests.support.dataset_factory import Dataset
 from tests.support.html_page import Page
+from tests.support.manifests import typed
 from tests.support.pictures import opened_bytes, saved
 
 pytestmark = pytest.mark.process
@@ -170,8 +171,12 @@ def test_a_build_counts_equal_files_and_warns_of_those_between_splits(built):
     said = manifest(built)
     assert said["copies"] == {"copies": 2, "between_splits": 1}
     (leak,) = [text for text in said["warnings"] if "in more than one split" in text]
-    assert leak.startswith("1 original is in") and leak in final_table(said, 1, 0) and leak in page
-    assert write_report(str(built), manifest(built))
+    assert (
+        leak.startswith("1 original is in")
+        and leak in final_table(typed(said), 1, 0)
+        and leak in page
+    )
+    assert write_report(str(built), typed(manifest(built)))
     assert (built / "report" / "index.html").read_text() == page
 
 

@@ -14,10 +14,8 @@ from imageshards.manifest import (
     MANIFEST_NAME,
     REPLACED_NAME,
     STAGING_NAME,
-    label_of,
     load_manifest,
     read_rejects,
-    roles_of,
     to_json,
 )
 from tests.support.dataset_factory import Dataset
@@ -177,14 +175,14 @@ def test_unknown_keys_are_allowed(dataset):
     ("line", "said"),
     [
         ("{", "line 2: "),
-        ('{"key": "a"}', "line 2: uri is missing; expected a text"),
+        ('{"key": "a"}', "line 2: .* `uri`"),
         ("[" * 100_000, "line 2: it is nested too deeply"),
     ],
 )
 def test_a_list_of_rejects_is_read_up_to_a_line_of_another_form(tmp_path, line, said):
     made = Dataset(tmp_path, rejects={"empty": 1}).directory
     (whole,) = read_rejects(str(made))
-    assert (whole["reason"], whole["key"]) == ("empty", "cat/bad0.jpg")
+    assert (whole.reason, whole.key) == ("empty", "cat/bad0.jpg")
     with open(made / "quarantine" / "rejects.jsonl", "a") as file:
         file.write(line)
     rejects = read_rejects(str(made))
@@ -199,17 +197,17 @@ def test_records_have_one_label_none_or_several(dataset):
     kept = {name: spec for name, spec in features.items() if "class" not in name}
     variable = {"image/class/labels": "int64", "image/class/text": "string"}
     several = kept | {name: {"dtype": kind, "shape": None} for name, kind in variable.items()}
-    adopted = dataset.manifest | {"adopted": {"image": "i", "label": "l"}, "features": several}
+    roles = {"image": "i", "label": "l", "filename": None, "text": None}
+    adopted = dataset.manifest | {"adopted": roles, "features": several}
     for found, label, role in (
         (dataset.manifest, "one", "image/class/label"),
         (dataset.manifest | {"features": several}, "several", "image/class/labels"),
         (dataset.manifest | {"features": kept, "classes": []}, "none", None),
         (adopted, "one", "l"),
     ):
-        assert (label_of(found), roles_of(found)["label"]) == (label, role)
-        if found is not adopted:
-            written = write_manifest(str(dataset.directory), found)
-            assert load_manifest(str(dataset.directory), complete=True) == written
+        write_manifest(str(dataset.directory), found)
+        loaded = load_manifest(str(dataset.directory), complete=True, adopted=found is adopted)
+        assert (loaded.label, loaded.roles.label) == (label, role)
     for wrong in (kept, several | {"image/class/text": features["image/class/text"]}):
         write_manifest(str(dataset.directory), dataset.manifest | {"features": wrong})
         with pytest.raises(DamagedManifestError, match="image/class/"):
