@@ -88,7 +88,7 @@ class Arg:
         if _names_flags:
             name = self.name.removeprefix("--")
             flag = name if name.isupper() else f"--{name}"
-            return flag if self.value in (None, True) else f"{flag} {self.value}"
+            return flag if self.value is None or self.value is True else f"{flag} {self.value}"
         if self.python is not None:
             return self.python
         name = renamed.get(self.name, self.name)

@@ -14,6 +14,7 @@ import pytest
 
 import imageshards as ims
 from imageshards.tfrecord import read_records
+from tests.support.errors import refused
 from tests.support.reader_sets import CLASSES, SIDE_PX, make_set, value_of
 from tests.support.resumed_stream import assert_resumes
 from tests.support.trainer_data import edit_manifest, make_data_set, write_shard
@@ -131,11 +132,11 @@ def test_processes_get_their_parts_of_every_batch(data: Data, augment: Any) -> N
         for batch, part in zip(whole, own, strict=True):
             for values, mine in zip(batch, part, strict=True):
                 np.testing.assert_array_equal(mine, values[2 * k : 2 * k + 2])
-    with pytest.raises(ims.UserError, match="batch_size received 6, which 4 processes cannot"):
+    with refused("batch_size", "6", "4 processes"):
         made.dataset(process_count=4)
-    with pytest.raises(ims.UserError, match="process_index received 3 of process_count 3; expec"):
+    with refused("process_index", "3"):
         made.dataset(process_index=3, process_count=3)
-    with pytest.raises(ims.UserError, match="the input tokens has no fixed length, .* sequence_le"):
+    with refused("process_count", "tokens", "sequence_length"):
         data.train(batch_size=6, inputs=["image", "tokens"]).dataset(process_count=3)
     padded = data.train(batch_size=6, inputs=["image", "tokens"], sequence_length=4)
     assert next(padded.as_numpy(process_count=3))[0]["tokens"].shape == (2, 4)
@@ -167,7 +168,7 @@ def test_the_centre_is_evaluated_where_that_is_asked_for(tmp_path: pathlib.Path)
         for asked in ({"image_size": 16}, {"image_size": 8, "eval_crop": 0.5})
     )
     np.testing.assert_array_equal(centres, images[:, 4:12, 4:12])
-    with pytest.raises(ims.UserError, match="^eval_crop received 0; expected more than 0"):
+    with pytest.raises(ims.UserError, match="^eval_crop received 0"):
         data.evaluation(batch_size=4, eval_crop=0)
 
 
@@ -279,20 +280,20 @@ def _flip_layer() -> Any:
 
 
 # What a wrong function returns for (images, labels), and what the error says.
-WRONG_FUNCTIONS: dict[str, tuple[Any, str]] = {
+WRONG_FUNCTIONS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "draws in a loop": (
         lambda a, b, _: (tf.map_fn(tf.image.random_flip_left_right, a), b),
-        "RandomUniform.*stateless",
+        ("RandomUniform", "stateless"),
     ),
-    "has state": (lambda a, b, _: (_flip_layer()(a), b), "Assign.*stateless"),
-    "forgets labels": (lambda a, b, _: a, "expected two values"),
+    "has state": (lambda a, b, _: (_flip_layer()(a), b), ("Assign", "stateless")),
+    "forgets labels": (lambda a, b, _: a, ("two values",)),
     "halves": (
         lambda a, b, _: (a[:2], b),
-        r"images of shape \(2, 8, 8, 3\); .* 4: use tf.ensure_sh",
+        ("images of shape (2, 8, 8, 3)", "tf.ensure_shape"),
     ),
     "unknown shape": (
         lambda a, b, _: (a, tf.boolean_mask(b, b >= 0)),
-        r"labels of shape \(None,\)",
+        ("labels of shape (None,)",),
     ),
 }
 
@@ -301,26 +302,26 @@ WRONG_FUNCTIONS: dict[str, tuple[Any, str]] = {
 def test_a_function_that_is_no_pure_one_of_static_shapes_is_refused(data: Data, name: str) -> None:
     _flip_layer()  # as the user's module makes it: before
     function, told = WRONG_FUNCTIONS[name]
-    with pytest.raises(ims.UserError, match=rf"augment received <lambda>, .*{told}"):
+    with refused("augment", "<lambda>", *told):
         data.train(batch_size=4, augment=function).dataset()
 
 
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"batch_size": 12}, "^batch_size received 12, but the split train has 11 records"),
-        ({"batch_size": 0}, "^batch_size received 0; expected at least 1"),
-        ({"batch_size": 3, "augment": "strong"}, "^batch_size .*augment='strong' mixes"),
-        ({"augment": None}, "^augment received None; expected 'none', .* or a function"),
-        ({"augment_on": "auto"}, "^augment_on received 'auto'; expected 'host' or 'device'"),
-        ({"augment": tell_seeds, "augment_on": "device"}, "^augment_on received 'device' with"),
-        ({"image_size": (2, 3, 4)}, "^image_size received '2x3x4'; expected pixels"),
+        ({"batch_size": 12}, "^batch_size received 12, .*11 records"),
+        ({"batch_size": 0}, "^batch_size received 0"),
+        ({"batch_size": 3, "augment": "strong"}, "^batch_size .*augment='strong'"),
+        ({"augment": None}, "^augment received None"),
+        ({"augment_on": "auto"}, "^augment_on received 'auto'"),
+        ({"augment": tell_seeds, "augment_on": "device"}, "^augment_on received 'device'"),
+        ({"image_size": (2, 3, 4)}, "^image_size received '2x3x4'"),
         ({"classes": [1]}, "^classes received 1 among"),
-        ({"where": "age"}, "^where received 'age'; expected FEATURE"),
-        ({"inputs": ["age"]}, "^inputs received 'age'; expected image"),
-        ({"inputs": ["image", "text"]}, "^inputs received 'image,text', but text is a text"),
-        ({"cache_folder": "here"}, "^cache_folder received 'here', .* ask for cache='pixels'"),
-        ({"cache_folder": 5}, "^cache_folder received 5; expected a path"),
+        ({"where": "age"}, "^where received 'age'"),
+        ({"inputs": ["age"]}, "^inputs received 'age'"),
+        ({"inputs": ["image", "text"]}, "^inputs received 'image,text'"),
+        ({"cache_folder": "here"}, "^cache_folder received 'here', .*cache='pixels'"),
+        ({"cache_folder": 5}, "^cache_folder received 5"),
     ],
 )
 def test_errors_name_the_argument(data: Data, asked: dict[str, Any], told: str) -> None:
@@ -335,15 +336,15 @@ def test_errors_of_opening_and_evaluating_name_the_argument(data: Data, tmp_path
     (folder / "train-00000-of-00001.tfrecord").unlink()
     calls: list[tuple[str, Any, Any]] = [
         ("^path received .*absent.* build --input PHOTOS --output FOLDER.$", ims.open, nothing),
-        ("^path received None; expected a path", ims.open, None),
+        ("^path received None", ims.open, None),
         ("^start_step received -1", data.train(batch_size=4).dataset, -1),
     ]
     for told, call, given in calls:
         with pytest.raises(ims.UserError, match=told):
             call(given)
     for told, evaluated, split in (
-        ("^split received 'x'; expected one of train", data, "x"),
-        ("^split received None, .* expected one of train", opened, None),
+        ("^split received 'x'", data, "x"),
+        ("^split received None", opened, None),
         ("^path .* is missing", opened, "train"),
     ):
         with pytest.raises(ims.UserError, match=told):

@@ -192,11 +192,11 @@ def test_python_gets_the_path_of_the_export(
     theirs = served(model_folder, tmp_path / "by_command")
     for name, values in serve(image_bytes=tf.constant([JPEG])).items():
         np.testing.assert_array_equal(values, theirs(image_bytes=tf.constant([JPEG]))[name])
-    with pytest.raises(ims.UserError, match="^output received .* or overwrite=True to replace it"):
+    with pytest.raises(ims.UserError, match="^output received .*overwrite=True"):
         ims.export(model_folder, path)
     assert ims.export(model_folder, path, overwrite=True) == path
     (tmp_path / "photos").mkdir()
-    with pytest.raises(ims.UserError, match="^output received .*photos' with overwrite=True, wh"):
+    with pytest.raises(ims.UserError, match="^output received .*photos'.*overwrite=True"):
         ims.export(model_folder, tmp_path / "photos", overwrite=True)
     with pytest.raises(ims.UserError, match="^model received '.*none'"):
         ims.export(tmp_path / "none", tmp_path / "new")

@@ -13,6 +13,7 @@ import pytest
 from imageshards import storage
 from imageshards.adopt import adopt
 from imageshards.errors import UserError
+from tests.support.errors import refused
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.served_models import card, network
@@ -118,10 +119,10 @@ def test_batches_are_those_of_the_local_data_set(
 
 def test_other_shards_than_the_manifest_names_are_refused(store: StoreServer, remote: str) -> None:
     storage.write(f"{remote}/train-00001-of-00005.tfrecord", b"short")
-    with pytest.raises(UserError, match="train-00001-of-00005.tfrecord has 5 bytes; expected"):
+    with refused("data", "train-00001-of-00005.tfrecord", "5 bytes"):
         _opened(remote)
     storage.delete([f"{remote}/train-00001-of-00005.tfrecord"])
-    with pytest.raises(UserError, match="train-00001-of-00005.tfrecord is missing; expected"):
+    with refused("data", "train-00001-of-00005.tfrecord", "missing"):
         _opened(remote)
 
 
@@ -137,7 +138,7 @@ def test_records_of_others_are_adopted_and_read_like_local_ones(
     for places in ((str(here),), (there,), (there, pointing)):
         adopt(*places)
     expected = _opened(here)
-    with pytest.raises(UserError, match=f"are in '{there}', outside .* --records_root '{there}'"):
+    with pytest.raises(UserError, match=f"'{there}'.*records_root"):
         _opened(pointing)
     for got in (_opened(there), _opened(pointing, "--records_root", there)):
         assert _fingerprint(got) == _fingerprint(expected)

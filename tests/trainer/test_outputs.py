@@ -10,6 +10,7 @@ import pytest
 
 import imageshards as ims
 from tests.support.builds import class_folders
+from tests.support.errors import refused
 from tests.support.target_sets import make_targets, read_columns
 
 keras = pytest.importorskip("keras")
@@ -101,13 +102,13 @@ def test_without_a_target_a_dataset_gives_inputs_alone(unlabelled: Any, asked: A
 
 
 def test_records_without_labels_need_target_none_or_a_column(unlabelled: Any) -> None:
-    with pytest.raises(ims.UserError, match="target=None"):
+    with refused("target", "target=None"):
         unlabelled.train(batch_size=4)
 
 
 @pytest.mark.parametrize("target", [[], ["label", "label"], ["rgb", "nothing"], ["image/encoded"]])
 def test_targets_that_cannot_be_are_refused(made: pathlib.Path, target: Any) -> None:
-    with pytest.raises(ims.UserError, match="^target received"):
+    with refused("target"):
         ims.open(made).train(batch_size=4, target=target)
 
 
@@ -217,22 +218,22 @@ def test_a_mapped_stream_begins_at_any_step(made: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (lambda inputs, label: (inputs, label, label), "returns 3 values"),
-        (lambda inputs, label: (inputs[:2], label), r"shape \(2, 16, 16, 3\); expected"),
+        (lambda inputs, label: (inputs, label, label), "3 values"),
+        (lambda inputs, label: (inputs[:2], label), "(2, 16, 16, 3)"),
         (lambda inputs, label: (tf.image.random_flip_left_right(inputs), label), "RandomUniform"),
-        ("rolled", "expected a function"),
+        ("rolled", "'rolled'"),
     ],
 )
 def test_functions_that_cannot_be_mapped_are_refused(
     made: pathlib.Path, function: Any, told: str
 ) -> None:
-    with pytest.raises(ims.UserError, match=f"^map received .*{told}"):
+    with refused("map", told):
         ims.open(made).train(batch_size=8).map(function).dataset()
 
 
 def test_functions_run_on_the_host_after_augmentation(made: pathlib.Path) -> None:
     data = ims.open(made)
-    with pytest.raises(ims.UserError, match="augment_on='device'"):
+    with refused("map", "augment_on='device'"):
         data.train(batch_size=8, augment_on="device").map(_doubled)
     seen = data.train(batch_size=8, augment="strong", seed=1).map(lambda x, y: (x, y))
     plain = data.train(batch_size=8, augment="strong", seed=1)
@@ -245,8 +246,8 @@ def test_a_run_knows_its_functions_by_their_source(made: pathlib.Path, tmp_path:
     train = ims.open(made).train(batch_size=8, target=["label", "rgb"])
     how: dict[str, Any] = {"epochs": 1, "verbose": 0, "checkpoint_dir": tmp_path / "run"}
     ims.fit(_two_outputs(), train.map(_doubled), **how)
-    with pytest.raises(ims.UserError, match="^map received .*_undone.* started with .*_doubled"):
+    with refused("map", "_undone", "_doubled"):
         ims.fit(_two_outputs(), train.map(_undone), **how | {"epochs": 2})
-    with pytest.raises(ims.UserError, match="^map received none"):
+    with refused("map", "none"):
         ims.fit(_two_outputs(), train, **how | {"epochs": 2})
     ims.fit(_two_outputs(), train.map(_doubled), **how | {"epochs": 2})

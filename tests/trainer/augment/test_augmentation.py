@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from tests.support.augment_pictures import image_spec, jpeg, smooth_picture
+from tests.support.errors import refused
 from trainer.augment import augmentation
 
 CLASSES = 3
@@ -42,7 +42,7 @@ def test_mixing_needs_whole_pairs_in_each_replica(
     if nearest is None:
         augmentation.check_pairs(level, batch_size, replicas)
         return
-    with pytest.raises(UserError, match=f"--batch_size received {batch_size} .*example {nearest},"):
+    with refused("batch_size", str(batch_size), f" {nearest},"):
         augmentation.check_pairs(level, batch_size, replicas)
     augmentation.check_pairs(level, nearest, replicas)
     augmentation.check_pairs(level, batch_size, replicas, mix=False)

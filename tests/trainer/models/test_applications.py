@@ -143,28 +143,24 @@ def test_weights_that_cannot_be_had_are_a_sentence_with_file_and_folder(
     path = cache / PUBLISHED["MobileNet"]
     url = "https://storage.googleapis.com/tensorflow/keras-applications/mobilenet"
     refused = "[Errno 111] Connection refused"
-    assert said("MobileNet") == (
-        "--weights received imagenet, of which Keras could not fetch the file of MobileNet "
-        f"({refused}); expected it to be {path}: copy {url}/{path.name} there from where there is "
-        "a network."
-    )
+    sentence = said("MobileNet")
+    assert refused in sentence and f"{path}: copy {url}/{path.name} there" in sentence
     path.write_bytes(b"half a download")
-    assert "not read the file of MobileNet (" in (sentence := said("MobileNet"))
-    assert f"expected it to be {path}: delete it, and Keras fetches it again." in sentence
+    assert f"{path}: delete it, and Keras fetches it again." in said("MobileNet")
     # A file of another hash is none to Keras, which asks for it again, and takes it away.
     path = cache / PUBLISHED["MobileNetV3Small"]
     path.write_bytes(b"another one")
     sentence = said("MobileNetV3Small")
     assert f"{path.name} there (its hash is d3e8ec8" in sentence and str(path) in sentence
     assert not path.exists()
-    with pytest.raises(UserError, match="refuses pictures of 16x16 px"):
+    with pytest.raises(UserError, match="^model received MobileNet, .* 16x16 px"):
         model.build_model("MobileNet", ModelInputs((16, 16), RGB), 2, weights=IMAGENET)
 
 
 @pytest.mark.parametrize(("name", "channels"), [("cnn", 3), ("MobileNet", 1)])
 def test_what_nobody_publishes_is_refused(name: str, channels: int) -> None:
     inputs = ModelInputs((32, 32), ImageSpec((32, 32), False, channels, (0.5,), (0.25,)))
-    with pytest.raises(UserError, match=rf"imagenet for --model {name} .* {channels} channel"):
+    with pytest.raises(UserError, match=rf"^weights received .*{name}.* {channels} channel"):
         model.build_model(name, inputs, 2, weights=IMAGENET)
 
 

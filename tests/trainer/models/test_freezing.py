@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from tests.support import replica_run
+from tests.support.errors import refused
 from tests.support.replica_run import BATCH_SIZE, CONFIGS, batch, start, train
 from trainer.dataset.spec import ImageSpec, MeanStd, ModelInputs
 
@@ -83,7 +83,7 @@ def test_layers_are_counted_as_kerass_own_lists_have_them_and_those_behind_are_n
     assert [layer.trainable for layer in body.layers] == [False] * 10 + [True] * (
         len(body.layers) - 10
     )
-    with pytest.raises(UserError, match=r"--freeze received 200; expected at most \d\d, the lay"):
+    with refused("freeze", "200"):
         Frozen(network, 200)
     behind = keras.layers.Dense(4)(network.output)
     network = keras.Model(network.input, keras.layers.Dense(2)(behind))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from tests.support import replica_run
+from tests.support.errors import refused
 from trainer.config import OPTIMIZERS, OptimizerConfig
 from trainer.dataset.spec import MeanStd
 
@@ -41,7 +41,7 @@ def test_the_learning_rate_of_a_step(options: dict[str, Any], expected: dict[int
 
 
 def test_a_warm_up_as_long_as_the_run_is_refused() -> None:
-    with pytest.raises(UserError, match=r"--warmup_steps received 9, but the run has 9 step"):
+    with refused("warmup_steps", "9"):
         optimizer.make_optimizer(OptimizerConfig(warmup_steps=9), 32, 9)
 
 

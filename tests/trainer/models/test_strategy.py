@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from tests.support import replica_run
+from tests.support.errors import refused
 
 tf = pytest.importorskip("tensorflow")
 
@@ -37,7 +37,7 @@ def _alone(what: str) -> Any:
 
 def test_one_replica_needs_no_mirroring_and_the_batch_must_divide() -> None:
     assert make_strategy(1, 7).num_replicas_in_sync == 1
-    with pytest.raises(UserError, match="--batch_size received 7, which 3 replicas"):
+    with refused("batch_size", "7", "3 replicas"):
         make_strategy(3, 7)
 
 
@@ -53,7 +53,7 @@ def test_gpus_without_a_replica_are_left_alone(
     )
     monkeypatch.setattr(tf.config, "set_visible_devices", lambda *given: calls.append(given))
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", calls.append)
-    with pytest.raises(UserError, match="--replicas received 4; expected at most 3, the GPUs"):
+    with refused("replicas", "4", "3"):
         make_strategy(4, 12)
     make_strategy(replicas, 6)
     expected: list[Any] = [(visible, "GPU")] if visible else []
@@ -95,7 +95,7 @@ def test_a_gpu_that_tensorflow_does_not_see_is_named_and_needed_for_replicas(
     note = capsys.readouterr().err
     assert note.count("\n") == misses and ("pip install 'tensorflow[and-cuda]'" in note) == misses
     if misses:
-        with pytest.raises(UserError, match="--replicas received 2, but .*tensorflow.and-cuda"):
+        with refused("replicas", "2", "tensorflow[and-cuda]"):
             make_strategy(2, 6)
     else:
         assert make_strategy(2, 6) == ["CPU:0", "CPU:1"]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from imageshards.tfrecord import RecordError, write_records
+from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.reader_sets import (
     IMAGE,
@@ -153,7 +153,7 @@ def test_a_picture_that_cannot_be_decoded_is_named_and_the_rest_goes_on_later(
     path, picture = subset.split.shards[3].path, jpeg(value_of(8))
     whole = [one.payload for one in records_of(path)]
     write_records(path, [one.replace(picture, b"x" * len(picture)) for one in whole])
-    with pytest.raises(UserError, match="record 0 at byte 0: its picture cannot be decoded"):
+    with refused("data", "record 0 at byte 0"):
         _batches(subset, options)
     write_records(path, whole)
     found, expected = _batches(subset, options), _batches(subset, ReadOptions(2))
@@ -164,18 +164,18 @@ def test_too_little_room_is_told_before_anything_is_written(
     subset: Subset, options: ReadOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10}))
-    with pytest.raises(UserError, match=r"filled \(0.00 GB are needed, 0.00 GB are free\)"):
+    with refused("cache", "0.00 GB are free"):
         decode_once(subset, options, PieceReader(subset))
     files = pathlib.Path(options.cache_folder or "").rglob("*")
     assert not sum(file.stat().st_size for file in files if file.is_file())
-    with pytest.raises(UserError, match="no folder"):
+    with refused("cache", "cache_folder"):
         decode_once(subset, ReadOptions(1, "pixels"), PieceReader(subset))
 
 
 def test_pictures_of_several_sizes_are_refused(subset: Subset) -> None:
     image = dataclasses.replace(IMAGE, varies=True)
     config = ReadConfig("d", cache="pixels")
-    with pytest.raises(UserError, match="'pixels', but the pictures of --data 'd' differ in size"):
+    with refused("cache", "'pixels'", "'d'"):
         wanted_inputs(config, dataclasses.replace(subset.dataset, image=image))
 
 

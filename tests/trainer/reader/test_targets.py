@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import imageshards as ims
-from imageshards.errors import UserError
 from imageshards.example import decode_example, encode_example
 from imageshards.tfrecord import read_records, write_records
+from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.target_sets import CHANNELS, WORDS, make_targets, read_columns
 from trainer.config import ReadConfig
@@ -114,33 +114,35 @@ def test_some_labels_are_chosen_with_the_records_that_have_one_of_them(made):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("asked", "argument", "words"),
     [
-        ({"target": "far"}, "target received 'far', which is inf in record 6 of the split train; "),
+        ({"target": "far"}, "target", ["'far'", "inf in record 6 of the split train"]),
         (
             {"target": "lost"},
-            "target lost, which is missing in 24 records, left no record of the s",
+            "target",
+            ["lost", "24 records"],
         ),
         (
             {"target": "bright", "inputs": ["image", "gap"]},
-            "inputs received 'gap', which is nan in record 4 .*, and as little in 1 more; .* leave "
-            r"others out by where, for example 'gap>=-1e\+30', or build again with",
+            "inputs",
+            ["'gap'", "nan in record 4", "1 more", "where, for example 'gap>=-1e+30'"],
         ),
         (
             {"target": "bright", "inputs": ["image", "hole"]},
-            "'hole', which is 1,nan .* by where on another column, or build again",
+            "inputs",
+            ["'hole'", "1,nan", "another column"],
         ),
-        ({"target": "rgb", "classes": ["a"]}, "classes received a, but .* rgb, 3 numbers"),
-        ({"target": "rgb", "balance": "weights"}, "balance received 'weights', but .* 3 numbers"),
-        ({"target": "words", "balance": "sampling"}, "words, any number of labels"),
-        ({"sample_weight": "gap"}, "sample_weight received 'gap', which is nan in record 4"),
-        ({"sample_weight": "rgb"}, r"is float32 of shape \[3\]; expected a single number"),
-        ({"sample_weight": "wait"}, "no feature 'wait'"),
-        ({"target": "name", "inputs": ["image", "name"]}, "name is the label"),
+        ({"target": "rgb", "classes": ["a"]}, "classes", ["a", "rgb, 3 numbers"]),
+        ({"target": "rgb", "balance": "weights"}, "balance", ["'weights'", "3 numbers"]),
+        ({"target": "words", "balance": "sampling"}, "balance", ["words, any number of labels"]),
+        ({"sample_weight": "gap"}, "sample_weight", ["'gap'", "nan in record 4"]),
+        ({"sample_weight": "rgb"}, "sample_weight", ["float32 of shape [3]"]),
+        ({"sample_weight": "wait"}, "sample_weight", ["'wait'"]),
+        ({"target": "name", "inputs": ["image", "name"]}, "inputs", ["name"]),
     ],
 )
-def test_what_fits_no_target_is_refused_before_anything_is_read(made, asked, message):
-    with pytest.raises(UserError, match=message):
+def test_what_fits_no_target_is_refused_before_anything_is_read(made, asked, argument, words):
+    with refused(argument, *words):
         ims.open(made).train(batch_size=4, **asked)
 
 
@@ -195,13 +197,13 @@ def test_numbers_count_only_where_records_are_read(made):
     inputs = ["image", "gap"]
     train = data.train(batch_size=4, target="bright", inputs=inputs, where=where, augment="none")
     assert train.num_records == 22
-    with pytest.raises(UserError, match="inputs received 'gap', which is nan in record 4"):
+    with refused("inputs", "'gap'", "nan in record 4"):
         data.evaluation(batch_size=4, target="bright", inputs=inputs, split="train")
     config = ReadConfig(
         str(made), target="bright", inputs=("image", "gap"), batch_size=4,
         train_split="validation", validation_split="train",
     )  # fmt: skip
-    with pytest.raises(UserError, match="--inputs received 'gap', .* record 4 of the split train"):
+    with refused("inputs", "'gap'", "record 4 of the split train"):
         open_data(config)
 
 
@@ -255,8 +257,5 @@ def test_a_cache_of_pixels_knows_nothing_of_targets(made, tmp_path):
 
 def test_values_of_a_column_that_a_model_does_not_know_are_left_out_by_classes(made):
     train = ims.open(made).train(batch_size=4, target="shade", target_kind="class")
-    with pytest.raises(
-        UserError,
-        match="does not know; expected some of -5, 9: leave them out by --classes",
-    ):
+    with refused("data", "some of -5, 9", "classes"):
         class_ids(train.subset, ("-5", "9"))

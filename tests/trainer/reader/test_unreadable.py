@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from imageshards.index import read_index
 from imageshards.tfrecord import RecordError
+from tests.support.errors import refused
 from tests.support.external_sets import example, flip_byte, jpeg, records_of, whole_split
 from tests.support.trainer_data import make_data_set, rewrite_shard
 from trainer.dataset.manifest import check_shards, load_manifest
@@ -111,7 +111,7 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
     assert find(load(folder)) is None
     # Of no size that differs the first shard says nothing.
     subset, name = load(folder), shard(folder, 1).name
-    with pytest.raises(UserError, match=rf"shard {name} \(and 1 more\) has"):
+    with refused("data", f"{name} (and 1 more)"):
         check_shards(subset.dataset, [subset.split])
 
 

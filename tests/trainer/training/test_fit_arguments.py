@@ -13,6 +13,7 @@ import pytest
 import imageshards as ims
 from imageshards.errors import UserError
 from tests.support import tiny_models
+from tests.support.errors import refused
 
 tf = pytest.importorskip("tensorflow")
 
@@ -54,35 +55,35 @@ def wrong(data: Any, train: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"epochs": "3"}, "epochs received '3'; expected a whole number"),
-        ({"initial_epoch": -1}, "initial_epoch received -1; expected an int, at least 0"),
-        ({"steps_per_epoch": 0}, "steps_per_epoch received 0; expected an int"),
-        ({"validation_freq": ["1"]}, r"validation_freq received '1'; expected"),
-        ({"class_weight": {0: 1, 2: 1}}, "class_weight received {0: 1, 2: 1}; .* 0 to 2"),
-        ({"class_weight": {0: 1, 1: 1, 2: -1}}, "class_weight received .* at least 0"),
+        ({"epochs": "3"}, "epochs received '3'"),
+        ({"initial_epoch": -1}, "initial_epoch received -1"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch received 0"),
+        ({"validation_freq": ["1"]}, "validation_freq received '1'"),
+        ({"class_weight": {0: 1, 2: 1}}, "class_weight received {0: 1, 2: 1}"),
+        ({"class_weight": {0: 1, 1: 1, 2: -1}}, "class_weight received .*-1"),
         (
             {"train": "balanced", "class_weight": {0: 1}},
-            "class_weight received weights together with balance='weights'",
+            "class_weight received .* balance='weights'",
         ),
-        ({"callbacks": "backup"}, "callbacks received BackupAndRestore; expected che"),
+        ({"callbacks": "backup"}, "callbacks received Backup"),
         (
             {"checkpoint_dir": "nowhere://run"},
-            "checkpoint_dir 'nowhere://run' is on no file system",
+            "checkpoint_dir .*'nowhere://run'",
         ),
         ({"train": "batches"}, r"train received \w+; expected .*\.train\(…\)"),
         ({"validation_data": "train"}, r"validation_data received \w+; .*\.evaluation\(…\)"),
-        ({"validation_data": "two classes"}, "validation_data received the classes square, circle"),
-        ({"model": "not compiled"}, "model received one that is not compiled"),
-        ({"model": "no model"}, "model received tensorflow.*; expected a keras.Model"),
+        ({"validation_data": "two classes"}, "validation_data received .*square, circle"),
+        ({"model": "not compiled"}, "model received .*not compiled"),
+        ({"model": "no model"}, "model received tensorflow"),
         (
             {"train": "without source", "checkpoint_dir": "run"},
-            "augment received <lambda>, whose source cannot be read",
+            "augment received <lambda>",
         ),
         (
             {"train": "mapped", "checkpoint_dir": "run"},
-            "map received <lambda>, whose source cannot be read",
+            "map received <lambda>",
         ),
-        ({"model": "second optimizer", "checkpoint_dir": "run"}, ".*'second' has no variables"),
+        ({"model": "second optimizer", "checkpoint_dir": "run"}, "model received .*'second'"),
         ({"checkpoint_dir": "others", "overwrite": True}, r"checkpoint_dir .*thesis\.tex"),
     ],
 )
@@ -102,21 +103,21 @@ def test_an_argument_that_cannot_be_meant_is_refused(
 
 
 def test_an_uneven_batch_another_keras_and_another_backend_are_refused(train, monkeypatch):
-    with pytest.raises(UserError, match="batch_size received 8, which 3 replicas cannot share"):
+    with refused("batch_size", "8", "3 replicas"):
         _check(compiled(), train, None, 3)
     monkeypatch.setattr(keras, "__version__", "3.16.0")
-    with pytest.raises(UserError, match=r"Keras 3.16.0 is .*expected 3.15.*pip install 'keras=="):
+    with refused("", "3.16.0", "3.15", "pip install 'keras=="):
         ims.fit(compiled(), train)
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    with pytest.raises(UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
+    with refused("KERAS_BACKEND", "'jax'"):
         ims.fit(compiled(), train)
 
 
 def test_keras_with_channels_first_is_told_that_pictures_have_them_last(train, data, monkeypatch):
     model = compiled()
     monkeypatch.setattr(keras.config, "image_data_format", lambda: "channels_first")
-    said = "Keras's image_data_format is 'channels_first', but pictures are"
-    with pytest.raises(UserError, match=f"^{said}.*set_image_data_format"):
+    said = "Keras's image_data_format is 'channels_first'"
+    with refused("", said, "set_image_data_format"):
         ims.fit(model, train)
     for described in (train, data.evaluation(batch_size=8)):
         with pytest.warns(UserWarning, match=said) as warned:
@@ -129,10 +130,10 @@ def test_keras_with_channels_first_is_told_that_pictures_have_them_last(train, d
 @pytest.mark.parametrize(
     ("optimizer", "jit_compile", "sentence"),
     [
-        ({"gradient_accumulation_steps": 2}, False, "has gradient_accumulation_steps=2"),
-        ({"use_ema": True, "ema_overwrite_frequency": 3}, False, "has ema_overwrite_f"),
-        ({}, True, "replicas received 2, where .* has jit_compile"),
-        ({"clipnorm": 1.0, "loss_scale": True}, False, "has clipping and float16"),
+        ({"gradient_accumulation_steps": 2}, False, "gradient_accumulation_steps=2"),
+        ({"use_ema": True, "ema_overwrite_frequency": 3}, False, "ema_overwrite_f"),
+        ({}, True, "jit_compile"),
+        ({"clipnorm": 1.0, "loss_scale": True}, False, "clipping and float16"),
     ],
 )
 def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
@@ -143,7 +144,7 @@ def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
     model = compiled(keras.optimizers.LossScaleOptimizer(made) if scaled else made)
     model.jit_compile = jit_compile
     _check(model, train, None, 1)
-    with pytest.raises(UserError, match=sentence):
+    with refused("replicas", "the strategy of model received 2", sentence):
         _check(model, train, None, 2)
 
 
@@ -182,7 +183,7 @@ def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(train,
     told = capsys.readouterr().err
     assert told.count("became infinite or not a number between the steps 2 and 2 (last good") == 1
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001.npz"]
-    with pytest.raises(UserError, match="learning rate for which .* the steps 2 and 2") as caught:
+    with refused("", "learning rate", "the steps 2 and 2") as caught:
         fit()
     assert "--" not in str(caught.value)
 

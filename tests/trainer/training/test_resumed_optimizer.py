@@ -135,14 +135,14 @@ def test_settings_that_are_no_variables_are_those_of_compile_which_is_said(
 @pytest.mark.parametrize(
     ("first", "second", "told"),
     [
-        (lambda: Adam(1e-3), lambda: SGD(0.1), "compiled with SGD, .* started with Adam, which"),
+        (lambda: Adam(1e-3), lambda: SGD(0.1), "compiled with SGD, .* started with Adam"),
         (
             lambda: SGD(0.1), lambda: SGD(0.1, momentum=0.9),
-            "compiled with SGD with momentum 0.9, .* with SGD with momentum 0.0, which has other",
+            "compiled with SGD with momentum 0.9, .* with SGD with momentum 0.0",
         ),
         (
             lambda: SGD(0.5), lambda: SGD(CosineDecay(0.5, 10)),
-            "compiled with SGD with learning_rate CosineDecay.* SGD with learning_rate 0.5, which",
+            "compiled with SGD with learning_rate CosineDecay.* SGD with learning_rate 0.5",
         ),
         (lambda: SGD(0.5), lambda: SGD(0.5, name="mine"), "compiled with SGD with name mine, .*"),
     ],
@@ -152,9 +152,9 @@ def test_an_optimizer_with_other_variables_is_refused_by_its_name(
     train, tmp_path, first, second, told
 ):
     fit(train, first(), tmp_path, 1)
-    with pytest.raises(ims.UserError, match=f"^model received one {told}") as caught:
+    with pytest.raises(ims.UserError, match=f"^model received .*{told}") as caught:
         fit(train, second(), tmp_path, 2)
-    assert "another checkpoint_dir, or overwrite to start over" in str(caught.value)
+    assert "another checkpoint_dir, or start over with overwrite=True" in str(caught.value)
 
 
 def test_a_schedule_that_cannot_be_saved_is_never_compared(train, tmp_path, capsys):

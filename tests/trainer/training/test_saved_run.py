@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from imageshards import storage
-from imageshards.errors import UserError
 from tests.support import tiny_models
+from tests.support.errors import refused
 
 pytest.importorskip("tensorflow")
 
@@ -92,7 +92,7 @@ def test_training_goes_on_while_a_consistent_checkpoint_is_written(tmp_path, mon
 def test_what_cannot_be_written_ends_the_run_later(tmp_path: pathlib.Path, end: str) -> None:
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     saved, _ = _saved(tmp_path)
-    with pytest.raises(UserError, match="the checkpoint of step 1 cannot be written .* make room"):
+    with refused("output", "step 1", "make room"):
         with saved:
             saved.count_steps()
             if end == "the next save":
@@ -143,7 +143,7 @@ def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(tmp_path, c
     told = capsys.readouterr().err
     assert told.startswith("note: Forgets begins anew, as it has no state_dict()")
     assert told.count("\n") == 1
-    with pytest.raises(UserError, match=r"Remembers, whose state_dict\(\) returned set among its"):
+    with refused("callbacks", "Remembers", "set among its"):
         _saved(tmp_path, Remembers(seen={1}))[0].count_steps()
 
 
