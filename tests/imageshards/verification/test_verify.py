@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import unittest.mock
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from imageshards.storage.local import LocalBackend
 from imageshards.verification.command import CHECKS, main, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
 from tests.support.external_sets import flip_byte
+from tests.support.manifests import typed_features
 
 FIRST = "train-00000-of-00003.tfrecord"
 SECOND = "train-00001-of-00003.tfrecord"
@@ -113,13 +115,13 @@ def changed_row(column, value):
         rows = IndexRows()
         for payload in dataset.payloads[SECOND]:
             rows.add(decode_example(payload), len(payload) + 16, 1000)
-        table = index_table(rows, "train", SECOND, dataset.manifest["features"])
+        table = index_table(rows, "train", SECOND, typed_features(dataset.manifest["features"]))
         values = table[column].to_pylist()
         values[4] = value
         place = table.column_names.index(column)
         table = table.set_column(place, table.schema.field(column), [values])
         entry = write_index(str(dataset.directory), SECOND, table)
-        dataset.manifest["splits"]["train"]["shards"][1]["index"] = entry
+        dataset.manifest["splits"]["train"]["shards"][1]["index"] = msgspec.to_builtins(entry)
         dataset.save()
 
     return change
