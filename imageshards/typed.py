@@ -54,4 +54,5 @@ def _checked(make: Callable[[], _T]) -> _T:
     except msgspec.ValidationError as e:
         what, _, place = str(e).partition(" - at ")
         where = place.replace("`", "").replace("$.", "").replace("$", "")
-        raise ValueError(f"{where}: {what[:1].lower()}{what[1:]}" if where else what) from None
+        found = what[:1].lower() + what[1:]
+        raise ValueError(f"{where}: {found}" if where else found) from None
