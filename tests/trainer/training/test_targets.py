@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.commands import killed_train, run_forked
-from tests.support.runs import digest, metrics
+from tests.support.commands import run_forked
+from tests.support.runs import metrics
 from tests.support.target_sets import make_targets, read_columns
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
@@ -103,28 +103,18 @@ def test_a_column_of_weights_is_the_same_as_weights_given_by_hand(made, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_killed_run_resumes_on_two_replicas_whose_figures_are_those_of_one(made, tmp_path):
-    def flags(name: str, *more: object) -> list[object]:
-        return [
-            "--data", made, "--output", tmp_path / name, "--target", "words", "--sample_weight",
-            "weight", "--batch_size", 8, "--steps", 6, "--model", PLAIN, "--augment", "none", *more,
-        ]  # fmt: skip
-
+def test_figures_of_two_replicas_are_those_of_one(made, tmp_path):
     for name, replicas in (("one", 1), ("two", 2)):
-        ran = run_forked("trainer", *flags(name, "--replicas", replicas))
+        ran = run_forked(
+            "trainer", "--data", made, "--output", tmp_path / name, "--target", "words",
+            "--sample_weight", "weight", "--batch_size", 8, "--steps", 6, "--model", PLAIN,
+            "--augment", "none", "--replicas", replicas,
+        )  # fmt: skip
         assert ran.returncode == 0, ran.stderr
     assert "target words: any of 3 labels, binary crossentropy" in ran.stdout
-    names = [
-        f"{of}{figure}" for of in ("", "val_") for figure in ("loss", "binary_accuracy", "auc_pr")
-    ]
     for one, two in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
-        assert [two[name] for name in names] == pytest.approx([one[name] for name in names], 1e-4)
-
-    killed = flags("killed", "--replicas", 2)
-    assert killed_train("SIGTERM", 3, *killed).result().returncode == 143
-    ran = run_forked("trainer", *killed)
-    assert ran.returncode == 0 and "resumes after step 3 of 6" in ran.stdout, ran.stderr
-    assert digest(tmp_path / "killed") == digest(tmp_path / "two")
+        assert {"binary_accuracy", "val_auc_pr"} < one.keys()
+        assert two == pytest.approx(one, 1e-4)
 
 
 def test_runs_of_before_targets_are_resumed_and_those_of_another_target_refused(made):
@@ -141,16 +131,9 @@ def test_runs_of_before_targets_are_resumed_and_those_of_another_target_refused(
     check_same("run", settings, settings)
     with pytest.raises(UserError, match="an older imageshards, which trained values without their"):
         check_same("run", {k: v for k, v in settings.items() if k != "target_unit"}, settings)
-    asked = dataclasses.replace
-    for config, loss, said in (
-        (asked(read, target="words"), None, "--target received words, .* was started with none"),
-        (asked(read, sample_weight="weight"), None, "--sample_weight received weight"),
-        (read, "huber", "--loss received huber"),
-    ):
-        run = RunConfig(config, optimizer=OptimizerConfig(loss=loss))
-        other = settings_of(run, open_data(config)[0])
-        with pytest.raises(UserError, match=said):
-            check_same("run", older, other)
+    words = dataclasses.replace(read, target="words")
+    with pytest.raises(UserError, match="--target received words, .* was started with none"):
+        check_same("run", older, settings_of(RunConfig(words), open_data(words)[0]))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +145,6 @@ def test_runs_of_before_targets_are_resumed_and_those_of_another_target_refused(
         ("values", {"label_smoothing": 0.1}, "--label_smoothing received 0.1, but the target is"),
         ("values", {"metrics": "top5"}, "expected mae, rmse, r2, mape, or a class of keras.metr"),
         ("values", {"metrics": "AUC"}, "that takes numbers"),
-        ("labels", {"metrics": "CategoricalAccuracy"}, "takes probabilities of labels"),
         ("labels", {"metrics": "Accuracy"}, "takes probabilities of labels"),
         ("class", {"metrics": "Accuracy"}, "takes class probabilities"),
         ("class", {"metrics": "rmse"}, "expected top5, auc, f1, or a class of keras.metrics"),
