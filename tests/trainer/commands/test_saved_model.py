@@ -87,27 +87,3 @@ def test_a_compiled_model_is_evaluated_predicts_and_is_exported(shapes, tmp_path
     assert found == pytest.approx(row["probability"], abs=1e-5)
     other = run_forked("trainer.predict", "--model_path", run, "--model", f"{MODELS}:plain", photo)
     assert other.returncode == 2 and "returns no compiled model" in other.stderr
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_compiled_model_that_chooses_no_class_is_evaluated_and_said_not_to_predict(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    model = ("--model", f"{MODELS}:contrastive")
-    flags = ["--data", shapes, "--output", tmp_path, "--batch_size", 4, "--steps", 2, *model]
-    (tmp_path / ".run").touch()
-    (tmp_path / "best.keras").write_text("of a shorter run that this one went on with")
-    trained = run_forked("trainer", *flags)
-    assert trained.returncode == 0, trained.stderr
-    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
-    of_run = ["--model_path", tmp_path, *model]
-    told = run_forked("trainer.evaluate", *of_run, "--data", shapes, "--batch_size", 4)
-    assert told.returncode == 0, told.stderr
-    assert f"distance             {last['val_distance']:.4f}\n" in told.stdout
-    (tmp_path / "a.jpg").write_bytes(encoded(scene(12, 12)))
-    told = run_forked("trainer.predict", *of_run, tmp_path / "a.jpg")
-    assert (
-        told.returncode == 2
-        and "does not find a class; expected 3 outputs and a loss" in told.stderr
-    )

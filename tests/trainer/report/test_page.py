@@ -37,9 +37,8 @@ def classified(
     label: Any, predicted: Any, classes: tuple[str, ...] = CLASSES, record: Any = None
 ) -> ClassEvaluation:
     """The model is surer of each example than of the one before."""
-    logits = (
-        np.linspace(1, 2, len(label))[:, None] * np.eye(len(classes))[list(map(int, predicted))]
-    )
+    sure = np.linspace(1, 2, len(label))[:, None]
+    logits = sure * np.eye(len(classes))[np.array(predicted, int)]
     found: ClassEvaluation = evaluation_of(ClassEvaluation, label, logits, *classes, record=record)
     return found
 
@@ -86,18 +85,15 @@ def test_class_figures_by_hand() -> None:
     assert classified([2, 2], [1, 1]).table().rows == [("triangle", 2, 0, None, ANY)]
 
 
-def written(folder: pathlib.Path, history: Any, evaluation: Any = None, subset: Any = None) -> str:
-    made: dict[str, Any] = {"title": "cnn", "facts": {"seed": "7"}}
-    return write_report(str(folder), history=history, evaluation=evaluation, subset=subset, **made)
-
-
 def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluation = classified([0, 1, 2, 0], [0, 2, 1, 1])
-    path = written(tmp_path / "new" / "report", history_of(5), evaluation, validation_of(folder))
+    parts: dict[str, Any] = {"title": "cnn", "facts": {"seed": "7"}, "history": history_of(5)}
+    parts |= {"evaluation": evaluation, "subset": validation_of(folder)}
+    path = write_report(str(tmp_path / "new" / "report"), **parts)
     assert path == str(tmp_path / "new" / "report" / "index.html")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"index.html cannot be written .*--output or --report"):
-        written(tmp_path / "file", [])
+        write_report(str(tmp_path / "file"), **parts)
     assert [p.name for p in pathlib.Path(path).parent.iterdir()] == ["index.html"]
     text = pathlib.Path(path).read_text("utf-8")
     page = Page(text)
@@ -138,8 +134,7 @@ def test_records_that_cannot_be_read_again_have_no_picture(folder, tmp_path):
     shard = copy / "validation-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-40])
     evaluation = classified([0, 0, 0, 0], [1, 1, 1, 1], record=[0, 4, 7, 8])
-    path = written(tmp_path / "out", [], evaluation, subset)
-    page = Page(pathlib.Path(path).read_text("utf-8"))
+    page = Page(page_of("x", {}, [], evaluation, subset))
     assert page.text.count("The picture cannot be shown.") == 2
     assert len(page.all("img")) == 2
 

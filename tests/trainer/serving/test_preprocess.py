@@ -25,9 +25,8 @@ from trainer.serving import preprocess, resize  # noqa: E402
 def with_exif(block: bytes, before: bytes = b"") -> bytes:
     """The head of a JPEG with an EXIF segment."""
     body = b"Exif\0\0" + block
-    return (
-        b"\xff\xd8" + before + b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body + b"\xff\xda"
-    )
+    size = struct.pack(">H", len(body) + 2)
+    return b"\xff\xd8" + before + b"\xff\xe1" + size + body + b"\xff\xda"
 
 
 def tiff(order: str, entries: list[tuple[int, int, int]], offset: int = 8) -> bytes:

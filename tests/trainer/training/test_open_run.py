@@ -50,7 +50,10 @@ def test_every_epoch_ends_with_its_last_whole_batch(counts: tuple[int, int], tot
     assert ends[-1] == total <= epochs.count * records // batch
 
 
-def test_epochs_may_be_so_many_batches(shapes: pathlib.Path) -> None:
+def test_a_run_is_as_long_as_its_epochs_or_steps(shapes):
+    for changes, total in (({"epochs": 3}, 16), ({"steps": 17}, 17)):
+        config = _config(shapes, {}, **changes)
+        assert epochs_of(config, open_data(config.read)[0]) == Epochs(22, 4, total)
     config = _config(shapes, {}, steps=11)
     epochs = epochs_of(config, open_data(config.read)[0], steps_per_epoch=3)
     assert [epochs.end(epoch) for epoch in range(epochs.count)] == [3, 6, 9, 11]
@@ -65,12 +68,6 @@ def test_several_hosts_take_one_step_in_a_call(shapes: pathlib.Path) -> None:
     several: Any = types.SimpleNamespace(count=2)
     with pytest.raises(UserError, match="--steps_per_execution received 2 with --cluster, where"):
         build_and_compile(config, dataclasses.replace(run, hosts=several), config.model)
-
-
-def test_a_run_is_as_long_as_its_epochs_or_steps(shapes: pathlib.Path) -> None:
-    for changes, total in (({"epochs": 3}, 16), ({"steps": 17}, 17)):
-        config = _config(shapes, {}, **changes)
-        assert epochs_of(config, open_data(config.read)[0]) == Epochs(22, 4, total)
 
 
 # Where files are, how long a run is, what goes wrong, and all that only changes the speed; `data`

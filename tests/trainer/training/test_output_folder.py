@@ -27,7 +27,6 @@ def _make(folder: pathlib.Path, names: tuple[str, ...]) -> None:
         (("notes.txt",), "holds 1 file or folder that no former run accounts for ('notes.txt');"),
         (("report/thesis.tex",), "('report'); expected a new or empty folder"),
         (("checkpoints/mine.h5",), "('checkpoints')"),
-        (("checkpoints",), "('checkpoints')"),
         (("model.keras", "metrics.jsonl"), "holds 2 files or folders"),
         (("a", "b", "c", "d"), "and 1 more); expected a new or empty folder"),
     ],

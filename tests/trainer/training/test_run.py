@@ -108,6 +108,9 @@ def test_without_a_better_epoch_they_describe_the_last_model_as_callbacks_left_i
     shapes, tmp_path, capsys
 ):
     output = tmp_path / "run"
+    output.mkdir()
+    (output / ".run").touch()
+    (output / "best.keras").write_text("of a shorter run that this one went on with")
     more = ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"]
     assert train(_flags(shapes, output, "--epochs", 1, *more)) == 0
     printed = capsys.readouterr().out

@@ -12,7 +12,7 @@ import pytest
 from imageshards.errors import UserError
 from tests.support.commands import run_forked
 from tests.support.runs import metrics
-from tests.support.target_sets import make_targets, read_columns
+from tests.support.target_sets import make_targets
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
 from trainer.serving.model_file import load_model
@@ -38,7 +38,7 @@ PLAIN = "tests.support.tiny_models:plain"
         ("bright", {}, ("r2",)),
         ("rgb", {"loss": "mean_absolute_error"}, ("mape",)),
         ("words", {"label_smoothing": 0.1, "loss": "binary_focal_crossentropy"}, ("f1",)),
-        ("shade", {}, ()),
+        ("shade", {}, ("top5", "AUC", "f1")),
     ],
 )
 def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, optimizer, further):
@@ -77,28 +77,6 @@ def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, o
     _, card = load_model(str(tmp_path / "run"), PLAIN)
     of_run = (kind, target, training.num_outputs, training.classes)
     assert (card.target, card.column, card.num_outputs, card.classes) == of_run
-
-
-def test_a_column_of_weights_is_the_same_as_weights_given_by_hand(made, tmp_path):
-    from trainer.models.model import build_model, compile_model
-
-    read = ReadConfig(str(made), target="rgb", batch_size=8, augment="none")
-    records = read_columns(made, "train")
-
-    def fitted(by_hand: bool) -> Any:
-        weights = None if by_hand else "weight"
-        training, _ = open_data(dataclasses.replace(read, sample_weight=weights))
-        keras.utils.set_random_seed(1)
-        model = build_model(PLAIN, training.model_inputs, 3, "values")
-        compile_model(model, OptimizerConfig(), 8, 4, (), "values")
-        for batch in training.batches().take(4).as_numpy_iterator():
-            weight = np.array([records[i]["weight"][0] for i in batch["record"]], np.float32)
-            weight = weight if by_hand else batch["weight"]
-            model.train_on_batch(batch["inputs"]["image"], batch["label"], weight)
-        return model.get_weights()
-
-    for ours, theirs in zip(fitted(True), fitted(False), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.slow
@@ -140,12 +118,10 @@ def test_runs_of_before_targets_are_resumed_and_those_of_another_target_refused(
     ("target", "flags", "message"),
     [
         ("values", {"loss": "binary_crossentropy"}, "but the target is values; expected mean_sq"),
-        ("labels", {"loss": "huber"}, "the target is labels; expected binary_crossentropy or"),
         ("class", {"loss": "huber"}, "expected none: classes are told apart by cross-entropy"),
         ("values", {"label_smoothing": 0.1}, "--label_smoothing received 0.1, but the target is"),
         ("values", {"metrics": "top5"}, "expected mae, rmse, r2, mape, or a class of keras.metr"),
         ("values", {"metrics": "AUC"}, "that takes numbers"),
-        ("labels", {"metrics": "Accuracy"}, "takes probabilities of labels"),
         ("class", {"metrics": "Accuracy"}, "takes class probabilities"),
         ("class", {"metrics": "rmse"}, "expected top5, auc, f1, or a class of keras.metrics"),
     ],
