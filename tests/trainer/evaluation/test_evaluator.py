@@ -117,19 +117,6 @@ def test_figures_equal_a_float64_reference_for_any_batch_size(monkeypatch, batch
     np.testing.assert_allclose(np.exp(-found.losses), found.probability_of_label, rtol=1e-5)
 
 
-def test_broken_records_are_counted_as_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]] * 4
-    feed(monkeypatch, logits, [0, 1, 1, 0], weight=[1, 0, 1, 1])
-    found = evaluated(logits_model(3), data_of(CLASSES, 4, 3))
-    assert (found.num_examples, found.left_out) == (3, 1)
-    assert found.record.tolist() == [0, 2, 3]
-    assert found.figures()["accuracy"] == pytest.approx(2 / 3)
-    feed(monkeypatch, logits[:2], [0, 0], weight=[0, 0])  # nothing is left
-    found = evaluated(logits_model(3), data_of(CLASSES, 2, 2))
-    assert (found.num_examples, found.left_out) == (0, 2)
-    assert np.isnan(found.loss) and len(found.label) == 0
-
-
 def test_a_second_pass_traces_nothing_and_sees_new_weights(monkeypatch):
     logits = np.eye(3, dtype=np.float32) * 2
     feed(monkeypatch, logits, [0, 1, 2])

@@ -74,25 +74,14 @@ def test_a_run_killed_around_the_end_of_freezing_ends_up_bit_identical(shapes, t
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "one")
 
 
-_STOPPED = "SIGTERM: stopped; run the same command again.\n"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "more", "said"),
     [
-        ("check_devices", [], _STOPPED),
-        ("show_first_batch", ["--dry_run"], _STOPPED),
-        (
-            "train_loop",
-            [],
-            "SIGTERM: stopped before the first checkpoint; run the same command again.\n",
-        ),
-        (
-            "publish",
-            [],
-            "SIGTERM: saved; run the same command again to resume after step 2.\n",
-        ),
+        ("check_devices", [], "stopped; run the same command again."),
+        ("show_first_batch", ["--dry_run"], "stopped; run the same command again."),
+        ("train_loop", [], "stopped before the first checkpoint; run the same command again."),
+        ("publish", [], "saved; run the same command again to resume after step 2."),
     ],
     ids=["before a run is open", "dry run", "before the first step", "after the last step"],
 )
@@ -101,7 +90,7 @@ def test_sigterm_says_what_is_saved(shapes, tmp_path, function, more, said):
     given = ("trainer.training.run", function, 1, "SIGTERM")
     ran = Command("trainer", "trainer", *flags, before=kill_at, given=given).result()
     assert ran.returncode == 143, ran.stderr
-    assert ran.stderr == f"imageshards train: {said}"
+    assert ran.stderr == f"imageshards train: SIGTERM: {said}\n"
 
 
 @pytest.mark.slow
@@ -112,15 +101,14 @@ def test_sigterm_stops_the_fill_of_a_cache_which_goes_on_there(tmp_path: pathlib
     flags = _flags(path, tmp_path / "run", "--steps", 2, "--threads", 1)
     flags += ["--cache", "pixels", "--cache_folder", str(tmp_path / "cache")]
     read = ("trainer.reader.pieces", "PieceReader.read")
-    command = Command("trainer", "trainer", *flags, before=kill_at, given=(*read, 105, "SIGTERM"))
-    ran = command.result()
+    given = (*read, 105, "SIGTERM")
+    ran = Command("trainer", "trainer", *flags, before=kill_at, given=given).result()
     assert ran.returncode == 143, ran.stderr
     assert "SIGTERM: stopped before the first checkpoint; run the same command" in ran.stderr
     (part,) = (tmp_path / "cache").glob("*/*.part")
     assert (part / "ends").stat().st_size == 65 * 8
     counted = tmp_path / "reads"
-    ran = Command(
-        "trainer", "trainer", *flags, before=count_calls, given=(*read, str(counted))
-    ).result()
+    counting = (*read, str(counted))
+    ran = Command("trainer", "trainer", *flags, before=count_calls, given=counting).result()
     assert ran.returncode == 0, ran.stderr
     assert counted.stat().st_size == 120 - 65
