@@ -18,13 +18,13 @@ from imageshards.errors import UserError
 from trainer.training.checkpoint import Checkpoints, RunState, Values, restore
 
 
+@dataclasses.dataclass
 class _Variable:
     """What `restore` needs of a Keras variable."""
 
-    def __init__(self, path: str, shape: tuple[int, ...]) -> None:
-        self.path = path
-        self.shape = shape
-        self.value: Any = None
+    path: str
+    shape: tuple[int, ...]
+    value: Any = None
 
     def assign(self, value: Any) -> None:
         self.value = value
@@ -41,10 +41,8 @@ def _values(step: int) -> Values:
 
 
 def _state(step: int, **changes: Any) -> RunState:
-    """A state whose arrays tell `number`."""
-    number = changes.pop("number", step)
-    arrays = {"0": np.array([number]), "1": np.array(["a text"])}
-    return RunState({"seed": 1}, step, arrays=arrays, variables=_values(number), **changes)
+    arrays = {"0": np.array([step]), "1": np.array(["a text"])}
+    return RunState({"seed": 1}, step, arrays=arrays, variables=_values(step), **changes)
 
 
 def _after_epoch(base: RunState, number: int) -> RunState:

@@ -77,9 +77,7 @@ def wrong(data: Any, train: Any) -> dict[str, Any]:
         ({"checkpoint_dir": "others", "overwrite": True}, r"checkpoint_dir .*thesis\.tex"),
     ],
 )
-def test_an_argument_that_cannot_be_meant_is_refused(
-    train, wrong, tmp_path, monkeypatch, change, sentence
-):
+def test_wrong_arguments_are_refused(train, wrong, tmp_path, monkeypatch, change, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "thesis.tex").write_text("years of work")
@@ -92,14 +90,11 @@ def test_an_argument_that_cannot_be_meant_is_refused(
     assert [path.name for path in (tmp_path / "others").iterdir()] == ["thesis.tex"]
 
 
-def test_an_uneven_batch_another_keras_and_another_backend_are_refused(train, monkeypatch):
+def test_an_uneven_batch_and_another_keras_are_refused(train, monkeypatch):
     with pytest.raises(UserError, match="batch_size received 8, which 3 replicas cannot share"):
         _check(linear(), train, None, 3)
     monkeypatch.setattr(keras, "__version__", "3.16.0")
     with pytest.raises(UserError, match=r"Keras 3.16.0 is .*expected 3.15.*pip install 'keras=="):
-        ims.fit(linear(), train)
-    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    with pytest.raises(UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
         ims.fit(linear(), train)
 
 
@@ -126,9 +121,7 @@ def test_keras_with_channels_first_is_told_that_pictures_have_them_last(train, d
         ({"clipnorm": 1.0, "loss_scale": True}, False, "has clipping and float16"),
     ],
 )
-def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
-    train: Any, optimizer: dict[str, Any], jit_compile: bool, sentence: str
-) -> None:
+def test_several_replicas_refuse_what_keras_does_otherwise(train, optimizer, jit_compile, sentence):
     scaled = optimizer.pop("loss_scale", False)
     made: Any = keras.optimizers.SGD(**optimizer)
     model = linear(keras.optimizers.LossScaleOptimizer(made) if scaled else made)

@@ -61,9 +61,7 @@ def _files(folder: str) -> set[str]:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_model_is_trained_in_a_bucket_and_the_other_commands_read_it_there(
-    shapes, output, tmp_path, capsys
-):
+def test_a_model_in_a_bucket_is_read_there_by_the_other_commands(shapes, output, tmp_path, capsys):
     assert main(_flags(shapes, output, "--steps", 2)) == 0
     assert f"model    {output}/model.keras" in capsys.readouterr().out
     near = str(tmp_path / "near")
@@ -108,9 +106,7 @@ def test_a_run_is_replaced_or_left_alone(store, output, monkeypatch):
     assert _files(output) == {"notes.txt", "report-2/index.html"}
 
 
-def test_a_bucket_that_cannot_be_used_is_one_sentence_before_training(
-    shapes: pathlib.Path, store: StoreServer, output: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bucket_that_cannot_be_used_is_one_sentence(shapes, store, output, capsys):
     missing = "s3://no-such-bucket/run"
     for folder, status, expected in (
         (missing, 0, f"--output '{missing}' names a bucket that does not exist; fix the name, or"),

@@ -101,9 +101,7 @@ def test_a_rate_that_a_callback_has_changed_is_no_other_one(train, tmp_path, cap
     ],
     ids=["schedule", "clipnorm", "class of the same name", "schedule that cannot be saved"],
 )
-def test_settings_that_are_no_variables_are_those_of_compile_which_is_said(
-    train, tmp_path, capsys, first, second, told
-):
+def test_other_settings_of_the_optimizer_are_said(train, tmp_path, capsys, first, second, told):
     fit(train, first, tmp_path, 1)
     model = fit(train, second, tmp_path, 2)
     said = capsys.readouterr().err
@@ -129,9 +127,7 @@ def test_settings_that_are_no_variables_are_those_of_compile_which_is_said(
     ],
     ids=["class", "momentum", "schedule", "name"],
 )
-def test_an_optimizer_with_other_variables_is_refused_by_its_name(
-    train, tmp_path, first, second, told
-):
+def test_an_optimizer_with_other_variables_is_refused(train, tmp_path, first, second, told):
     fit(train, first, tmp_path, 1)
     with pytest.raises(ims.UserError, match=f"^model received one {told}") as caught:
         fit(train, second, tmp_path, 2)

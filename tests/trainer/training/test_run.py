@@ -107,9 +107,7 @@ def _best(output: pathlib.Path) -> tuple[Any, str]:
     return best, f"best.keras, the model after epoch {best['epoch']} of 4"
 
 
-def test_without_a_better_epoch_they_describe_the_last_model_as_callbacks_left_it(
-    shapes, tmp_path, capsys
-):
+def test_without_a_better_epoch_they_describe_the_last_model(shapes, tmp_path, capsys):
     output = tmp_path / "run"
     output.mkdir()
     (output / ".run").touch()

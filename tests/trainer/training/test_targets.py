@@ -17,9 +17,18 @@ from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
 from trainer.serving.model_file import load_model
 
-pytestmark = pytest.mark.process
+pytest.importorskip("tensorflow")
 
-keras = pytest.importorskip("keras")
+import keras
+
+from trainer.models.metrics import make_metrics
+from trainer.models.model import build_model, compile_model
+from trainer.models.optimizer import make_loss
+from trainer.training.open_run import check_same, settings_of
+from trainer.training.run import train
+
+pytestmark = pytest.mark.process
+PLAIN = "tests.support.tiny_models:plain"
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +36,6 @@ def made(tmp_path_factory) -> pathlib.Path:
     """32 records to train on; 14 to validate, which no batch of 8 divides."""
     folder = tmp_path_factory.mktemp("targets") / "set"
     return make_targets(folder, {"train": 4, "validation": 2}, per_shard=8)
-
-
-PLAIN = "tests.support.tiny_models:plain"
 
 
 @pytest.mark.parametrize(
@@ -42,9 +48,6 @@ PLAIN = "tests.support.tiny_models:plain"
     ],
 )
 def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, optimizer, further):
-    from trainer.models.model import build_model, compile_model
-    from trainer.training.run import train
-
     read = ReadConfig(
         str(made), target=target, sample_weight="weight", batch_size=8, augment="none",
         validation_split="validation", target_kind="class" if target == "shade" else None,
@@ -96,8 +99,6 @@ def test_figures_of_two_replicas_are_those_of_one(made, tmp_path):
 
 
 def test_runs_of_before_targets_are_resumed_and_those_of_another_target_refused(made):
-    from trainer.training.open_run import check_same, settings_of
-
     read = ReadConfig(str(made), batch_size=8)
     training, _ = open_data(read)
     settings = settings_of(RunConfig(read), training)
@@ -127,9 +128,6 @@ def test_runs_of_before_targets_are_resumed_and_those_of_another_target_refused(
     ],
 )
 def test_a_loss_or_metric_of_another_kind_is_refused(target, flags, message):
-    from trainer.models.metrics import make_metrics
-    from trainer.models.optimizer import make_loss
-
     with pytest.raises(UserError, match=message):
         if "metrics" in flags:
             make_metrics([flags["metrics"]], 3, target)
@@ -137,8 +135,6 @@ def test_a_loss_or_metric_of_another_kind_is_refused(target, flags, message):
 
 
 def test_metrics_of_one_of_two_numbers_are_weighted_and_exact():
-    from trainer.models.metrics import make_metrics
-
     labels, outputs = np.array([[1.0, 0.0], [3.0, 2.0]]), np.array([[2.0, 0.0], [3.0, 0.0]])
     mae, rmse, r2 = make_metrics(["R2", "RMSE"], 2, "values")
     for metric in (mae, rmse, r2):
