@@ -15,17 +15,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import imageshards as ims
 from tests.support.commands import ForkedBuild
 from tests.support.pictures import saved, scene
 from tests.support.served_models import picture_reader
 from tests.support.served_models import saved as saved_model
 from trainer import export
-from trainer.config import ReadConfig
-from trainer.dataset.manifest import load_manifest, train_split
-from trainer.dataset.open import check_inputs
-from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, ReadOptions
-from trainer.dataset.subset import select
-from trainer.reader.batches import EvaluationData
+from trainer.dataset.spec import ModelCard
 from trainer.training.output_folder import copy_transform
 
 tf = pytest.importorskip("tensorflow")
@@ -41,7 +37,7 @@ class Built(NamedTuple):
     """Photos as they were given, and the data set made of them."""
 
     rows: list[dict[str, Any]]
-    dataset: DataSet
+    data: ims.Data
 
 
 @pytest.fixture(scope="module")
@@ -71,27 +67,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         "--num_shards", 2, "--direct_num_workers", 2,
     ).result()  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
-    return Built(rows, load_manifest(str(folder / "set")))
+    return Built(rows, ims.open(folder / "set"))
 
 
-def keyed_records(built: Built, inputs: ModelInputs) -> dict[str, dict[str, Any]]:
+def keyed_records(built: Built, evaluation: ims.EvaluationData) -> dict[str, dict[str, Any]]:
     """What the trainer feeds its model with, by the key of the photo."""
-    dataset = built.dataset
-    split = train_split(dataset, None)
-    subset = select(ReadConfig(dataset.data), dataset, split)
-    batches = EvaluationData(subset, ReadOptions(threads=1), inputs, 16).batches()
-    keys = [
-        tf.train.Example.FromString(raw).features.feature["image/filename"].bytes_list.value[0]
-        for shard in split.shards
-        for raw in tf.data.TFRecordDataset(shard.path).as_numpy_iterator()
-    ]
-    found = {}
-    for batch in batches.as_numpy_iterator():
-        for i, record in enumerate(batch["record"]):
-            if record >= 0:
-                values = {name: value[i] for name, value in batch["inputs"].items()}
-                found[keys[record].decode()] = values
-    return found
+    names = built.data.source("train", features=["image/filename"])
+    keys = [record["image/filename"].decode() for record in names]
+    return {
+        keys[record]: {name: value[i] for name, value in batch["inputs"].items()}
+        for batch in evaluation.batches().as_numpy_iterator()
+        for i, record in enumerate(batch["record"])
+        if record >= 0
+    }
 
 
 def files(built: Built) -> Any:
@@ -100,10 +88,11 @@ def files(built: Built) -> Any:
 
 @pytest.mark.parametrize("side_px", [RECORD_PX, 96])
 def test_pixels_are_those_of_training(built: Built, side_px: int) -> None:
-    size = (side_px, side_px)
-    records = keyed_records(built, ModelInputs(size, built.dataset.image))
+    evaluation = built.data.evaluation(batch_size=16, split="train", image_size=side_px)
+    records, image = keyed_records(built, evaluation), built.data.dataset.image
     trained = np.stack([records[row["key"]]["image"] for row in built.rows]).astype(int)
-    served = tf.function(picture_reader(built.dataset.image, size), autograph=False)(files(built))
+    reader = picture_reader(image, (side_px, side_px))
+    served = tf.function(reader, autograph=False)(files(built))
     off = np.abs(served.numpy() - trained)
     # What is left: sums in 32 bits, which fall on the other side of a half now and then.
     assert off.mean() < 0.05 and off.max() <= 16
@@ -111,10 +100,10 @@ def test_pixels_are_those_of_training(built: Built, side_px: int) -> None:
 
 def test_raw_columns_become_what_the_records_hold(built: Built, tmp_path: pathlib.Path) -> None:
     names = ["image", "age", "meta", "tokens", "image/height"]
-    image, features = built.dataset.image, check_inputs(built.dataset, names)
-    card = ModelCard(built.dataset.classes, ModelInputs((RECORD_PX, RECORD_PX), image, features))
+    evaluation = built.data.evaluation(batch_size=16, split="train", inputs=names)
+    card = ModelCard(built.data.classes, evaluation.model_inputs)
     model = saved_model(tmp_path, card)
-    copy_transform(built.dataset, str(tmp_path))
+    copy_transform(built.data.dataset, str(tmp_path))
     output = str(tmp_path / "served")
     assert export.main(["--model_path", str(tmp_path), "--output", output]) == 0
     serve = tf.saved_model.load(output).signatures["serving_default"]
@@ -127,7 +116,7 @@ def test_raw_columns_become_what_the_records_hold(built: Built, tmp_path: pathli
         meta=tf.constant([row["meta"] for row in built.rows]),
         tokens=tf.ragged.constant([row["tokens"] for row in built.rows], tf.int64).to_tensor(0),
     )["probabilities"]
-    records = keyed_records(built, card.inputs)
+    records = keyed_records(built, evaluation)
     for row, probabilities in zip(built.rows, found.numpy(), strict=True):
         one = {name: value[None] for name, value in records[row["key"]].items()}
         expected = tf.nn.softmax(model(one)).numpy()[0]

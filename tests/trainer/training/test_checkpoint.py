@@ -30,19 +30,16 @@ class _Variable:
         self.value = value
 
 
-def _values(step: int) -> Values:
-    return [
+def _state(step: int, **changes: Any) -> RunState:
+    values: Values = [
         ("dense/kernel", np.full((2, 3), step, np.float32)),
         ("adam/iteration", np.array(step, np.int64)),
         ("dense/kernel", np.zeros(0, np.uint32)),
         ("half", np.array([step, 0.1], ml_dtypes.bfloat16)),
         ("half/scalar", np.array(step, ml_dtypes.bfloat16)),
     ]
-
-
-def _state(step: int, **changes: Any) -> RunState:
     arrays = {"0": np.array([step]), "1": np.array(["a text"])}
-    return RunState({"seed": 1}, step, arrays=arrays, variables=_values(step), **changes)
+    return RunState({"seed": 1}, step, arrays=arrays, variables=values, **changes)
 
 
 def _after_epoch(base: RunState, number: int) -> RunState:

@@ -24,9 +24,6 @@ keras = pytest.importorskip("keras")
 
 pytestmark = pytest.mark.process
 
-# Augmentation, whose graph takes half a second of each process, does not depend on the output.
-DENSE = ["--model", "tests.support.tiny_models:dense", "--augment", "none"]
-
 
 # What is below these calls is tried with each store where it is: here one is enough.
 @pytest.fixture(scope="module")
@@ -47,8 +44,8 @@ def output(store: StoreServer) -> str:
 
 
 def _flags(data: pathlib.Path, output: object, *more: object) -> list[str]:
-    flags = ["--data", data, "--output", output, "--batch_size", 8, "--seed", 3, *DENSE, *more]
-    return [str(flag) for flag in flags]
+    flags = ["--data", data, "--output", output, "--batch_size", 8, "--augment", "none", *more]
+    return [*map(str, flags), "--model", "tests.support.tiny_models:dense"]
 
 
 def _state(step: int) -> RunState:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.commands import run_forked
 from tests.support.runs import metrics
 from tests.support.target_sets import make_targets
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
@@ -80,22 +79,6 @@ def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, o
     _, card = load_model(str(tmp_path / "run"), PLAIN)
     of_run = (kind, target, training.num_outputs, training.classes)
     assert (card.target, card.column, card.num_outputs, card.classes) == of_run
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_figures_of_two_replicas_are_those_of_one(made, tmp_path):
-    for name, replicas in (("one", 1), ("two", 2)):
-        ran = run_forked(
-            "trainer", "--data", made, "--output", tmp_path / name, "--target", "words",
-            "--sample_weight", "weight", "--batch_size", 8, "--steps", 6, "--model", PLAIN,
-            "--augment", "none", "--replicas", replicas,
-        )  # fmt: skip
-        assert ran.returncode == 0, ran.stderr
-    assert "target words: any of 3 labels, binary crossentropy" in ran.stdout
-    for one, two in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
-        assert {"binary_accuracy", "val_auc_pr"} < one.keys()
-        assert two == pytest.approx(one, 1e-4)
 
 
 def test_runs_of_before_targets_are_resumed_and_those_of_another_target_refused(made):
