@@ -127,37 +127,6 @@ def contrastive(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     return model
 
 
-class Hot(keras.Model):
-    """Several labels: its target is the column `hot`, which Keras's loss and metrics are given."""
-
-    def train_step(self, data: Any) -> Any:
-        x, _, weight = data
-        with tf.GradientTape() as tape:
-            shares = self(x, training=True)
-            loss = self.compute_loss(x, x["hot"], shares, weight)
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply(gradients, self.trainable_variables)
-        return self.compute_metrics(x, x["hot"], shares, weight)
-
-    def test_step(self, data: Any) -> Any:
-        x, _, weight = data
-        return self.compute_metrics(x, x["hot"], self(x, training=False), weight)
-
-
-def hot(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
-    """Compiled, functional, with a step of its own."""
-    x = layers.Flatten()(layers.Rescaling(1 / 255)(inputs["image"]))
-    model = Hot(dict(inputs), layers.Dense(num_classes, activation="sigmoid")(x))
-    weighted = [
-        keras.metrics.BinaryAccuracy(name="right"),
-        keras.metrics.AUC(multi_label=True, name="auc"),
-    ]
-    model.compile(
-        keras.optimizers.SGD(0.01, clipnorm=0.1), "binary_crossentropy", weighted_metrics=weighted
-    )
-    return model
-
-
 def multi_label(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     """Compiled, functional: a sigmoid for every class, and no other way to say what is lost."""
     picture = keras.Input(inputs["image"].shape[1:], dtype="uint8")
@@ -178,6 +147,19 @@ def compiled(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     model = keras.Model(picture, layers.Dense(num_classes, activation="softmax")(x))
     loss = "sparse_categorical_crossentropy"
     model.compile(keras.optimizers.Adam(0.01), loss, weighted_metrics=["accuracy"])
+    return model
+
+
+def linear(optimizer: Any = "sgd", *more: layers.Layer, **options: Any) -> keras.Model:
+    """Compiled: `more` layers, then logits of three classes; it begins the same each time."""
+    keras.utils.set_random_seed(3)
+    pixels = [keras.Input((12, 12, 3)), layers.Rescaling(1 / 255), layers.Flatten()]
+    penalty = options.pop("penalty", None)
+    logits = layers.Dense(3, kernel_regularizer=penalty, activity_regularizer=penalty)
+    model = keras.Sequential([*pixels, *more, logits])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    options = {"jit_compile": False, "weighted_metrics": ["accuracy"]} | options
+    model.compile(optimizer, loss, **options)
     return model
 
 
