@@ -12,9 +12,7 @@ import pytest
 from PIL import Image
 
 import imageshards as ims
-from imageshards.example import decode_example, encode_example
 from imageshards.output_folder import check_page_folder
-from imageshards.tfrecord import read_records
 from tests.support.commands import run_forked
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.served_models import SIZE, card, saved
@@ -23,9 +21,8 @@ from tests.support.trainer_data import (
     edit_manifest,
     make_data_set,
     read_split,
-    rewrite_shard,
 )
-from trainer import evaluate, predict
+from trainer import evaluate
 from trainer.dataset.spec import FeatureSpec
 
 tf = pytest.importorskip("tensorflow")
@@ -140,20 +137,6 @@ def test_a_broken_record_stops_or_is_left_out_and_listed(model, damaged, capsys)
     found = json.loads(out)
     assert (found["num_examples"], found["left_out"]) == (NUM_RECORDS - 1, 1)
     assert "left out" in err and "record 4" in err
-
-
-def test_a_record_without_an_input_of_the_model_is_named(tmp_path):
-    folder = make_data_set(
-        tmp_path / "shards", {"validation": 6}, num_shards=1, size_px=(SIZE,), hot=True
-    )
-    (shard,) = folder.glob("validation-*.tfrecord")
-    payloads = [record.payload for record in read_records(str(shard))]
-    features = decode_example(payloads[4])
-    payloads[4] = encode_example({name: features[name] for name in features if name != "hot"})
-    rewrite_shard(folder, shard.name, payloads)
-    model = saved_model(tmp_path, features={"hot": FeatureSpec("int64", (3,))})
-    with pytest.raises(ims.UserError, match=f"{shard}, record 4 at byte .* a feature is missing"):
-        ims.evaluate(model, folder, batch_size=2)
 
 
 def test_without_a_validation_split_one_has_to_be_named(model, tmp_path):
@@ -338,28 +321,3 @@ def test_a_process_may_evaluate_on_replicas_several_times(folder: pathlib.Path, 
     for one in found:
         assert (one["num_examples"], one["accuracy"]) == (NUM_RECORDS, pytest.approx(accuracy))
         assert one["loss"] == pytest.approx(loss, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_trained_model_is_the_same_for_python_and_for_the_commands(tmp_path, capsys):
-    data = make_data_set(tmp_path / "d", {"train": 12, "validation": 5}, size_px=(SIZE,))
-    run_folder, photo = tmp_path / "run", tmp_path / "a.jpg"
-    record = ims.open(data).source("train", features=["image/encoded"])[0]
-    photo.write_bytes(record["image/encoded"])
-    for name, epochs in (("tests.support.tiny_models:plain", 2), (COMPILED, 1)):
-        given = ["--data", data, "--output", run_folder, "--model", name, "--epochs", epochs]
-        ran = run_forked("trainer", *given, "--batch_size", 4, "--augment", "none", "--overwrite")
-        assert ran.returncode == 0, ran.stderr
-        flags = ["--model_path", run_folder, "--data", data, "--model", name]
-        found = ims.evaluate(run_folder, data, code=name)
-        assert without_time(found) == without_time(figures(capsys, *flags))
-        assert (
-            predict.main(["--model_path", str(run_folder), "--model", name, str(photo), "--json"])
-            == 0
-        )
-        assert ims.predict(run_folder, photo, code=name) == json.loads(capsys.readouterr().out)
-    with pytest.raises(ims.UserError, match=f"give code='{COMPILED}' if .* or trust=True if you"):
-        ims.evaluate(run_folder, data)
-
-
-COMPILED = "tests.support.tiny_models:compiled"

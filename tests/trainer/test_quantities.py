@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import imageshards as ims
-from tests.support.commands import killed_train, run_forked
 from tests.support.html_page import Page
 from tests.support.prices import NUM_MISSING, make_prices
-from tests.support.runs import digest, metrics
+from tests.support.runs import metrics
 from trainer import evaluate, export, predict
 from trainer.serving.model_file import load_model
 
@@ -83,7 +82,7 @@ def test_a_price_is_learnt_and_found_in_its_own_unit(made, run, tmp_path, capsys
     assert answer.numpy().item() == pytest.approx(price, rel=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["mean_squared_error", "mean_absolute_error", "huber", "log_cosh"])
+@pytest.mark.parametrize("loss", ["mean_squared_error", "huber"])
 def test_a_run_has_the_same_losses_in_any_unit(made, tmp_path, loss, capsys):
     histories = {}
     for column in ("price", "cents", "millions"):
@@ -98,23 +97,6 @@ def test_a_run_has_the_same_losses_in_any_unit(made, tmp_path, loss, capsys):
                 assert other[figure] == pytest.approx(one[figure], rel=1e-4)
             for figure in ("mae", "val_mae", "rmse", "val_rmse"):
                 assert other[figure] == pytest.approx(unit * one[figure], rel=1e-4)
-
-
-def test_a_killed_run_resumes_to_the_same_bits_and_replicas_change_nothing(made, tmp_path):
-    def flags(name: str) -> tuple[object, ...]:
-        output = tmp_path / name
-        return ("--data", made, "--output", output, "--target", "price", "--steps", 14, *LINEAR)
-
-    assert train([*map(str, flags("whole"))]) == 0
-    assert killed_train("SIGTERM", 5, *flags("killed")).result().returncode == 143
-    again = run_forked("trainer", *flags("killed"))
-    assert again.returncode == 0 and "resumes after step 5 of 14" in again.stdout, again.stderr
-    assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
-    assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
-    two = run_forked("trainer", *flags("two"), "--replicas", 2)
-    assert two.returncode == 0, two.stderr
-    for one, other in zip(metrics(tmp_path / "whole"), metrics(tmp_path / "two"), strict=True):
-        assert other == pytest.approx(one, rel=1e-4)
 
 
 def test_records_without_a_price_are_left_out_and_counted(made, tmp_path, capsys):

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.commands import run_forked
 from tests.support.html_page import Page
-from tests.support.manifests import write_manifest
+from tests.support.runs import metrics
 from tests.support.target_sets import make_targets, read_columns
-from trainer import evaluate, export, predict
+from trainer import evaluate, predict
 
 tf = pytest.importorskip("tensorflow")
 
@@ -60,9 +60,7 @@ def expected_outputs(trained: Trained, column: str) -> tuple[Any, Any]:
     return np.asarray(model(pixels)).astype(np.float64), rows
 
 
-def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(
-    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_path, capsys):
     given = ("--model_path", trained.runs["words"], "--last", "--data", trained.shards)
     found = evaluated(capsys, *given, "--batch_size", 7, "--report", tmp_path / "page")
     logits, rows = expected_outputs(trained, "words")
@@ -72,17 +70,10 @@ def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(
     assert found["num_examples"] == 32 and "accuracy" not in found
     assert found["loss"] == pytest.approx(losses.mean(), rel=1e-5)
     outputs = {one["label"]: one for one in found["outputs"]}
-    precisions = []
     for i, name in enumerate(WORDS):
         one, said = outputs[name], logits[:, i] >= 0
         counts = (has[:, i].sum(), said.sum(), (said & has[:, i]).sum())
         assert (one["examples"], one["predicted"], one["right"]) == counts
-        scores = logits[has[:, i], i]
-        # Of each example the precision where the threshold is its own score.
-        hits = [has[logits[:, i] >= score, i].mean() for score in scores]
-        precisions.append(np.mean(hits))
-        assert one["average_precision"] == pytest.approx(np.mean(hits), rel=1e-6)
-    assert found["mean_average_precision"] == pytest.approx(np.mean(precisions), rel=1e-6)
     told = run_forked("trainer.evaluate", *given, "--replicas", 2, "--json")
     assert told.returncode == 0, told.stderr
     again = json.loads(told.stdout)
@@ -94,34 +85,19 @@ def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(
 
 
 def test_average_precisions_of_too_many_logits_are_said_to_be_estimates(
-    trained: Trained,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    trained: Trained, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    given = ("--model_path", trained.runs["words"], "--last", "--data", trained.shards)
-    exact = evaluated(capsys, *given)
-    assert exact["estimate"] is None
+    argv = ("--model_path", trained.runs["words"], "--data", trained.shards)
+    assert evaluated(capsys, *argv)["estimate"] is None
     monkeypatch.setattr(labels, "MAX_LOGITS", 32 * 3 - 1)
-    found = evaluated(capsys, *given, "--report", tmp_path / "page")
-    said = "Average precisions are estimates, of logits rounded down to multiples of 2.13333"
-    assert found["estimate"].startswith(said) and "32 records of 3 labels" in found["estimate"]
-    assert evaluate.main([*map(str, given)]) == 0
-    assert f"\n{found['estimate']}\n" in capsys.readouterr().out
+    assert evaluate.main([*map(str, (*argv, "--report", tmp_path / "page"))]) == 0
+    said = "Average precisions are estimates, of logits rounded down to multiples of "
+    assert f"\n{said}" in capsys.readouterr().out
     page = Page((tmp_path / "page" / "index.html").read_text("utf-8"))
-    assert found["estimate"] in page.words and "every label counts alike, estimated" in page.words
-    # All other figures stay exact.
-    assert found["loss"] == exact["loss"]
-    counts = ("examples", "predicted", "right", "recall", "precision")
-    of_label = ({one["label"]: one for one in each["outputs"]} for each in (found, exact))
-    for one, other in zip(*(map(each.get, WORDS) for each in of_label), strict=True):
-        assert [one[name] for name in counts] == [other[name] for name in counts]
-        assert 0 < one["average_precision"] <= 1
+    assert said in " ".join(page.words)
 
 
-def test_values_are_evaluated_exactly_for_any_batch(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_are_evaluated_exactly_for_any_batch(trained, capsys):
     given = ("--model_path", trained.runs["rgb"], "--last", "--data", trained.shards)
     found = evaluated(capsys, *given, "--batch_size", 5)
     outputs, rows = expected_outputs(trained, "rgb")
@@ -141,52 +117,31 @@ def test_values_are_evaluated_exactly_for_any_batch(
 
 
 def test_the_page_of_a_training_shows_its_kind(trained: Trained) -> None:
-    pages = {
-        name: Page((run / "report" / "index.html").read_text("utf-8"))
-        for name, run in trained.runs.items()
+    shown = {
+        "words": ["Area under precision against recall"],
+        "rgb": ["Predicted against true", "Mean absolute error", "rgb[2]"],
     }
-    last = {
-        name: json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-        for name, run in trained.runs.items()
-    }
-    assert "Area under precision against recall" in pages["words"].words
-    assert last["words"]["val_auc_pr"] > 0.5
-    assert {"Predicted against true", "Mean absolute error", "rgb[2]"} < {*pages["rgb"].words}
-    assert last["rgb"]["val_mae"] < 1
-    for page in pages.values():
-        assert "Confusion" not in page.words and "Accuracy" not in page.words
-    assert len(pages["rgb"].all("img")) == 24
+    for name, titles in shown.items():
+        page = Page((trained.runs[name] / "report" / "index.html").read_text("utf-8"))
+        assert {*titles} <= {*page.words} and not {"Confusion", "Accuracy"} & {*page.words}
+    assert metrics(trained.runs["words"])[-1]["val_auc_pr"] > 0.5
+    assert metrics(trained.runs["rgb"])[-1]["val_mae"] < 1
 
 
-def test_files_are_predicted_and_served_as_the_model_finds_them(
-    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files, flags = [], ("--last", "--json")
+def test_the_labels_of_files_are_predicted(trained, tmp_path, capsys):
+    files = []
     for number, row in enumerate(read_columns(trained.shards, "validation")[:3]):
         files.append(tmp_path / f"{number}.jpg")
         files[-1].write_bytes(row["image/encoded"][0])
-    logits, values = (expected_outputs(trained, column)[0][:3] for column in ("words", "rgb"))
-    shares = 1 / (1 + np.exp(-logits))
-    argv = ("--model_path", trained.runs["words"], *files, *flags, "--top", 1)
+    shares = 1 / (1 + np.exp(-expected_outputs(trained, "words")[0][:3]))
+    argv = ("--model_path", trained.runs["words"], "--last", *files, "--json", "--top", 1)
     assert predict.main([*map(str, argv)]) == 0
     for row, own in zip(json.loads(capsys.readouterr().out), shares, strict=True):
         assert {*row["labels"]} == {WORDS[i] for i in np.flatnonzero(own > 0.5)}
         assert row["top"][0]["probability"] == pytest.approx(own.max(), abs=0.05)
-    argv = ("--model_path", trained.runs["rgb"], *files, *flags)
-    assert predict.main([*map(str, argv)]) == 0
-    found = [row["values"]["rgb"] for row in json.loads(capsys.readouterr().out)]
-    np.testing.assert_allclose(found, values, atol=0.1)
-    for column, name, expected in (("words", "probabilities", shares), ("rgb", "values", values)):
-        argv = ("--model_path", trained.runs[column], "--last", "--output", tmp_path / column)
-        assert export.main([*map(str, argv)]) == 0
-        serve = tf.saved_model.load(str(tmp_path / column)).signatures["serving_default"]
-        answer = serve(image_bytes=tf.constant([file.read_bytes() for file in files]))[name]
-        np.testing.assert_allclose(answer, expected, atol=0.1)
 
 
-def test_classes_of_whole_numbers_are_evaluated_without_a_flag(
-    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_classes_of_whole_numbers_are_evaluated_without_a_flag(trained, tmp_path, capsys):
     flags = ("--data", trained.shards, "--target", "shade", "--output", tmp_path / "run")
     assert train([*map(str, flags)]) == 2
     assert "or give --target_kind class if each number is a class" in capsys.readouterr().err
@@ -197,9 +152,7 @@ def test_classes_of_whole_numbers_are_evaluated_without_a_flag(
     assert (found["target"], found["classes"]) == ("class", ["-5", "9", "10"])
 
 
-def test_an_input_that_is_missing_ends_no_evaluation_in_nan(
-    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_input_that_is_missing_ends_no_evaluation_in_nan(trained, tmp_path, capsys):
     flags = ("--data", trained.shards, "--target", "bright", "--inputs", "image,gap", "--steps", 1)
     more = ("--output", tmp_path / "run", "--model", "tests.support.tiny_models:with_gap")
     assert train([*map(str, (*flags, *more))]) == 2
@@ -209,22 +162,3 @@ def test_an_input_that_is_missing_ends_no_evaluation_in_nan(
     assert evaluate.main([*map(str, argv)]) == 2
     assert "--inputs received 'gap', which is nan in record 4" in capsys.readouterr().err
     assert evaluate.main([*map(str, (*argv, "--where", "gap>=0"))]) == 0
-
-
-def test_other_data_needs_the_same_column(
-    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = make_targets(tmp_path / "set", {"validation": 1})
-    raw = json.loads((other / "manifest.json").read_text())
-    words = raw["features"].pop("words")
-    for feature, message in (
-        (None, "no feature 'words'"),
-        ({"dtype": "float32"}, "words is 4 numbers; expected any"),
-    ):
-        if feature:
-            raw["features"]["words"] = words | feature | {"shape": [4]}
-        write_manifest(str(other), raw)
-        argv = ("--model_path", trained.runs["words"], "--data", other)
-        assert evaluate.main([*map(str, argv)]) == 2
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1 and message in told, told

@@ -115,20 +115,6 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
         check_shards(subset.dataset, [subset.split])
 
 
-def test_a_wrong_length_harms_no_other_record(folder):
-    place = records_of(shard(folder, 0))[4].offset_bytes
-    flip_byte(shard(folder, 0), place)
-    ((number, found),) = damaged(load(folder)).items()
-    assert (number, found.offset_bytes) == (4, place)
-    assert "the checksum of its length is wrong" in found.reason
-
-
-def test_an_empty_record_is_a_damaged_one(folder):
-    offset = spoil(folder, 1, 2, b"")
-    ((number, found),) = damaged(load(folder)).items()
-    assert (number, found.offset_bytes, found.reason) == (9, offset, "it is empty")
-
-
 def test_the_error_names_file_record_offset_and_remedy(folder):
     offset = spoil(folder, 1, 2, b"no example")
     subset = load(folder)
