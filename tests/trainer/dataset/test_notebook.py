@@ -71,15 +71,10 @@ def test_what_is_read_shows_what_a_batch_is_made_of(made: pathlib.Path) -> None:
     words = words_of(page)
     for told in ("split train", "records9", "batch size4", "8 x 12", "augmentlight", "epoch2"):
         assert told in words, told
-    assert "dog9" in words and "cat" not in words
-    assert "batches2" in words_of(of_val)
+    assert "dog9" in words and "cat" not in words and "batches2" in words_of(of_val)
     assert repr(train) == (
         f"<imageshards TrainingData {str(made)!r} train: 9 records, 1 class, batch size 4, "
         "pictures 8 x 12 pixels, augment light, steps per epoch 2>"
-    )
-    assert repr(val) == (
-        f"<imageshards EvaluationData {str(made)!r} validation: 6 records, 2 classes, "
-        "batch size 5, pictures 16 x 16 pixels>"
     )
 
 

@@ -65,16 +65,15 @@ def test_record_i_is_row_i_of_the_index_in_every_shard(dataset, made):
     assert len(data.source("val", features=["image/width"])[0]) == 1
 
 
-@pytest.mark.parametrize("index", [-19, 18, np.int64(18), 10**20])
-def test_a_number_outside_is_an_index_error(made, index):
-    with pytest.raises(IndexError, match=f"index received {index}; expected -18 to 17"):
-        ims.open(made).source("train")[index]
-
-
-@pytest.mark.parametrize("index", [True, np.True_, 2.0, np.float32(2), "2", None])
-def test_what_is_no_whole_number_is_a_type_error(made, index):
-    with pytest.raises(TypeError):
-        ims.open(made).source("train")[index]
+@pytest.mark.parametrize("index", [-19, np.int64(18), 10**20, True, 2.0, np.float32(2), "2", None])
+def test_what_is_no_number_of_a_record_is_refused(made, index):
+    source = ims.open(made).source("train")
+    if index in (-19, 18, 10**20):
+        with pytest.raises(IndexError, match=f"index received {index}; expected -18 to 17"):
+            source[index]
+    else:
+        with pytest.raises(TypeError):
+            source[index]
 
 
 def test_numbers_below_0_and_slices_are_those_of_a_list(made):

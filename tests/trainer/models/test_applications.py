@@ -139,13 +139,11 @@ def test_weights_that_cannot_be_had_are_a_sentence_with_file_and_folder(cache):
         "a network."
     )
     path.write_bytes(b"half a download")
-    assert "not read the file of MobileNet (" in (sentence := said("MobileNet"))
-    assert f"expected it to be {path}: delete it, and Keras fetches it again." in sentence
+    assert f"expected it to be {path}: delete it, and Keras fetches it again." in said("MobileNet")
     # A file of another hash is none to Keras, which asks for it again, and takes it away.
     path = cache / PUBLISHED["MobileNetV3Small"]
     path.write_bytes(b"another one")
-    sentence = said("MobileNetV3Small")
-    assert f"{path.name} there (its hash is d3e8ec8" in sentence and str(path) in sentence
+    assert f"{path.name} there (its hash is d3e8ec8" in said("MobileNetV3Small")
     assert not path.exists()
     with pytest.raises(UserError, match="refuses pictures of 16x16 px"):
         model.build_model("MobileNet", ModelInputs((16, 16), RGB), 2, weights=IMAGENET)

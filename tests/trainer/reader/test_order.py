@@ -18,12 +18,7 @@ from tests.support.reader_sets import choose, make_set, record_of
 from tests.support.resumed_stream import assert_resumes
 from trainer.dataset.spec import WHOLE, DataSet, ReplicaSlices, Subset
 from trainer.reader import pieces as pieces_module
-from trainer.reader.order import (
-    evaluation_order,
-    shareable_size,
-    training_order,
-    without_copies,
-)
+from trainer.reader.order import evaluation_order, shareable_size, training_order, without_copies
 from trainer.reader.pieces import PieceReader
 
 tf = pytest.importorskip("tensorflow")
@@ -33,7 +28,6 @@ from trainer.reader.records import record_batches  # noqa: E402
 
 # Shards of unequal length, one of them empty.
 SHARDS = [[(7 * k + i) % 3 for i in range((k * 5) % 4)] for k in range(19)]
-NUM_RECORDS = sum(map(len, SHARDS))
 LABELS = [label for shard in SHARDS for label in shard]
 SMALL_PIECE = 3_000
 
@@ -85,10 +79,8 @@ def test_evaluation_reads_each_chosen_record_once_in_the_order_of_the_files(data
 def test_slices_of_hosts_and_replicas_are_those_of_the_whole_batch(large, slices, seed):
     replicas, hosts = slices
     whole = list(batches_of(large, 32, seed, start=3).take(10).as_numpy_iterator())
-    made = [
-        batches_of(large, 32, seed, ReplicaSlices(replicas, hosts, host), 3)
-        for host in range(hosts)
-    ]
+    own = [ReplicaSlices(replicas, hosts, host) for host in range(hosts)]
+    made = [batches_of(large, 32, seed, slices, 3) for slices in own]
     parts = [list(one.take(10 * replicas).as_numpy_iterator()) for one in made]
     for k in range(10):
         of_batch = [part for host in parts for part in host[k * replicas : (k + 1) * replicas]]
@@ -264,3 +256,11 @@ def test_the_last_batch_has_records_for_every_replica() -> None:
                 if shares * (replicas - 1) >= last:  # then nothing helps
                     assert last == rest and batch_size / replicas <= replicas
     assert [shareable_size(n, 16, 4) for n in (1, 2, 3, 4, 9)] == [13, 10, 7, 4, 13]
+
+
+def test_iterators_that_were_dropped_leave_a_bounded_number_of_pieces(large: Subset) -> None:
+    made = batches_of(large, 64, 2)
+    for k in range(12):
+        next(made.skip(k).as_numpy_iterator())
+    asked = made.reader._asked
+    assert 0 < len(asked) <= 2 * (made.reader._depth + 1) * 64

@@ -50,23 +50,6 @@ def test_pieces_are_the_records_that_begin_in_a_stretch_of_a_shard(sizes: Any) -
         assert len({*(begins // PIECE_BYTES)}) == 1
 
 
-@given(BATCHES)
-def test_all_streams_share_each_batch_or_some_batches(batch: int) -> None:
-    deal = Deal.of_batch(batch)
-    assert deal.streams == 64 and deal.period % batch == 0
-    assert 64 <= deal.period < batch + 64 or deal.period == batch
-    turns = deal.turn(np.arange(64))
-    assert turns.sum() == deal.period and turns.min() >= 1 and turns.max() - turns.min() <= 1
-    owners = deal.owner(np.arange(2 * deal.period + 3)).tolist()
-    assert owners == [
-        next(v for v in range(64) if p % deal.period < (v + 1) * deal.period // 64)
-        for p in range(len(owners))
-    ]
-    for stream in (0, 31, 63):
-        taken = [int(deal.taken(stream, p)) for p in range(len(owners) + 1)]
-        assert np.diff(taken).tolist() == [int(owner == stream) for owner in owners]
-
-
 @settings(max_examples=60)
 @given(SHARDS, BATCHES, st.integers(0, 2**31 - 1), st.integers(0, 400))
 def test_every_pass_has_each_record_once_and_any_position_is_found_at_once(
