@@ -96,3 +96,15 @@ def test_a_condition_on_the_label_means_the_class_where_labels_begin_at_1(tmp_pa
 def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, message):
     with pytest.raises(UserError, match=message):
         found(made, condition)
+
+
+def test_others_records_are_asked_by_what_their_features_are(tmp_path):
+    from imageshards.adopt import AdoptOptions, adopt
+    from imageshards.tfrecord import write_records
+    from tests.support.external_sets import example, jpeg
+
+    records = [{"picture": jpeg(i % 2, i), "class": i % 2 + 1, "age": i} for i in range(6)]
+    write_records(str(tmp_path / "train-00.tfrecord"), map(example, records))
+    adopt(str(tmp_path), options=AdoptOptions({"image": "picture", "label": "class"}, 1, CLASSES))
+    assert found(tmp_path, "class==1", "age>=2") == [-1, -1, -1, 1, -1, 1]
+    assert np.unique(found(tmp_path)).tolist() == [0, 1]
