@@ -15,7 +15,7 @@ import pytest
 import imageshards as ims
 from imageshards.tfrecord import read_records
 from tests.support.reader_sets import CLASSES, SIDE_PX, make_set
-from tests.support.resumed_stream import assert_resumes
+from tests.support.resumed_stream import assert_resumes, assert_same
 from tests.support.trainer_data import edit_manifest, make_data_set, write_shard
 from trainer.api import Data
 from trainer.config import ReadConfig
@@ -63,11 +63,6 @@ def taken(batches: Any, count: int) -> list[Any]:
     return list(batches.take(count).as_numpy_iterator())
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    """Nested structures of arrays, equal to the last bit."""
-    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
-
-
 # An epoch ends within the third batch. What augments takes long to build.
 @pytest.mark.parametrize(
     ("asked", "steps"),
@@ -97,7 +92,7 @@ def test_augmentation_changes_pictures_and_not_the_order(data: Data) -> None:
     # Captions cannot be mixed.
     with_age = data.train(batch_size=4, augment="strong", seed=3, inputs=["image", "age"])
     ((batch, unmixed),) = taken(with_age.dataset(), 1)
-    assert_equal(unmixed, labels)
+    assert_same(unmixed, labels)
     assert not np.array_equal(batch["image"], images)
 
 
@@ -108,8 +103,8 @@ def test_dataset_augments_on_the_host_as_the_device_would(data: Data) -> None:
     (shipped,) = train.batches().take(1)
     assert shipped["inputs"]["image"].shape == (4, SIDE_PX, SIDE_PX, 3)
     ((images, labels),) = taken(train.dataset(), 1)
-    assert_equal(images, train.augmentation.device(shipped)["inputs"]["image"].numpy())
-    assert_equal(labels, shipped["label"].numpy())
+    assert_same(images, train.augmentation.device(shipped)["inputs"]["image"].numpy())
+    assert_same(labels, shipped["label"].numpy())
     assert images.shape == (4, 5, 5, 3)
 
 
@@ -203,7 +198,7 @@ def test_a_function_gets_what_evaluation_sees_and_seeds_of_their_own(data: Data)
     plain = data.train(batch_size=4, image_size=6, augment="none", seed=3)
     told = taken(streams(3).dataset(), 6)
     for (images, seeds), (expected, _) in zip(told, taken(plain.dataset(), 6), strict=True):
-        assert_equal(images, expected)
+        assert_same(images, expected)
         assert seeds.shape == (4, 2) and seeds.dtype == np.int64
     numbers = np.concatenate([seeds for _, seeds in told])
     assert len({*numbers.ravel()}) == numbers.size and (numbers >= 0).all()
@@ -321,4 +316,4 @@ def test_an_iterator_is_saved_and_restored_by_tensorflow(data, tmp_path, asked):
     expected = [next(iterator) for _ in range(4)]
     again = iter(train.dataset())
     tf.train.Checkpoint(iterator=again).restore(saved)
-    assert_equal([next(again) for _ in range(4)], expected)
+    assert_same([next(again) for _ in range(4)], expected)

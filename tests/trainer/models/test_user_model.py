@@ -22,7 +22,6 @@ from trainer.training.several_hosts import described  # noqa: E402
 
 RGB = ImageSpec((8, 8), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 PICTURE = ModelInputs((8, 8), RGB)
-MODELS = "tests.support.tiny_models"
 
 
 @pytest.mark.parametrize("name", ["dense", "plain", "sequential", "whole_model"])

@@ -22,6 +22,7 @@ from tests.support.reader_sets import (
     training_data,
     value_of,
 )
+from tests.support.resumed_stream import assert_same
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.pieces import PIECE_BYTES
@@ -56,10 +57,6 @@ def _column(batches: list[dict], name: str) -> list[Any]:
     return np.concatenate([batch[name] for batch in batches]).tolist()
 
 
-def _assert_same(left: list[dict], right: list[dict]) -> None:
-    tf.nest.map_structure(np.testing.assert_array_equal, left, right)
-
-
 @pytest.mark.parametrize("batch_size", [4, 23])
 def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int) -> None:
     steps = 3 * NUM_RECORDS // batch_size
@@ -76,7 +73,7 @@ def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int
 
 def test_the_number_of_threads_changes_nothing(dataset: DataSet) -> None:
     one, many = (_train(choose(dataset), 5, 9, read_options=ReadOptions(n)) for n in (1, 7))
-    _assert_same(one, many)
+    assert_same(one, many)
 
 
 def test_classes_are_weighted_and_renumbered_in_training_only(dataset: DataSet) -> None:
@@ -151,7 +148,7 @@ def test_hosts_make_the_shares_of_their_replicas(dataset, augment, augment_on, h
     steps = range(0, 3 * replicas, replicas)
     parts = [[one for made in of_hosts for one in made[i : i + replicas]] for i in steps]
     joined = [tf.nest.map_structure(lambda *one: np.concatenate(one), *step) for step in parts]
-    _assert_same(joined, whole)
+    assert_same(joined, whole)
 
 
 @pytest.mark.parametrize(("threads", "level"), [(16, "light"), (96, "none")])

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from imageshards.errors import UserError
@@ -28,6 +27,7 @@ from tests.support.reader_sets import (
     training_data,
     value_of,
 )
+from tests.support.resumed_stream import assert_same
 from trainer.config import ReadConfig
 from trainer.dataset.open import wanted_inputs
 from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices, Subset
@@ -41,7 +41,6 @@ from trainer.reader.pieces import PieceReader  # noqa: E402
 from trainer.reader.pixel_cache import decode_once  # noqa: E402
 
 SHARDS = [[0, 1, 2, 0], [1, 2, 0], [1], [2, 2], [0, 1, 2]]
-NUM_RECORDS = 13
 
 
 @pytest.fixture
@@ -67,10 +66,6 @@ class _CountingReader(PieceReader):
             raise KeyboardInterrupt
         self.pieces.append(piece)
         return super().read(piece)
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
 
 
 def _batches(subset: Subset, options: ReadOptions, **changes: Any) -> list[dict]:

@@ -11,13 +11,12 @@ from imageshards.tfrecord import RecordError
 from tests.support.external_sets import example, flip_byte, jpeg, records_of, whole_split
 from tests.support.trainer_data import make_data_set, rewrite_shard
 from trainer.dataset.manifest import check_shards, load_manifest
-from trainer.dataset.spec import FeatureSpec, ModelInputs, ReadOptions
+from trainer.dataset.spec import FeatureSpec, ModelInputs
 from trainer.reader.pieces import PieceReader
 from trainer.reader.unreadable import explain, find_unreadable
 
 NUM_RECORDS = 20
 LABEL, IMAGE = "image/class/label", "image/encoded"
-OPTIONS = ReadOptions(threads=1)
 
 
 @pytest.fixture
