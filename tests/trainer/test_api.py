@@ -96,18 +96,6 @@ def test_augmentation_changes_pictures_and_not_the_order(data: Data) -> None:
     assert not np.array_equal(batch["image"], images)
 
 
-def test_dataset_augments_on_the_host_as_the_device_would(data: Data) -> None:
-    asked: dict[str, Any] = {"batch_size": 4, "image_size": 5, "seed": 3, "augment": "light"}
-    train = data.train(**asked, augment_on="device")
-    assert train.augmentation.device is not None
-    (shipped,) = train.batches().take(1)
-    assert shipped["inputs"]["image"].shape == (4, SIDE_PX, SIDE_PX, 3)
-    ((images, labels),) = taken(train.dataset(), 1)
-    assert_same(images, train.augmentation.device(shipped)["inputs"]["image"].numpy())
-    assert_same(labels, shipped["label"].numpy())
-    assert images.shape == (4, 5, 5, 3)
-
-
 @pytest.mark.parametrize("augment", ["light", flip_and_soften], ids=["level", "function"])
 def test_processes_get_their_parts_of_every_batch(data: Data, augment: Any) -> None:
     made = data.train(batch_size=6, seed=2, augment=augment)

@@ -34,13 +34,11 @@ def _pictures(
     *,
     own: tuple[int, int] | None = FULL,
     channels: int = 3,
-    seed: int = 3,
-    start: int = 0,
     formats: tuple[str, ...] = ("JPEG",),
 ) -> np.ndarray:
     spec = image_spec(own, varies=own is None, channels=channels, formats=formats)
-    pictures = host.augmented_pictures(spec, size, level, seed, [127.5] * channels)
-    position = tf.range(start, start + len(encoded), dtype=tf.int64)
+    pictures = host.augmented_pictures(spec, size, level, 3, [127.5] * channels)
+    position = tf.range(len(encoded), dtype=tf.int64)
     found = pictures(encoded, position)
     assert found.dtype == tf.uint8 and found.shape == (len(encoded), *size, channels)
     return found.numpy().astype(int)

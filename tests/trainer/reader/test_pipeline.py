@@ -30,7 +30,8 @@ from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, ReplicaSlice
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.augment.augmentation import make_augmentation  # noqa: E402
+from trainer.augment.augmentation import Augmentation, make_augmentation  # noqa: E402
+from trainer.augment.decode import Pictures  # noqa: E402
 from trainer.reader import pipeline  # noqa: E402
 from trainer.reader.batches import EvaluationData  # noqa: E402
 from trainer.reader.order import training_order  # noqa: E402
@@ -74,6 +75,22 @@ def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int
 def test_the_number_of_threads_changes_nothing(dataset: DataSet) -> None:
     one, many = (_train(choose(dataset), 5, 9, read_options=ReadOptions(n)) for n in (1, 7))
     assert_same(one, many)
+
+
+def test_pictures_get_their_position_and_finish_gets_whole_batches(dataset: DataSet) -> None:
+    def pictures(encoded: Any, position: Any, *_: int) -> Any:
+        shape = (4, SIDE_PX, SIDE_PX, 3)
+        return tf.broadcast_to(tf.cast(position, tf.uint8)[:, None, None, None], shape)
+
+    def finish(batch: dict) -> dict:
+        return batch | {"label": tf.one_hot(batch["label"], 3)}
+
+    made = Pictures(pictures, lambda stored, position: None)
+    own = Augmentation((SIDE_PX, SIDE_PX), made, finish)
+    batches = _train(choose(dataset), 4, 2, augmentation=own, start_step=5)
+    found = np.concatenate([batch["inputs"]["image"] for batch in batches])
+    assert found[:, 0, 0, 0].tolist() == list(range(20, 28))
+    assert batches[0]["label"].shape == (4, 3)
 
 
 def test_classes_are_weighted_and_renumbered_in_training_only(dataset: DataSet) -> None:
