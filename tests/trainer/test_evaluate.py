@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import imageshards as ims
+from imageshards.example import decode_example, encode_example
 from imageshards.output_folder import check_page_folder
 from tests.support.commands import run_forked
 from tests.support.external_sets import flip_byte, records_of
@@ -21,6 +22,7 @@ from tests.support.trainer_data import (
     edit_manifest,
     make_data_set,
     read_split,
+    rewrite_shard,
 )
 from trainer import evaluate
 from trainer.dataset.spec import FeatureSpec
@@ -135,6 +137,19 @@ def test_a_broken_record_stops_or_is_left_out_and_listed(model, damaged, capsys)
     found = json.loads(out)
     assert (found["num_examples"], found["left_out"]) == (NUM_RECORDS - 1, 1)
     assert "left out" in err and "record 4" in err
+
+
+def test_a_record_without_an_input_of_the_model_is_named(tmp_path):
+    folder = tmp_path / "shards"
+    make_data_set(folder, {"validation": 6}, num_shards=1, size_px=(SIZE,), hot=True)
+    (shard,) = folder.glob("validation-*.tfrecord")
+    payloads = [record.payload for record in records_of(shard)]
+    features = decode_example(payloads[4])
+    payloads[4] = encode_example({name: features[name] for name in features if name != "hot"})
+    rewrite_shard(folder, shard.name, payloads)
+    model = saved_model(tmp_path, features={"hot": FeatureSpec("int64", (3,))})
+    with pytest.raises(ims.UserError, match=f"{shard}, record 4 at byte .* a feature is missing"):
+        ims.evaluate(model, folder, batch_size=2)
 
 
 def test_without_a_validation_split_one_has_to_be_named(model, tmp_path):

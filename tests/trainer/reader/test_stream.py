@@ -19,6 +19,7 @@ from trainer.reader.broken_records import LIST_FILE, BrokenRecords
 tf = pytest.importorskip("tensorflow")
 
 from trainer.reader.batches import TrainingData, open_data  # noqa: E402
+from trainer.reader.order import training_order  # noqa: E402
 from trainer.reader.stream import TrainingStream, next_batch  # noqa: E402
 
 FILE = "train-00000-of-00001.tfrecord"
@@ -104,6 +105,18 @@ def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     # A resumed run counts from the list.
     _, _, knowing = _stream(folder, output, augment="none", skip_broken=1)
     assert (output / LIST_FILE).is_file() and knowing.found == [left_out]
+
+
+def test_a_damaged_record_counts_with_its_batch(tmp_path: pathlib.Path) -> None:
+    folder = make_data_set(tmp_path / "d", {"train": 40}, num_shards=1, size_px=((8, 8),))
+    _flip(folder)
+    stream, reading, broken = _stream(folder, tmp_path, augment="none")
+    order = training_order(reading.subset, 4, 5).records_at(0, 40).tolist()
+    step = order.index(2) // 4
+    assert step  # pieces are read long before their last record is used
+    assert len(_read_all(stream, broken, step)) == step
+    with pytest.raises(UserError, match="record 2 at byte"):
+        _read_all(stream, broken, step + 1)
 
 
 def test_more_damaged_records_than_allowed_are_refused(tmp_path, whole):
