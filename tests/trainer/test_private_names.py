@@ -8,12 +8,7 @@ import re
 import trainer
 
 TRAINER = pathlib.Path(trainer.__file__).parent
-USERS = {
-    "models/keras_internals.py",
-    "models/step.py",
-    "training/loop.py",
-    "training/saved_run.py",
-}
+USERS = {"models/keras_internals.py", "models/step.py", "training/loop.py", "training/saved_run.py"}
 # Of the standard library.
 PUBLIC = {"_exit", "_replace", "_register_atexit"}
 USED = re.compile(r"[.\"'](_[a-z]\w+)")

@@ -11,15 +11,7 @@ import pytest
 from imageshards.errors import UserError
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from tests.support.external_sets import example
-from tests.support.reader_sets import (
-    CLASSES,
-    FEATURES,
-    MODEL,
-    jpeg,
-    make_set,
-    record_of,
-    value_of,
-)
+from tests.support.reader_sets import CLASSES, FEATURES, MODEL, jpeg, make_set, record_of, value_of
 from trainer.dataset.open import check_inputs
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import DataSet, FeatureSpec

@@ -89,10 +89,7 @@ def test_the_form_of_a_column_says_what_it_is(opened, column, kind, classes, sha
         ("pair", r"int64 of shape \[2\]; expected a float or a list of floats of fixed length"),
         ("curve", r"float32 of variable length; expected .* --columns curve:float\[3\]\.$"),
         ("grid", r"float32 of shape \[2, 2\]; expected"),
-        (
-            "image/encoded",
-            "the picture; expected .*price, one, colour, year, parts, many, serial",
-        ),
+        ("image/encoded", "the picture; expected .*price, one, colour, year, parts, many, serial"),
         ("note", "does not tell 21 values: it holds texts of up to 256 bytes"),
         ("many", "does not tell 17 values: it holds .* lists of up to 64"),
     ],
