@@ -44,6 +44,8 @@ def test_a_folder_with_a_manifest_is_a_data_set_whose_options_the_build_takes(ma
     found = opened(tmp_path / "photos", made.directory)
     assert [source.layout for source in found.sources] == ["auto", "data_set"]
     assert contribution(found.more_sources[0]).fingerprint == made.manifest["fingerprint"]
+    # Data sets from before profiles were converted do not say --icc.
+    assert "icc" not in made.manifest["image"]
     assert found.image == ImageOptions(height_px=16, width_px=16, icc="drop")
     assert found.plan.splits == {"train": 0.5, "test": 0.5} and found.plan.salt == "s"
     assert found.plan.pinned_classes == ("cat", "dog")
@@ -79,17 +81,6 @@ def test_another_image_option_is_refused_with_both_values(made, tmp_path):
     said = error_of(made.directory, other.directory)
     assert "--image_size 16x16" in said and "--image_size 16x32" in said
     assert str(made.directory) in said and str(other.directory) in said and "again" in said
-
-
-def test_a_data_set_from_before_profiles_were_converted_goes_on_without(made, tmp_path):
-    assert "icc" not in made.manifest["image"]
-    said = error_of(made.directory, given={"icc"}, image=ImageOptions())
-    assert "--icc received convert" in said and "built with --icc drop" in said
-    other = Dataset(tmp_path / "b")
-    other.manifest["image"]["icc"] = "convert"
-    other.save()
-    assert opened(other.directory).image.icc == "convert"
-    assert "--icc drop" in error_of(made.directory, other.directory)
 
 
 def test_a_manifest_that_does_not_say_how_pictures_were_made(made):

@@ -44,10 +44,6 @@ def test_two_rows_of_one_image_are_told_what_a_row_is():
     assert "two rows with the key 'a.jpg' for the image '/a.jpg'" in said and "as lists" in said
 
 
-def test_distinct_keys_pass():
-    check(batches_of([f"k{i}" for i in range(40)]))
-
-
 def test_equal_hashes_of_two_keys_are_no_duplicate(monkeypatch):
     monkeypatch.setattr(
         duplicate_keys, "hash_keys", lambda batch: np.full(len(batch), 7, np.dtype("<i8"))
