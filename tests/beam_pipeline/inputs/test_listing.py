@@ -183,9 +183,7 @@ def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_
 
 
 @pytest.mark.parametrize("label", ["several", "none"])
-def test_rows_of_an_image_in_several_parts_and_files_are_one_reference(
-    tmp_path, monkeypatch, label
-):
+def test_boxes_of_an_image_in_several_files_are_one_reference(tmp_path, monkeypatch, label):
     monkeypatch.setattr(table_rows, "_PART_ROWS", 2)
     for name, images in (("b", "xyxz"), ("a", "yxy")):
         first = 10 * (name == "b")
@@ -247,9 +245,7 @@ def test_a_finished_data_set_is_no_input(tmp_path, where):
         ("a.jpg b/c.jpg", NONE, "b", "a.jpg"),
     ],
 )
-def test_a_folder_that_may_not_be_listed_is_named_and_counted_as_nothing_else(
-    tmp_path, nobody_closes, names, options, closed, keys
-):
+def test_a_closed_folder_is_named(tmp_path, nobody_closes, names, options, closed, keys):
     put(tmp_path, *names.split())
     nobody_closes(closed)
     assert set(labels(tmp_path, **options)) == set(keys.split())
@@ -257,9 +253,7 @@ def test_a_folder_that_may_not_be_listed_is_named_and_counted_as_nothing_else(
 
 
 @pytest.mark.parametrize(("path", "options"), [("", {}), ("", NONE), ("/*/*.jpg", NONE)])
-def test_an_input_of_folders_that_may_not_be_listed_is_an_error(
-    tmp_path, nobody_closes, path, options
-):
+def test_an_input_of_closed_folders_is_refused(tmp_path, nobody_closes, path, options):
     put(tmp_path, "a/x.jpg", "b/y.jpg")
     nobody_closes("a", "b")
     with pytest.raises(UserError, match="outside of folders that this user may not list, such as"):

@@ -74,9 +74,7 @@ def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[Sh
     st.integers(1, 40),
     st.integers(0, 9),
 )
-def test_every_image_is_in_one_shard_and_the_plan_depends_on_no_order(
-    counts, num_shards, batch_size, seed
-):
+def test_every_image_is_in_one_shard_in_any_order(counts, num_shards, batch_size, seed):
     options = PlanOptions(splits={"train": 1.0}, num_shards={"*": num_shards}, allow_one_class=True)
     refs = refs_of(counts)
     units = run(batched(refs, batch_size), options, seed)
