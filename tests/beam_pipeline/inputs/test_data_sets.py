@@ -17,13 +17,9 @@ def made(tmp_path):
     return Dataset(tmp_path / "a")
 
 
-def options_of(*inputs, given=(), **more) -> BuildOptions:
-    sources = [InputOptions(str(path)) for path in inputs]
-    return BuildOptions(sources[0], "/out", tuple(sources[1:]), given=frozenset(given), **more)
-
-
 def opened(*inputs, given=(), **more) -> BuildOptions:
-    return open_inputs(options_of(*inputs, given=given, **more))
+    first, *others = (InputOptions(str(path)) for path in inputs)
+    return open_inputs(BuildOptions(first, "/out", tuple(others), given=frozenset(given), **more))
 
 
 def contribution(source: InputOptions) -> CopiedInput:
@@ -89,33 +85,29 @@ def test_a_manifest_that_does_not_say_how_pictures_were_made(made):
     assert "'filter'" in error_of(made.directory) and "original images" in error_of(made.directory)
 
 
-def with_columns(path, columns: dict, **options) -> Dataset:
+def with_age(path, as_given: bool = True) -> Dataset:
     made = Dataset(path)
-    made.manifest["features"] |= columns
-    made.manifest["options"] = {"columns_as_given": True} | options
+    made.manifest["features"] |= {"age": {"dtype": "float32", "shape": []}}
+    made.manifest["options"] = {"columns_as_given": as_given}
     made.save()
     return made
 
 
-AGE = {"age": {"dtype": "float32", "shape": []}}
-SCALED = {"columns_as_given": False}
-
-
 def test_columns_are_copied_where_data_sets_agree(tmp_path):
-    plain = with_columns(tmp_path / "a", AGE)
+    plain = with_age(tmp_path / "a")
     found = opened(plain.directory).copied
     assert found and found.as_given and found.transform == str(plain.directory / "transform")
-    with_columns(tmp_path / "b", AGE)
+    with_age(tmp_path / "b")
     both = opened(plain.directory, tmp_path / "b").copied
     assert both == found
-    scaled = with_columns(tmp_path / "c", AGE, **SCALED)
+    scaled = with_age(tmp_path / "c", as_given=False)
     alone = opened(scaled.directory).copied
     assert alone and not alone.as_given
 
 
 def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
-    first = with_columns(tmp_path / "a", AGE, **SCALED)
-    second = with_columns(tmp_path / "b", AGE, **SCALED)
+    first = with_age(tmp_path / "a", as_given=False)
+    second = with_age(tmp_path / "b", as_given=False)
     said = error_of(first.directory, second.directory)
     assert "age:float" in said and "original tables" in said
     none = Dataset(tmp_path / "c")
@@ -124,7 +116,7 @@ def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     said = error_of(first.directory, tmp_path / "photos")
     assert "cannot be joined with" in said and "original tables together" in said
-    plain = with_columns(tmp_path / "d", AGE)
+    plain = with_age(tmp_path / "d")
     assert error_of(plain.directory, tmp_path / "photos").startswith(f"--input '{plain.directory}'")
     said = error_of(first.directory, transform_module="m.py")
     assert "--transform_module" in said and "leave it out" in said
@@ -133,7 +125,7 @@ def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
 def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belong(made, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("image,label,who\na.jpg,cat,x\n")
-    source = options_of(made.directory).source
+    source = InputOptions(str(made.directory))
     for given in (
         dataclasses.replace(source, label_regex="^(a)"),
         dataclasses.replace(source, label_separator="|"),
