@@ -78,9 +78,7 @@ def test_an_input_without_rights_is_one_sentence(tmp_path, nobody_closes):
         list(files_below(tmp_path / "closed"))
 
 
-def test_a_folder_without_rights_below_the_input_is_named_and_the_others_are_listed(
-    tmp_path, nobody_closes
-):
+def test_a_closed_folder_is_named_and_the_others_are_listed(tmp_path, nobody_closes):
     put(tmp_path, "a/x.jpg", "a/deep/y.jpg", "b/z.jpg")
     nobody_closes("a/deep", "b")
     expected = {"a/x.jpg": 7, "a/deep": "unreadable_folder", "b": "unreadable_folder"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import os
 import pathlib
@@ -13,13 +12,14 @@ import pytest
 from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
-from beam_pipeline.inputs.folders import Skipped
+from beam_pipeline.inputs.listing import schema_of
 from beam_pipeline.inputs.tables.references import merge_boxes, read_refs
 from beam_pipeline.inputs.tables.schema import INFERENCE_ROWS, TableSchema, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
 from imageshards.errors import UserError
 from imageshards.manifest import OBJECT_PREFIX
+from tests.support.listings import listed, put
 from tests.support.stores import store_uri
 
 BOX = "image/object/bbox/"
@@ -61,9 +61,9 @@ def write(path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
     return path
 
 
-def refs(path: object, **options) -> list[ImageRef]:
+def refs(path: object, class_names: tuple[str, ...] = (), **options) -> list[ImageRef]:
     source = InputOptions(str(path), **options)
-    return only_refs(source.input, read_schema(source))
+    return only_refs(source.input, schema_of(source, class_names))
 
 
 def only_refs(*arguments) -> list[ImageRef]:
@@ -131,9 +131,7 @@ def test_an_image_is_a_path_or_an_address_and_is_missing_only_where_its_path_end
         "{folder}/a://../../../x.jpg",
     ],
 )
-def test_a_row_that_leads_out_of_the_tables_folder_is_refused_unless_the_user_trusts_it(
-    tmp_path, monkeypatch, image
-):
+def test_a_path_out_of_the_tables_folder_needs_the_users_trust(tmp_path, monkeypatch, image):
     folder = tmp_path / "table"
     (folder / "sub").mkdir(parents=True)
     (folder / "a:").mkdir()
@@ -202,8 +200,6 @@ def test_roles_by_name_and_by_flag_of_texts_and_numbers(tmp_path):
     assert [(r.key, r.label, r.split, r.group) for r in found] == [
         ("12", "3", None, None), ("b", "007", None, "p"),
     ]  # fmt: skip
-    parquet.write_table(pa.table({"image": ["x"], "label": [3], "key": [12]}), tmp_path / "m.pq")
-    assert [(ref.key, ref.label) for ref in refs(tmp_path / "m.pq")] == [("12", "3")]
 
 
 def test_names_of_roles_are_found_in_any_case_and_first_in_the_exact_one(tmp_path):
@@ -252,9 +248,7 @@ COMMAS = "image;label;age;note\nx;a;0,5;b\ny;a;2;c, d\n"
         ("image,label\na,[1]\na,cat\n", None, ()),
     ],
 )
-def test_columns_left_out_and_numbers_that_stay_text_are_warned_of(
-    tmp_path, content, columns, warnings
-):
+def test_odd_columns_and_labels_are_warned_of(tmp_path, content, columns, warnings):
     if columns is not None:
         columns = tuple(ColumnSpec(*each.split(":")) for each in columns)
     source = InputOptions(str(text(tmp_path / "m.csv", content)), columns=columns)
@@ -288,9 +282,7 @@ PIXELS, XYWH = {"bbox_format": "pixels"}, {"bbox_format": "xywh"}
 )
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("is_list", [False, True])
-def test_sides_of_boxes_have_plain_names_in_any_order_and_are_numbers_or_lists(
-    tmp_path, names, options, cells, sides, suffix, is_list
-):
+def test_boxes_of_plain_names(tmp_path, names, options, cells, sides, suffix, is_list):
     given = [[cell, cell] if is_list else cell for cell in cells]
     row = {"image": "x", "label": "a b", **dict(zip(names.split(","), given, strict=True))}
     if suffix == ".parquet":
@@ -325,7 +317,7 @@ def test_columns_may_say_that_plain_sides_are_ordinary_numbers_or_boxes(tmp_path
     declared = tuple(ColumnSpec(name, "float", None) for name in SIDES)
     source = InputOptions(str(path), columns=declared, bbox_format="pixels")
     assert read_schema(source).warnings == ()
-    (ref,) = refs(path, columns=declared, **PIXELS)
+    (ref,) = refs(path, columns=declared, bbox_format="pixels")
     assert ref.columns == dict(zip(SIDES, [[7], [9], [8], [10]], strict=True))
 
 
@@ -341,9 +333,7 @@ OF_ONE_IMAGE = "x,traffic light,n,1,0,0,1,0.5\nx,a,n,2,0,0,0.5,1\n"
         ({"label": "none", "label_column": "label"}, None),
     ],
 )
-def test_rows_of_one_image_become_lists_and_the_label_is_the_class_of_a_box(
-    tmp_path, options, label
-):
+def test_rows_of_one_image_become_lists_of_its_boxes_and_classes(tmp_path, options, label):
     path = text(tmp_path / "m.csv", BOXES + OF_ONE_IMAGE + "y,,n,,,,,\n")
     schema = read_schema(InputOptions(str(path), **options))
     *rows, without_box = refs(path, **options)
@@ -492,64 +482,45 @@ def test_whole_numbers_of_parquet_with_nulls_are_floats(tmp_path, values, kind, 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("where", [str, store_uri])
 def test_a_glob_of_files_is_one_table(tmp_path, suffix, where):
+    put(tmp_path, f"a/.hidden{suffix}", f"b/.hidden{suffix}", f".tmp/part{suffix}")
     for name, rows in (("b", ROWS[1:]), ("a", ROWS[:1])):
-        (tmp_path / name).mkdir()
         write(tmp_path / name / f"rows{suffix}", rows)
-    write(tmp_path / "a" / f".hidden{suffix}", ROWS)
-    (tmp_path / ".tmp").mkdir()
-    write(tmp_path / ".tmp" / f"part{suffix}", ROWS)
     assert len(list(table_files(f"{tmp_path}//a/*{suffix}"))) == 1
     pattern = where(tmp_path / f"*/*{suffix}")
     files = list(table_files(pattern))
     assert files == [where(tmp_path / name / f"rows{suffix}") for name in "ab"]
-    schema = read_schema(InputOptions(pattern))
-    found = [ref for file in files for ref in only_refs(file, schema)]
-    assert [ref.key for ref in found] == [row["image"] for row in ROWS]
     # Paths are relative to the file that names them.
-    assert [ref.uri for ref in found] == [
-        where(tmp_path / folder / row["image"]) for folder, row in zip("ab", ROWS, strict=True)
-    ]
+    assert {key: ref.uri for key, ref in listed(pattern)[0].items()} == {
+        row["image"]: where(tmp_path / folder / row["image"])
+        for folder, row in zip("ab", ROWS, strict=True)
+    }
     with pytest.raises(UserError, match="none' matches no file; expected image tables"):
         read_schema(InputOptions(where(tmp_path / "*.none"), layout="table"))
 
 
-def test_paths_of_windows_are_read_and_told_once(tmp_path):
-    (tmp_path / "photos" / "cat").mkdir(parents=True)
-    (tmp_path / "photos" / "odd\\name.jpg").write_bytes(b"x")
-    rows = ["image,label"]
-    for number in range(3):
-        (tmp_path / "photos" / "cat" / f"{number}.jpg").write_bytes(b"x")
-        rows.append(f"photos\\cat\\{number}.jpg,cat")
-    rows += ["photos\\cat\\9.jpg,cat", "photos/odd\\name.jpg,cat"]
-    (tmp_path / "rows.csv").write_text("\n".join(rows))
-    path = str(tmp_path / "rows.csv")
-    found = list(read_refs(path, read_schema(InputOptions(path))))
-    told = [each for each in found if isinstance(each, Skipped)]
-    assert told == [Skipped("backslashes", path)]
-    refs = [each for each in found if isinstance(each, ImageRef)]
-    assert [ref.key for ref in refs] == [
-        "photos/cat/0.jpg", "photos/cat/1.jpg", "photos/cat/2.jpg", "photos\\cat\\9.jpg",
-        "photos/odd\\name.jpg",
-    ]  # fmt: skip
-    assert [ref.mtime_ns == MISSING for ref in refs] == [False, False, False, True, False]
+def test_paths_of_windows_are_read_and_warned_of_once(tmp_path):
+    put(tmp_path, "photos/cat/0.jpg", "photos/cat/1.jpg", "photos/odd\\name.jpg")
+    images = [f"photos\\cat\\{n}.jpg" for n in (0, 1, 9)] + ["photos/odd\\name.jpg"]
+    rows = [{"image": image, "label": "cat"} for image in images]
+    found, skipped = listed(write(tmp_path / "rows.csv", rows))
+    assert {key: ref.mtime_ns == MISSING for key, ref in found.items()} == {
+        "photos/cat/0.jpg": False, "photos/cat/1.jpg": False, "photos\\cat\\9.jpg": True,
+        "photos/odd\\name.jpg": False,
+    }  # fmt: skip
+    assert skipped.pop(f"backslashes: {tmp_path}/rows.csv") == 1 and not skipped
 
 
 def test_labels_lose_the_spaces_around_them_and_numbers_get_their_names(tmp_path):
-    (tmp_path / "rows.csv").write_text("image,label\na.jpg, cat \nb.jpg,1\nc.jpg,0\n")
-    source = InputOptions(str(tmp_path / "rows.csv"))
-    schema = read_schema(source)
-    assert [ref.label for ref in only_refs(source.input, schema)] == ["cat", "1", "0"]
-    schema = dataclasses.replace(schema, class_names=("cat", "dog"))
-    assert [ref.label for ref in only_refs(source.input, schema)] == ["cat", "dog", "cat"]
-    schema = dataclasses.replace(schema, class_names=("cat",))
+    path = text(tmp_path / "rows.csv", "image,label\na.jpg, cat \nb.jpg,1\nc.jpg,0\n")
+    assert [ref.label for ref in refs(path)] == ["cat", "1", "0"]
+    assert [ref.label for ref in refs(path, ("cat", "dog"))] == ["cat", "dog", "cat"]
     with pytest.raises(UserError, match="line 3 has 1 in column 'label'; expected 0 to 0, the n"):
-        list(read_refs(source.input, schema))
+        refs(path, ("cat",))
 
 
 def test_rows_are_numbered_where_nothing_else_is_their_key(tmp_path):
-    (tmp_path / "rows.csv").write_text("image,label,id\na.jpg,cat,x\na.jpg,dog,x\n")
-    source = InputOptions(str(tmp_path / "rows.csv"), key_column="none")
-    keys = [ref.key for ref in only_refs(source.input, read_schema(source))]
+    path = text(tmp_path / "rows.csv", "image,label,id\na.jpg,cat,x\na.jpg,dog,x\n")
+    keys = [ref.key for ref in refs(path, key_column="none")]
     assert keys == ["rows.csv line 2", "rows.csv line 3"]
 
 
