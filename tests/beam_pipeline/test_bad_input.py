@@ -116,8 +116,9 @@ def test_a_mistake_is_one_line_on_the_terminal_and_a_bug_is_a_traceback(photos, 
     command = [sys.executable, "-c", code, "--input", photos, "--output", tmp_path / "out"]
     done = subprocess.run([*command, "--num_shards", "train=99"], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
+    *_, line = done.stderr.splitlines()  # before it, progress on a slow machine
     assert line.startswith("imageshards build: --num_shards received 99")
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
     done = subprocess.run([*command, "--salt", "x"], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
