@@ -95,12 +95,6 @@ def wait_for(batch: Batch, begun: str, go_on: str, watch) -> int:
     return pathlib.Path(begun).stat().st_size
 
 
-def wait_for_file(path: str) -> str:
-    """Keeps a job running until a file is there."""
-    wait_until(pathlib.Path(path).exists)
-    return path
-
-
 def settings(batch: Batch, variable: str, watch) -> tuple[int, str | None, object]:
     """Its process, a variable of the environment, and Beam's flags."""
     return os.getpid(), os.environ.get(variable), beam_files.pipeline_flags()
