@@ -49,7 +49,6 @@ def install(environment: Any, folder: pathlib.Path) -> list[str]:
 
 
 def main(folder: pathlib.Path) -> None:
-    """Runs the job; raises what a worker raises."""
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.portability.api import beam_runner_api_pb2

@@ -22,7 +22,6 @@ CLASSES = ("cat", "dog")
 
 
 def framed(payloads: Sequence[bytes]) -> bytes:
-    """The bytes of a TFRecord file."""
     return b"".join(map(frame_record, payloads))
 
 
@@ -92,7 +91,6 @@ class Dataset:
         self.save()
 
     def write_shard(self, name: str) -> None:
-        """Writes one shard from its payloads."""
         data = framed(self.payloads[name])
         (self.directory / name).write_bytes(data)
 
@@ -150,7 +148,6 @@ class Dataset:
         }
 
     def _index_of(self, split: str, name: str) -> dict[str, Any]:
-        """Writes the index of a shard."""
         rows, features = IndexRows(), self.manifest["features"]
         for payload in self.payloads[name]:
             rows.add(decode_example(payload), len(payload) + 16, 1000)

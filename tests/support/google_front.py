@@ -52,7 +52,6 @@ class GoogleFront(HttpStandIn):
         self.callers: list[str] = []
 
     def answer(self, request: Request) -> Reply | None:
-        """What Google would answer."""
         if request.command == "CONNECT":  # from here on the client talks to Google, as it believes
             request.host = request.path.partition(":")[0]
             request.say(200, headers={"Content-Length": ""})
@@ -71,7 +70,6 @@ class GoogleFront(HttpStandIn):
         return self.fetch(path, span)
 
     def fetch(self, path: str, span: str) -> Reply:
-        """What there is at a path of the API, or a span of it."""
         return ask(self._emulator_port, "GET", path, {"Range": span} if span else {})
 
     def _token(self, request: Request) -> Reply:

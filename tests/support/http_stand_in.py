@@ -39,7 +39,6 @@ class Reply(NamedTuple):
 
 
 def json_reply(content: object, status: int = 200) -> Reply:
-    """An answer as most services give it."""
     return Reply(status, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
 
@@ -165,7 +164,6 @@ class HttpStandIn:
         self._faults.append(fault)
 
     def heal(self) -> None:
-        """No more faults."""
         self._faults.clear()
 
     def fault(self, request: Request) -> Any:
@@ -182,7 +180,6 @@ class HttpStandIn:
 def ask(
     port: int, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
 ) -> Reply:
-    """What another server on loopback answers."""
     kept = {name: value for name, value in headers.items() if name.lower() not in _HOP_HEADERS}
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as there:
         there.request(method, target, body or None, {**kept, "Connection": "close"})
@@ -194,7 +191,6 @@ def ask(
 
 
 def server_tls(certificate: str | os.PathLike[str]) -> ssl.SSLContext:
-    """For a server with a certificate and its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     return context

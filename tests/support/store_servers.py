@@ -85,7 +85,6 @@ class StoreServer:
         return f"{self.scheme}://{name}"
 
     def set_latency(self, latency_sec: float) -> None:
-        """Every request waits this long before it is looked at."""
         self._ask("__stand_in__/set", {"latency_sec": latency_sec})
 
     def set_replay(self, bucket: str) -> None:
@@ -111,7 +110,6 @@ class StoreServer:
         self._ask("__stand_in__/fail", fault)
 
     def heal(self) -> None:
-        """No more faults."""
         self._ask("__stand_in__/heal", {})
 
     def requests(self) -> list[Asked]:
@@ -119,7 +117,6 @@ class StoreServer:
         return [Asked(*asked) for asked in json.loads(self._ask("__stand_in__/log"))]
 
     def clear(self) -> None:
-        """Forgets what was asked."""
         self._ask("__stand_in__/clear", {})
 
     def _ask(self, path: str, body: Any = None, method: str | None = None) -> bytes:

@@ -16,14 +16,10 @@ from tests.support.commands import wait_until
 
 
 class Ref(NamedTuple):
-    """A picture."""
-
     place: str
 
 
 class Batch(NamedTuple):
-    """What a task is about."""
-
     refs: list[Ref]
 
 
@@ -120,8 +116,6 @@ def fail(batch: Batch, watch) -> None:
 
 
 class UnpicklableError(Exception):
-    """It is pickled with one argument, and made with two."""
-
     def __init__(self, first: str, second: str):
         super().__init__(f"{first} {second}")
 

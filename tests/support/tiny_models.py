@@ -147,8 +147,6 @@ class Halved(layers.Layer):
 
 
 class StopAfter(keras.callbacks.Callback):
-    """Ends the training after its second epoch, and says so."""
-
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if epoch == 1:
             self.model.stop_training = True
@@ -160,8 +158,6 @@ def callbacks() -> list[keras.callbacks.Callback]:
 
 
 class ZerosAtTheEnd(keras.callbacks.Callback):
-    """Sets all weights to 0 when the training has ended."""
-
     def on_train_end(self, logs: Any = None) -> None:
         for variable in self.model.trainable_variables:
             variable.assign(keras.ops.zeros_like(variable))
