@@ -91,8 +91,7 @@ class Dataset:
         self.save()
 
     def write_shard(self, name: str) -> None:
-        data = framed(self.payloads[name])
-        (self.directory / name).write_bytes(data)
+        (self.directory / name).write_bytes(framed(self.payloads[name]))
 
     def replace(self, name: str, index: int, features: Mapping[str, Values]) -> None:
         """Replaces one record, in the file and in all the manifest says."""

@@ -111,14 +111,10 @@ class _Server(http.server.ThreadingHTTPServer):
 class HttpStandIn:
     """A server, while it is entered; what it answers is its subclass's.
 
-    Args:
-        address: Of loopback.
-        certificate: File with a key and its certificate; with it there is https, too.
+    With a `certificate`, a file that has its key as well, there is https, too.
 
     Attributes:
-        url: Its address; `https_url` another one.
         asked: Method and path of every request, as they came.
-        connections: How many were made.
         ended: Set when it ends: what keeps somebody waiting waits for that.
     """
 

@@ -37,12 +37,7 @@ def prism_binary() -> pathlib.Path:
 
 @dataclasses.dataclass
 class Server:
-    """A process that listens at a port.
-
-    Attributes:
-        address: host:port.
-        process: The process.
-    """
+    """A process that listens at host:port."""
 
     address: str
     process: subprocess.Popen
@@ -65,8 +60,7 @@ class Server:
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(20)
+            self.kill()
         _, alive = psutil.wait_procs(family, timeout=10)
         for process in alive:
             process.kill()
