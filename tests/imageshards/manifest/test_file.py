@@ -40,12 +40,6 @@ def changed(dataset, *path, value):
     return manifest
 
 
-def test_a_written_manifest_is_loaded(dataset, tmp_path):
-    write_manifest(str(tmp_path / "copy"), dataset.manifest)
-    assert load_manifest(str(tmp_path / "copy")) == typed(dataset.manifest)
-    assert [p.name for p in (tmp_path / "copy").iterdir()] == ["manifest.json"]
-
-
 def test_a_folder_that_is_no_data_set_is_refused_with_a_remedy(tmp_path):
     """Nobody is advised to build into the folder of the photos."""
 
