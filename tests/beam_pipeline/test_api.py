@@ -62,9 +62,9 @@ def test_a_keyword_is_what_its_flag_is(keywords, flags):
 
 
 REFUSED = [
-    ({"num_shard": 3}, "build received num_shard=3, no keyword of it; did you mean num_shards?"),
-    ({"report": False}, "report=False, no keyword of it; did you mean no_report?"),
-    ({"help": True}, "build received help=True, no keyword of it; a flag of Beam"),
+    ({"num_shard": 3}, "num_shard received 3, no keyword of build; did you mean num_shards?"),
+    ({"report": False}, "report received False, no keyword of build; did you mean no_report?"),
+    ({"help": True}, "help received True, no keyword of build; a flag of Beam"),
     ({"runner": "Flink"}, "a flag of Beam goes into beam_args, as in beam_args=['--runner=...']."),
     ({"overwrite": "no"}, "overwrite received 'no'; expected True or False."),
     ({"quality": "9o"}, "quality received '9o'; expected a whole number."),

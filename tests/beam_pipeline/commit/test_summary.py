@@ -11,6 +11,7 @@ import pytest
 from beam_pipeline.commit.summary import check_budget, remedies, write_list
 from beam_pipeline.shards.result import Reject
 from imageshards.errors import UserError
+from tests.support.errors import refused
 
 
 def test_the_list_is_one_object_per_line(tmp_path):
@@ -73,7 +74,7 @@ def list_of_rejects(folder, count: int) -> str:
 
 def test_the_remedy_for_pointers_of_git_lfs_is_told(tmp_path):
     where = list_of_rejects(tmp_path, 4)
-    with pytest.raises(UserError, match="committed. 3 files of --input held a pointer of Git LFS"):
+    with refused("max_reject_fraction", "3 files of the input held a pointer of Git LFS"):
         check_budget({"git_lfs_pointer": 3, "empty": 1}, 9, 0.1, where)
     (sentence,) = remedies({"git_lfs_pointer": 1})
     assert sentence.endswith("run git lfs pull in the clone, then build again")

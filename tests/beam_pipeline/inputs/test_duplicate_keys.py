@@ -32,7 +32,7 @@ def test_equal_keys_are_refused_with_both_images():
     with pytest.raises(Exception, match="twice") as error:
         check(batches_of([*keys, "k17"]))
     assert str(user_error_in(error.value)).startswith(
-        "--input has the key 'k17' twice, for '/017.jpg' and '/040.jpg'; expected unique keys: "
+        "input received the key 'k17' twice, for '/017.jpg' and '/040.jpg'; expected unique keys: "
     )
 
 

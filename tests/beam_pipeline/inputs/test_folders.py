@@ -11,7 +11,7 @@ import pytest
 
 from beam_pipeline.inputs import folders, layout
 from beam_pipeline.inputs.folders import PathFilter, Skipped
-from imageshards.errors import UserError
+from tests.support.errors import refused
 from tests.support.stores import store_uri
 
 ALL = {"a/x.jpg", "a/x_s.jpg", "a/old/x.jpg", "b/old/x.jpg", "b/x"}
@@ -81,7 +81,7 @@ def test_a_file_deleted_while_it_is_listed_is_still_listed(tmp_path, monkeypatch
 
 def test_an_input_without_rights_is_one_sentence(tmp_path, nobody_closes):
     nobody_closes("closed")
-    with pytest.raises(UserError, match="closed.*Permission denied.*permissions"):
+    with refused("input", "closed", "Permission denied"):
         list(files_below(tmp_path / "closed"))
 
 

@@ -132,7 +132,7 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
 )
 def test_a_missing_bucket_folder_or_table_is_one_sentence(server, there, name, words):
     uri = f"{server.scheme}://{name.format(there.split('/')[2])}"
-    with pytest.raises(UserError, match=f"^--input {uri!r} [^\n]*{words}[^\n]*$"):
+    with pytest.raises(UserError, match=f"^input [^\n]*{uri!r}[^\n]*{words}[^\n]*$"):
         _listed(uri)
 
 

@@ -30,6 +30,7 @@ from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
+from tests.support.errors import refused
 from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.process
@@ -234,7 +235,7 @@ class TestASubmission:
         nowhere = "--temp_location=gs://nowhere-9/temp"
         code, said = run(*flags(bucket, "x"), *service.flags, *package, nowhere)
         assert code == 2 and service.jobs == {}
-        assert "--temp_location 'gs://nowhere-9/temp' names a bucket that does not exist" in said
+        assert "temp_location " in said and "'gs://nowhere-9/temp'" in said
 
 
 def options(*arguments: str, **given: str | None) -> PipelineOptions:
@@ -264,7 +265,7 @@ class TestPreflight:
             ({"temp_location": None}, "Missing GCS path option: temp_location"),
             ({"temp_location": "/x"}, r"Invalid GCS path \(/x\), given for .* temp_location"),
             ({"job_name": "Pets_1"}, r"Invalid job_name \(Pets_1\)"),
-            ({"s3_secret_access_key": "x"}, "--s3_secret_access_key was given, and Dataflow shows"),
+            ({"s3_secret_access_key": "x"}, "--s3_secret_access_key received a secret"),
             ({"sdk_container_image": None}, "workers would have no imageshards"),
         ],
     )
@@ -273,9 +274,9 @@ class TestPreflight:
             check(options("--dry_run=True", **given))
 
     def test_a_stream_is_refused_and_so_is_a_path_of_this_machine(self):
-        with pytest.raises(UserError, match="--streaming was given"):
+        with refused("streaming"):
             check(options("--streaming"))
-        with pytest.raises(UserError, match="--input '/data' is on this machine"):
+        with refused("input", "'/data'"):
             check(options(), source="/data")
-        with pytest.raises(UserError, match="--output '/out' is on this machine"):
+        with refused("output", "'/out'"):
             check(options(), output="/out")
