@@ -15,7 +15,7 @@ from beam_pipeline.planning.saved import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_FORM, JOB_NAME
 from imageshards import storage
-from imageshards.errors import DamagedManifestError, UserError
+from imageshards.errors import Arg, DamagedManifestError, UserError
 from imageshards.form import Form, keyed, loads, text, whole
 from imageshards.manifest import (
     INDEX_NAME,
@@ -103,7 +103,7 @@ def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
     if not storage.exists(storage.join(output, MANIFEST_NAME)):
         return None, None
     try:
-        return load_manifest(output, "--output"), None
+        return load_manifest(output, "output"), None
     except DamagedManifestError as e:
         return None, e
 
@@ -124,7 +124,7 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     """
     if state.foreign:
         ours = "finished or unfinished build"
-        raise foreign_files_error("--output", state.output, list(state.foreign), ours)
+        raise foreign_files_error("output", state.output, list(state.foreign), ours)
     if state.damage and not overwrite:
         raise state.damage
     if overwrite or not state.manifest:
@@ -133,8 +133,9 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     if is_ours and committed(state.staging).get("fingerprint") == state.manifest["fingerprint"]:
         return True
     raise UserError(
-        f"--output {state.output!r} holds a finished data set; choose another folder, or replace "
-        "it with --overwrite."
+        argument="output",
+        received=f"{state.output!r}, which holds a finished data set",
+        remedy="choose another folder, or replace it with " + Arg("overwrite", True),
     )
 
 
@@ -156,7 +157,7 @@ def set_aside(output: str, staging: str) -> None:
     if not storage.exists(path):
         return
     try:
-        manifest = load_manifest(output, "--output")
+        manifest = load_manifest(output, "output")
     except DamagedManifestError:  # that is no data set already
         storage.delete([path])
         return

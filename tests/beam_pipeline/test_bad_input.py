@@ -41,9 +41,9 @@ def error_of(capfd, *arguments) -> str:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--input", "absent"], "absent' cannot be listed"),
+        (["--input", "absent"], "absent', which cannot be listed"),
         (["--input", "."], "is inside --input"),
-        (["--class_names", "cat,cow", "--plan_only"], "does not hold the label 'dog'"),
+        (["--class_names", "cat,cow", "--plan_only"], "--class_names received no 'dog'"),
         (["--image_sise", "3", "--plan_only"], "did you mean --image_size"),
         (["--direct_num_workers", "many"], "--direct_num_workers"),
         (["--transform_module", "absent.py"], "absent.py"),

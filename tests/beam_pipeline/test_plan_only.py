@@ -42,7 +42,7 @@ def test_a_table_whose_paths_are_all_wrong_ends_before_the_work_with_one_of_them
     rows = rows_of(tmp_path / "sub", ["2.jpg", "0.jpg", "1.jpg"])
     code, _, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
     assert code == 2
-    assert "3 images and none of them was found, such as" in err
+    assert "--input received 3 images, and none of them was found" in err
     assert f"'{tmp_path}/sub' has no '0.jpg')" in err
 
 
@@ -74,4 +74,4 @@ def test_a_glob_that_leaves_nothing_out_is_told(tmp_path, capfd):
     photos = class_folders(tmp_path / "in", {"cat": 1, "dog": 1})
     flags = ("--input", photos, "--output", tmp_path / "out", "--exclude_glob", "cat/old,dog/d*")
     code, _, err = rehearse(capfd, *flags)
-    assert code == 2 and "--exclude_glob received 'cat/old', which matches no file" in err
+    assert code == 2 and "--exclude_glob received 'cat/old'" in err
