@@ -74,7 +74,7 @@ def test_a_file_deleted_while_it_is_listed_is_still_listed(tmp_path, monkeypatch
 
 def test_an_input_without_rights_is_one_sentence(tmp_path, nobody_closes):
     nobody_closes("closed")
-    with pytest.raises(UserError, match="closed.*Permission denied.*permissions"):
+    with refused("input", "closed", "Permission denied"):
         list(files_below(tmp_path / "closed"))
 
 

@@ -149,7 +149,7 @@ def test_class_order(labels, class_names, pinned, expected):
         (
             "cow",
             ("cat",),
-            "--class_names does not hold the label 'cow' of 'bad.jpg'; expected one of 'cat';",
+            "class_names received no 'cow', the label of 'bad.jpg'; expected one of 'cat':",
         ),
     ],
     ids=["blank", "newline", "carriage return", "no text", "unknown"],
@@ -164,13 +164,13 @@ def test_a_bad_label_is_told_with_its_image(label, class_names, words):
 @pytest.mark.parametrize(
     ("counts", "kinds", "options", "words"),
     [
-        ({}, None, {}, ["--input", "no image"]),
+        ({}, None, {}, ["input", "no image"]),
         ({("train", "a"): 3}, None, {"allow_one_class": False}, ["one class", "'a'"]),
-        ({("train", "a"): 3}, None, {"num_shards": {"val": 2}}, ["--num_shards", "'val'", "train"]),
+        ({("train", "a"): 3}, None, {"num_shards": {"val": 2}}, ["num_shards", "'val'", "train"]),
         ({("train", "a"): 3}, None, {"num_shards": {"train": 4}}, ["4", "'train'", "3 images"]),
         ({("tr/ain", "a"): 3}, None, {}, ["split", "'tr/ain'", "letters"]),
         ({("train", "a"): 100_001}, None, {"shard_mb": 1e-9}, ["100,001 shards", "99999"]),
-        ({}, {("train", "several"): 3}, {}, ["--label several", "no image", "--label none"]),
+        ({}, {("train", "several"): 3}, {}, ["label received several", "no image", "label='none'"]),
         ({}, {("train", "none"): 3, ("test", "one"): 3}, {}, ["none and one", "ImageRef"]),
     ],
 )

@@ -21,8 +21,8 @@ from beam_pipeline.planning.classes import label_kind
 from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES, bucket_ranks, make_plan
 from beam_pipeline.planning.refs import ORDER, ImageRef, KeyHasher, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import AssignSplits, BatchByKeyFn, PlanShards
-from imageshards.errors import UserError
 from tests.support.builds import jpeg
+from tests.support.errors import refused
 
 
 def refs_of(counts: dict[str, int], split: str | None = None) -> list[ImageRef]:
@@ -165,7 +165,7 @@ def test_mean_record_bytes_passes_over_what_cannot_be_read_or_decoded(tmp_path):
 
 
 def test_an_image_without_a_split_is_one_sentence():
-    with pytest.raises(UserError, match="'a/0.jpg' reached PlanShards without a split.*Assign"):
+    with refused("", "'a/0.jpg'", "AssignSplits"):
         planning.count_labels(RefBatch(refs_of({"a": 1})), None)
 
 

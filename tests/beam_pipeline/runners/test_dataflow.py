@@ -30,6 +30,7 @@ from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
+from tests.support.errors import refused
 from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.process
@@ -211,7 +212,7 @@ class TestASubmission:
         nowhere = "--temp_location=gs://nowhere-9/temp"
         code, said = run(*flags(bucket, "x"), *service.flags, *package, nowhere)
         assert code == 2 and service.jobs == {}
-        assert "--temp_location 'gs://nowhere-9/temp' names a bucket that does not exist" in said
+        assert "temp_location " in said and "'gs://nowhere-9/temp'" in said
 
 
 @pytest.mark.parametrize(

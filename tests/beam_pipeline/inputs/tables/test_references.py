@@ -153,7 +153,7 @@ def test_a_table_in_a_store_names_no_file_of_this_machine(tmp_path):
     (tmp_path / "x.jpg").write_bytes(b"12345")
     for image in (f"{tmp_path}/x.jpg", f"file://{tmp_path}/x.jpg"):
         write(tmp_path / "m.csv", [{"image": image, "label": "a"}])
-        with pytest.raises(UserError, match="outside of the table's folder 'teststore://.*--allow"):
+        with refused("", "outside of the table's folder 'teststore://", "allow_any_path"):
             refs(store_uri(tmp_path / "m.csv"))
         assert refs(store_uri(tmp_path / "m.csv"), allow_any_path=True)[0].size_bytes == 5
 
@@ -259,7 +259,7 @@ def test_an_undeclared_column_may_have_an_unsupported_type(tmp_path):
     path = tmp_path / "m.parquet"
     table = pa.table({"image": ["x"], "label": ["a"], "age": [1], "meta": [{"a": 1}]})
     parquet.write_table(table, path)
-    with pytest.raises(UserError, match="'meta'.*struct.*--columns"):
+    with refused("input", "'meta'", "struct", "columns"):
         refs(path)
     (ref,) = refs(path, columns=(ColumnSpec("age", "int"),))
     assert ref.columns == {"age": 1}
@@ -304,7 +304,7 @@ def test_an_id_of_each_box_is_refused_as_key_unless_it_is_named(tmp_path):
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "m.parquet")
     path = write(tmp_path / "m.csv", rows)
     for table in (path, tmp_path / "m.parquet"):
-        with pytest.raises(UserError, match="8.* in column 'id' of the image 'x'.*--key_column im"):
+        with refused("", "8", "'id'", "'x'", "key_column='image'"):
             refs(table)
         assert [ref.key for ref in refs(table, key_column="id")] == ["7", "8"]
         assert [ref.key for ref in refs(table, key_column="image")] == ["x", "x"]
@@ -353,11 +353,11 @@ def test_rows_of_one_image_become_lists_of_its_boxes_and_classes(tmp_path, optio
     [
         (
             OF_ONE_IMAGE, {},
-            ["'traffic light' and 'a'", "'label'", "'x'", "--label several", "--label none"],
+            ["'traffic light' and 'a'", "'label'", "'x'", "label='several'", "label='none'"],
         ),
         (
             "x,a,n,1,0,0,1,1\nx,a,other,1,0,0,1,1\n", {},
-            ["'n' and 'other'", "'note'", "'x'", "--columns", "image/object/note"],
+            ["'n' and 'other'", "'note'", "'x'", "columns", "image/object/note"],
         ),
         (
             "x,a,n,1,0,0,1,1\nx,a,m,1,0,0,1,1\n", {"split_column": "note"},
@@ -395,7 +395,7 @@ SEVERAL = {"label": "several"}
         # Types are inferred from the first rows, which later ones must fit.
         (
             "m.csv", H + "x,a,1\n" * INFERENCE_ROWS + "y,b,\n", {},
-            ["line 1002", "''", "--columns age:float"],
+            ["line 1002", "''", "columns='age:float'"],
         ),
         ("m.csv", H + "x,a,1\n,b,2\n", {}, ["line 3", "'image'", "not empty"]),
         ("m.csv", H + "x,a,1\ny,,2\n", {}, ["line 3", "'label'", "not empty"]),
@@ -407,12 +407,12 @@ SEVERAL = {"label": "several"}
         ),
         (
             "m.jsonl", J + '{"image": "y", "label": 0.5, "age": 1}', {},
-            ["line 2", "0.5", "--label none --columns label:float", "--target label"],
+            ["line 2", "0.5", "label='none' and columns='label:float'", "target='label'"],
         ),
         ("m.jsonl", J + '{"image": "y", "label": NaN, "age": 1}', {}, ["line 2", "nan", "fill it"]),
         ("m.jsonl", J + '{"image": {"path": "y"}, "label": 1}', {}, ["line 2", "'path'", "text"]),
         ("m.csv", "x/a.jpg,cat\nx/b.jpg,cat\n", {}, ["'x/a.jpg'", "first line looks like a row"]),
-        ("m.csv", "Id,Label\na.JPG,cat\n", {}, ["no image column", "--image_column 'Id' holds"]),
+        ("m.csv", "Id,Label\na.JPG,cat\n", {}, ["no image column", "image_column='Id' holds"]),
         ("m.csv", "image,cat,dog\nx,1.0,0.0\n", {}, ["'cat', 'dog' hold 0 and 1", "one-hot"]),
         ("m.jsonl", J + '{"image": "\\ud800", "label": "b", "age": 1}', {}, ["line 2", "'image'"]),
         ("m.csv", "image,label,split\nx,a,my split\n", {}, ["line 2", "'my split'", "letters"]),
@@ -420,31 +420,31 @@ SEVERAL = {"label": "several"}
         ("m.csv", B + "x,a,0,nan,0,1\n", {}, ["line 2", "nan", "0 to 1"]),
         (
             "m.csv", "image,label,XMin,YMin,XMax,YMax\nx,a,0,10,20,30\n", {},
-            ["line 2", "'XMax'", "20", "0 to 1", "--bbox_format pixels"],
+            ["line 2", "'XMax'", "20", "0 to 1", "bbox_format='pixels'"],
         ),
         ("m.csv", B + "x,a,0,nan,0,1\n", PIXELS, ["line 2", "nan", "numbers of pixels"]),
         ("m.csv", B + "x,a,0,1,0,1\ny,a,0,,0,1\n", {}, ["line 3", "''", SIDES[1], "float"]),
         ("m.csv", B + "x,,0,1,0,1\n", {"label": "none"}, ["line 2", "'label'", "not empty"]),
-        ("m.csv", B + "x,a,0,1,0,1\n", XYWH, ["--bbox_format", "xywh", "x, y, width, height"]),
-        ("m.csv", H + "x,a,1\n", PIXELS, ["--bbox_format", "pixels", "xmin, ymin, xmax, ymax"]),
+        ("m.csv", B + "x,a,0,1,0,1\n", XYWH, ["bbox_format", "xywh", "x, y, width, height"]),
+        ("m.csv", H + "x,a,1\n", PIXELS, ["bbox_format", "pixels", "xmin, ymin, xmax, ymax"]),
         (
             "m.csv", H + "x,a,1\n", {"label": "none", "label_column": "label"},
-            ["--label_column", "--label none"],
+            ["label_column", "label='none'"],
         ),
         ("m.csv", f"image,label,{SIDES[0]}\nx,a,0\n", {}, [SIDES[0], "without", SIDES[1]]),
         (
             "m.csv", 'image,label\na,"[""cat""]"\n', {},
-            ["line 2", "'[\"cat\"]'", "expected one class", "--label several", "--label_column"],
+            ["line 2", "'[\"cat\"]'", "expected one class", "label='several'", "label_column"],
         ),
         ("m.csv", "image,label\na,b\n", SEVERAL, ["line 2", "'b'", "list", "--label_separator"]),
         (
             "m.csv", 'image,label\na,"[""cat""]"\n', {"label_separator": ","},
-            ["line 2", "expected labels with ',' between", "leave --label_separator out"],
+            ["line 2", "expected labels with ',' between", "leave label_separator out"],
         ),
         (
             "m.csv", B + "x,a,0,1,0,1\n",
             {"columns": tuple(ColumnSpec(side, "float") for side in SIDES)},
-            ["--columns", f"{SIDES[0]}:float[]"],
+            ["columns", f"{SIDES[0]}:float[]"],
         ),
     ],
 )  # fmt: skip
@@ -558,10 +558,10 @@ def test_pictures_of_a_parquet_file_are_ranges_of_spooled_files(tmp_path, kind, 
 def test_a_row_without_a_picture_is_named_and_nothing_is_left(tmp_path):
     path = parquet_with(tmp_path / "a.parquet", pa.array([b"x", None, b"z"], pa.binary()))
     schema = read_schema(InputOptions(path))
-    with pytest.raises(UserError, match="a.parquet row 2 has no picture in column 'image'"):
+    with refused("", "a.parquet row 2", "'image'"):
         list(read_refs(path, schema, None, str(tmp_path / "spool")))
     assert not list((tmp_path / "spool").iterdir())
-    with pytest.raises(UserError, match="give ListImages one by spool"):
+    with refused("input", "ListImages", "spool"):
         list(read_refs(path, schema))
 
 
@@ -579,5 +579,5 @@ def test_metadata_that_name_no_class_change_nothing(tmp_path, said):
 
 def test_a_parquet_table_without_an_image_column_says_which_column_holds_names(tmp_path):
     parquet.write_table(pa.table({"photo": ["a.jpg"], "label": ["a"]}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match="--image_column 'photo' holds names of images"):
+    with refused("input", "image_column='photo'"):
         read_schema(InputOptions(str(tmp_path / "a.parquet")))
