@@ -16,7 +16,7 @@ from beam_pipeline.planning.saved import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_NAME, JobNotes
 from imageshards import storage
-from imageshards.errors import DamagedManifestError, UserError
+from imageshards.errors import Arg, DamagedManifestError, UserError
 from imageshards.manifest import (
     INDEX_NAME,
     LOCK_NAME,

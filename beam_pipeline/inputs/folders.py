@@ -26,7 +26,7 @@ from beam_pipeline.inputs.layout import (
 )
 from beam_pipeline.options import DATA_SET
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.images.options import passed_over
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage import Stat, is_local

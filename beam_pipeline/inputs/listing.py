@@ -53,7 +53,7 @@ from beam_pipeline.options import (
 )
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import NONE, Shard
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import composed, key_of

@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from imageshards import storage
-from imageshards.manifest import shards_of
 from imageshards.verification import command as verify
 from tests.support.builds import (
     build,

@@ -88,7 +88,7 @@ def test_columns_of_every_kind_are_in_the_records_and_small_ones_in_the_index(bu
     assert (ages.mean(), ages.std()) == pytest.approx((0, 1), abs=1e-5)
     assert verify.main([str(built)]) == 0
     assert assert_records_are_as_described(built)
-    names = read_index(str(built), manifest(built)).column_names
+    names = read_index(str(built), typed(manifest(built))).column_names
     assert names[-5:] == ["age", "caption", "image/object/class/label", "meta", "tokens"]
 
 

@@ -195,10 +195,10 @@ class Job:
     def begin_commit(self) -> list[FinalizeTask]:
         return begin_commit(self.summary, self.plan, self.spec)
 
-    def finalize(self, task: FinalizeTask) -> dict[str, Any]:
+    def finalize(self, task: FinalizeTask) -> FinalShard:
         return finalize_shard(task, self.places)
 
-    def finish(self, entries: Iterable[dict[str, Any]]) -> str:
+    def finish(self, entries: Iterable[FinalShard]) -> str:
         totals = without_shards(self.summary)
         return finish_commit(self.plan, entries, totals, [], self.spec)
 

@@ -15,7 +15,7 @@ from PIL import Image
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
 from imageshards.tfrecord import frame_record
-from tests.support.manifests import RECORD_FEATURES, typed_features, write_manifest
+from tests.support.manifests import RECORD_FEATURES, write_manifest
 from tests.support.pictures import saved
 
 CLASSES = ("cat", "dog")

@@ -14,6 +14,7 @@ import pytest
 
 import imageshards as ims
 from imageshards.tfrecord import read_records
+from tests.support.errors import refused
 from tests.support.reader_sets import CLASSES, SIDE_PX, make_set
 from tests.support.resumed_stream import assert_resumes, assert_same
 from tests.support.trainer_data import edit_manifest, make_data_set, write_shard

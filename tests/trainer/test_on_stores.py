@@ -12,7 +12,6 @@ import pytest
 from imageshards import storage
 from imageshards.adopt import adopt
 from imageshards.errors import UserError
-from tests.support.errors import refused
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.resumed_stream import assert_same

@@ -16,7 +16,6 @@ from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
 from imageshards.manifest import FeatureSpec
 from tests.support.columns_run import ODD_LABELS, analyse, batches_of
-from tests.support.errors import refused
 
 GOOD_MODULE = """
 import dataclasses

@@ -16,7 +16,6 @@ from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError, user_error_in
 from tests.support.columns_run import ODD_LABELS, analyse, batches_of
-from tests.support.errors import refused
 
 pytestmark = pytest.mark.process
 

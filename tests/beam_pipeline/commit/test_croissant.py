@@ -10,6 +10,7 @@ import pytest
 
 from imageshards.index import COLUMNS, read_index
 from tests.support.builds import manifest
+from tests.support.manifests import shards_of, typed
 
 pytestmark = pytest.mark.process
 

@@ -11,7 +11,6 @@ import pytest
 from beam_pipeline.commit.summary import check_budget, remedies, write_list
 from beam_pipeline.shards.result import Reject
 from imageshards.errors import UserError
-from tests.support.errors import refused
 
 
 def reject(key: str, uri: str, reason: str = "truncated", message: str = "m") -> Reject:

@@ -30,7 +30,6 @@ from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
-from tests.support.errors import refused
 from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.process

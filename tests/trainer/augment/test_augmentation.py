@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imageshards.errors import UserError
 from tests.support.augment_pictures import image_spec, jpeg, smooth_picture
-from tests.support.errors import refused
 from trainer.augment import augmentation
 
 CLASSES = 3

@@ -115,9 +115,9 @@ def test_splits_can_be_named_and_validation_left_out(folder: pathlib.Path) -> No
         ({"image": {"size": 8, "mean": [0.5], "std": [0.5]}}, "3 numbers"),
     ],
 )
-def test_an_unusable_manifest_is_refused_in_one_sentence(folder, changes, message):
+def test_an_unusable_manifest_is_refused_in_one_sentence(folder, changes, word):
     edit_manifest(folder, **changes)
-    with pytest.raises(UserError, match=f"^data received {str(folder)!r}.*{word}") as caught:
+    with refused("data", repr(str(folder)), word) as caught:
         _load(folder)
     assert "\n" not in str(caught.value)
 

@@ -40,7 +40,7 @@ def _inputs(dataset: DataSet, names: tuple[str, ...], **changes: Any) -> Any:
         (("image", "a/b", "a_b"), "a_b"),
     ],
 )
-def test_inputs_keep_their_order_and_others_are_refused_in_a_sentence(dataset, names, message):
+def test_inputs_keep_their_order_and_others_are_refused_in_a_sentence(dataset, names, word):
     assert list(check_inputs(dataset, ("tokens", "image", "age"))) == ["tokens", "age"]
     number = FeatureSpec("int64", ())
     both = dataclasses.replace(dataset, features=FEATURES | {"a/b": number, "a_b": number})

@@ -46,7 +46,7 @@ def test_classes_are_renumbered_in_the_order_given(tmp_path: pathlib.Path) -> No
         ({"balance": "sampling"}, "balance", ("ant", "balance='weights'")),
     ],
 )
-def test_an_impossible_subset_is_refused_in_one_sentence(tmp_path, changes, message):
+def test_an_impossible_subset_is_refused_in_one_sentence(tmp_path, changes, argument, words):
     dataset = make_set(tmp_path, [[1, 1], [2, 2, 2]])
     with refused(argument, *words):
         choose(dataset, **changes)

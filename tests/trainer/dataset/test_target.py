@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from imageshards.errors import UserError
 from imageshards.example import decode_example
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from imageshards.errors import UserError
+from tests.support.errors import refused
 from tests.support.evaluations import evaluation_of
 from tests.support.trainer_data import CLASSES
 from trainer.dataset.spec import DataSet, ImageSpec, ModelInputs, ReadOptions, Split, Subset

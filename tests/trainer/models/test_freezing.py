@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from imageshards.errors import UserError
 from tests.support import replica_run
 from tests.support.replica_run import BATCH_SIZE, CONFIGS, batch, digest, start, train
 from trainer.dataset.spec import ImageSpec, MeanStd, ModelInputs

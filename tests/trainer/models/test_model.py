@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imageshards.errors import UserError
 from tests.support import replica_run
 from tests.support.errors import refused
 from trainer.config import OptimizerConfig

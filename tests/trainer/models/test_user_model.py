@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import trainer
+from imageshards.errors import UserError
 from tests.support.errors import refused
 from trainer.config import ReadConfig, RunConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from imageshards.example import decode_example, encode_example
+from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.trainer_data import make_data_set, rewrite_shard
 from trainer.config import ReadConfig

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imageshards.errors import UserError
 from tests.support.errors import refused
 from tests.support.served_models import SIZE, card, network, saved, values_card
 from trainer.dataset.spec import FeatureSpec, MeanStd

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.errors import refused
 
 tf = pytest.importorskip("tensorflow")
 

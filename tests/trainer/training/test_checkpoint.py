@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from imageshards import storage
-from tests.support.errors import refused
+from imageshards.errors import UserError
 from trainer.training.checkpoint import Checkpoints, RunState, Values, restore
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import imageshards as ims
 from imageshards.errors import UserError
+from tests.support.errors import refused
 
 tf = pytest.importorskip("tensorflow")
 

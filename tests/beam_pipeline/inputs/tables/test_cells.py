@@ -21,6 +21,7 @@ from beam_pipeline.inputs.tables.cells import (
 )
 from beam_pipeline.options import ColumnSpec
 from imageshards.errors import UserError
+from tests.support.errors import refused
 
 INT, FLOAT, STRING = (ColumnSpec("c", kind) for kind in ("int", "float", "string"))
 INTS, FLOATS, STRINGS = (ColumnSpec("c", kind, None) for kind in ("int", "float", "string"))

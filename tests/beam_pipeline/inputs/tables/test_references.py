@@ -19,6 +19,7 @@ from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
 from imageshards.errors import UserError
 from imageshards.manifest import OBJECT_PREFIX
+from tests.support.errors import refused
 from tests.support.listings import listed, put
 from tests.support.stores import store_uri
 
