@@ -121,12 +121,13 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
     _check_forms(directory, features, roles)
     label, classes = _name_labels(options, tfds, files, features, roles)
     adopted = roles if roles.label else msgspec.structs.replace(roles, labels=label)
-    described, indexes = _describe(output, splits, files, classes, features, label)
-    bytes_of = [
-        [name, *(shard.sha256 for shard in split.shards)] for name, split in described.items()
-    ]
-    known = [bytes_of, [*classes], options.label_offset, msgspec.to_builtins(adopted)]
     try:
+        # A file system allows names that no manifest may have.
+        described, indexes = _describe(output, splits, files, classes, features, label)
+        bytes_of = [
+            [name, *(shard.sha256 for shard in split.shards)] for name, split in described.items()
+        ]
+        known = [bytes_of, [*classes], options.label_offset, msgspec.to_builtins(adopted)]
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             splits=described,
@@ -141,7 +142,6 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
             rejects={},
             fingerprint=hashlib.sha256(json.dumps(known).encode()).hexdigest(),
         )
-        # A file system allows names that no manifest may have.
         convert(msgspec.to_builtins(manifest), Manifest)
     except ValueError as e:
         raise UserError(

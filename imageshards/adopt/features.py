@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -229,12 +228,12 @@ def _no_label(
     known = ", ".join(sorted(usable)) or "there is none"
     expected = Phrase((f"one class id or name in each record ({known})",))
     if len(bits := sorted(name for name in forms if example[name] in ([0], [1]))) > 1:
-        pairs = shlex.quote(",".join(f"label={name}" for name in bits))
+        pairs = ",".join(f"label={name}" for name in bits)
         expected = expected + ", or " + Arg("feature_map", pairs) + " for columns of 0 and 1"
     expected = expected + ", or " + Arg("label", "none") + " for records without labels"
     if values := [name for name, form in forms.items() if form == ("float32", True)]:
         expected = expected + " or with values, which "
-        expected = expected + Arg("target", shlex.quote(values[0])) + " trains on"
+        expected = expected + Arg("target", values[0]) + " trains on"
     return _missing(directory, "label", mapped, expected)
 
 

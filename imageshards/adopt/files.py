@@ -62,10 +62,8 @@ def list_files(argument: str, place: str) -> list[str]:
             argument=argument,
             received=f"{place!r}, where there is no TFRecord",
             expected=f"files called {ENDINGS}",
-            remedy="name others by "
-            + Arg("split", "train=GLOB")
-            + ", or build a dataset of images "
-            "with imageshards build --input PHOTOS --output FOLDER",
+            remedy="name others by " + Arg("split", "train=GLOB") + ", or build a dataset of "
+            "images with imageshards build --input PHOTOS --output FOLDER",
         )
     return paths
 
@@ -113,7 +111,7 @@ def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
             f"but {os.path.basename(next(iter(splits.values()))[0])} to {next(iter(splits))}",
             expected="train, validation or test in every name or in none",
             remedy="name the files of every split, for example "
-            + Arg("split", f"'train={directory}/a*'"),
+            + Arg("split", f"train={directory}/a*"),
         )
     return dict(splits) if splits else {"train": nameless}
 

@@ -104,8 +104,9 @@ def _new_backend(scheme: str, path: str) -> Backend:
 
 
 def check_bucket(path: str, argument: str, must_list: bool = True) -> None:
-    """Finds out at once, with few requests, whether the bucket of a path, which `argument` received, can be
-    used. Without `must_list` its names need not be listed: its objects may still be readable.
+    """Checks, with few requests, that the bucket of the path that `argument` received can be used.
+
+    Without `must_list` its names need not be listed: its objects may still be readable.
 
     Raises:
         StorageError: No such bucket, no rights to it, no credentials, or a package is missing.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import types
+from typing import Any
 
 from msgspec import structs
 
 from beam_pipeline import progress
-from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.progress import final_table, pool_line
 from imageshards.manifest import RECORD_FEATURES, IndexFile, Shard, Split
 from tests.support.manifests import blank
@@ -64,24 +64,13 @@ def test_the_final_table_leaves_out_what_is_nothing_and_counts_only_new_work(mon
     assert "\n0.0 s with start-up" in final_table(MANIFEST, 0.0, 1399)
 
 
-class Pool(LocalPool):
-    """A pool that has written so many of its images."""
-
-    def __init__(self, total=0, progress=(0, 0, 0, 0)):
-        self.total = total  # without a process
-        self.done = progress
-
-    def progress(self):
-        return self.done
-
-
 def test_the_images_of_this_run_tell_the_speed(monkeypatch):
     seconds = itertools.count(100.0, 10.0)
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(seconds)))
-    pool = Pool(100_000, (1000, 0, 0, 1000))
+    # Images, bytes, rejects, and images of an earlier run; the clock begins with the first image.
+    done = iter([(1000, 0, 0, 1000), (1100, 7, 1, 1000), (1200, 1_000_000, 2, 1000)])
+    pool: Any = types.SimpleNamespace(total=100_000, progress=lambda: next(done))
     line = pool_line(pool)
     assert line() == "1,000/100,000 images  0 rejects"
-    pool.done = (1100, 7, 1, 1000)  # the clock begins with the first one
     line()
-    pool.done = (1200, 1_000_000, 2, 1000)
     assert line() == "1,200/100,000 images  20 images/s  0.1 MB/s  2 rejects  ETA 1:22:20"

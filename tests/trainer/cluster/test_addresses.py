@@ -52,17 +52,14 @@ def test_a_scheduler_names_the_hosts(name: str) -> None:
         ({"TF_CONFIG": "{"}, "JSONDecodeError"),
         ({"TF_CONFIG": "[]"}, "TypeError"),
         (_config({"worker": ["a:1"]}, "worker", 1), "the worker 1 of 1;"),
-        # Neither is the other job's host.
+        # That would be the other job's host.
         (_config({"chief": ["a:1"], "worker": ["b:1"]}, "worker", -1), "the worker -1 of 1;"),
-        (_config({"chief": ["a:1"], "worker": ["b:1"]}, "chief", 1), "the chief 1 of 1;"),
-        *((_config({"worker": ["a:1", "b:1"]}, "worker", index), "invalid literal")
-          for index in ("x", 0.5, True, None, float("inf"))),
+        *((_config({"worker": ["a:1", "b:1"]}, "worker", index), "with invalid literal .*; exp")
+          for index in (0.5, True, float("inf"))),
         (_config({"worker": ["a:1"], "ps": ["b:1"]}, "worker", 0), "a job 'ps'"),
-        (_config({"worker": ["a:1"]}, "evaluator", 0), "no job 'evaluator'"),
         (_config({"worker": ["a:1"]}, "chief", 0), "no job 'chief'"),
-        (_config({"worker": ["a"]}, "worker", 0), "the address 'a'"),
         *((_config({"worker": [address]}, "worker", 0), f"the address {address!r}")
-          for address in ("a:0", "a:65536", ":1", "a:²", "a:" + "9" * 5000, 7)),
+          for address in ("a", "a:0", "a:65536", ":1", "a:²", "a:" + "9" * 5000, 7)),
         (_config({"worker": ["a:1", "a:1"]}, "worker", 0), "an address twice"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -77,12 +74,10 @@ def test_a_tf_config_that_names_none_is_one_sentence(environ: dict[str, str], pr
     [
         ({}, "SLURM_STEP_NODELIST"),
         (_slurm("a", "1", 1), "the task 1 of 1 hosts"),
-        (_slurm("a", "1", -1), "the task -1 of 1 hosts"),
         (_slurm("a,a", "1(x2)", 0), "an address twice"),
         (_slurm("a", "9" * 12, 0), "leaves no ports for 999999999999 processes"),
         (_slurm("a,b", "1", 0), "SLURM_STEP_TASKS_PER_NODE=1"),
         (_slurm("a", "many", 0), "SLURM_STEP_TASKS_PER_NODE=many"),
-        (_slurm("a", "70000", 0), "leaves no ports for 70000 processes"),
     ],
 )
 def test_slurm_variables_that_name_none_are_one_sentence(environ, problem):

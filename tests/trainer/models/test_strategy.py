@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -44,9 +43,7 @@ def test_one_replica_needs_no_mirroring_and_the_batch_must_divide() -> None:
 @pytest.mark.parametrize(
     ("replicas", "visible"), [(1, ["GPU:0"]), (2, ["GPU:0", "GPU:1"]), (3, None), (None, None)]
 )
-def test_gpus_without_a_replica_are_left_alone(
-    replicas: int | None, visible: list[str] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_without_a_replica_are_left_alone(replicas, visible, monkeypatch):
     calls: list[Any] = []
     monkeypatch.setattr(
         tf.config, "list_physical_devices", lambda kind: ["GPU:0", "GPU:1", "GPU:2"]
@@ -74,15 +71,13 @@ def test_gpus_in_use_already_stay_visible(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("has_driver", "named", "misses"),
     [
-        (True, None, True), (False, None, False), (True, "", False), (True, "-1", False),
-        (True, "-1,0", False), (True, "NoDevFiles", False), (True, "0,1", True),
-        (False, "0", True), (False, "GPU-1b2c", True),
+        (True, None, True), (False, None, False), (True, "", False), (True, "-1,0", False),
+        (True, "NoDevFiles", False), (True, "0,1", True), (False, "GPU-1b2c", True),
     ],
 )  # fmt: skip
 def test_a_gpu_that_tensorflow_does_not_see_is_named_and_needed_for_replicas(
-    has_driver: bool, named: str | None, misses: bool, tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    has_driver, named, misses, tmp_path, monkeypatch, capsys
+):
     driver = tmp_path if has_driver else tmp_path / "absent"
     monkeypatch.setattr(strategy, "NVIDIA_DRIVER", str(driver))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -17,8 +17,8 @@ from tests.support.external_sets import flip_byte, records_of
 from tests.support.target_sets import CHANNELS, WORDS, make_targets, read_columns
 from trainer.config import ReadConfig
 from trainer.dataset import subset
-from trainer.dataset.subset import class_ids
 from trainer.reader.batches import open_data
+from trainer.reader.unreadable import make_check
 
 tf = pytest.importorskip("tensorflow")
 
@@ -52,15 +52,12 @@ def test_batches_have_what_each_record_says_and_nothing_for_a_damaged_one(made, 
     (path, *_) = sorted(folder.glob("train*"))
     flip_byte(path, records_of(path)[3].offset_bytes + 30)
     data = ims.open(folder, skip_broken=1)
-    asked: dict[str, Any] = {
-        "target": column,
-        "target_kind": "class" if column == "shade" else None,
-    }
+    kind = "class" if column == "shade" else None
+    asked: dict[str, Any] = {"target": column, "target_kind": kind}
     train = data.train(batch_size=8, **asked, sample_weight="weight", augment="none")
     for batch in train.batches().take(3).as_numpy_iterator():
-        for label, weight, number in zip(
-            batch["label"], batch["weight"], batch["record"], strict=True
-        ):
+        of_batch = (batch["label"], batch["weight"], batch["record"])
+        for label, weight, number in zip(*of_batch, strict=True):
             record = records["train"][number]
             expected = np.asarray(LABELS[column](record)) * (number != 3)
             np.testing.assert_array_equal(label, expected.astype(label.dtype))
@@ -132,13 +129,11 @@ def test_some_labels_are_chosen_with_the_records_that_have_one_of_them(made):
             "inputs",
             ["'hole'", "1,nan", "another column"],
         ),
-        ({"target": "rgb", "classes": ["a"]}, "classes", ["a", "rgb, 3 numbers"]),
-        ({"target": "rgb", "balance": "weights"}, "balance", ["'weights'", "3 numbers"]),
-        ({"target": "words", "balance": "sampling"}, "balance", ["words, any number of labels"]),
-        ({"sample_weight": "gap"}, "sample_weight", ["'gap'", "nan in record 4"]),
-        ({"sample_weight": "rgb"}, "sample_weight", ["float32 of shape [3]"]),
-        ({"sample_weight": "wait"}, "sample_weight", ["'wait'"]),
-        ({"target": "name", "inputs": ["image", "name"]}, "inputs", ["name"]),
+        ({"target": "rgb", "classes": ["a"]}, "classes received a, but .* rgb, 3 numbers"),
+        ({"target": "rgb", "balance": "weights"}, "balance received 'weights', but .* 3 numbers"),
+        ({"sample_weight": "gap"}, "sample_weight received 'gap', which is nan in record 4"),
+        ({"sample_weight": "rgb"}, r"is float32 of shape \[3\]; expected a single number"),
+        ({"target": "name", "inputs": ["image", "name"]}, "name is the label"),
     ],
 )
 def test_what_fits_no_target_is_refused_before_anything_is_read(made, asked, argument, words):
@@ -218,27 +213,20 @@ def test_numbers_count_only_where_records_are_read(made):
         ("shade", [7], "its shade is '7', which is no class"),
         ("words", [], ""),
         ("words", [b"red", b"pink"], "its words is 'pink', which is no class"),
+        ("weight", [0.0], ""),
+        ("weight", [-1.0], "its weight weight is -1.0, expected a number of at least 0"),
+        ("weight", [], "its weight weight is missing, expected a number of at least 0"),
     ],
 )
-def test_a_record_whose_target_is_none_is_named_with_the_reason(made, column, changed, reason):
-    from trainer.reader.unreadable import make_check
-
+def test_a_record_without_target_or_weight_is_named_with_the_reason(made, column, changed, reason):
     record = {**read_columns(made, "train")[0], column: changed}
-    kind = "class" if column == "shade" else None
-    train = ims.open(made).train(batch_size=4, target=column, target_kind=kind)
+    asked: dict[str, Any] = {"target": column}
+    if column == "shade":
+        asked["target_kind"] = "class"
+    elif column == "weight":
+        asked = {"target": "words", "sample_weight": "weight"}
+    train = ims.open(made).train(batch_size=4, **asked)
     assert make_check(train.subset.dataset)(encode_example(record)) == reason
-
-
-@pytest.mark.parametrize(
-    ("weights", "said"), [([0.0], ""), ([-1.0], "-1.0"), ([float("nan")], "nan"), ([], "missing")]
-)
-def test_a_record_whose_weight_is_none_is_named_with_the_reason(made, weights, said):
-    from trainer.reader.unreadable import make_check
-
-    record = {**read_columns(made, "train")[0], "weight": weights}
-    train = ims.open(made).train(batch_size=4, target="words", sample_weight="weight")
-    expected = said and f"its weight weight is {said}, expected a number of at least 0"
-    assert make_check(train.subset.dataset)(encode_example(record)) == expected
 
 
 def test_a_cache_of_pixels_knows_nothing_of_targets(made, tmp_path):
@@ -253,9 +241,3 @@ def test_a_cache_of_pixels_knows_nothing_of_targets(made, tmp_path):
     assert int(np.sum(batch["weight"])) == 24
     with pytest.raises(tf.errors.InvalidArgumentError, match="bright"):
         list(data.train(batch_size=24, target="bright", **cache).batches().take(1))
-
-
-def test_values_of_a_column_that_a_model_does_not_know_are_left_out_by_classes(made):
-    train = ims.open(made).train(batch_size=4, target="shade", target_kind="class")
-    with refused("data", "some of -5, 9", "classes"):
-        class_ids(train.subset, ("-5", "9"))

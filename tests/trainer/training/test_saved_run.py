@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
 import pathlib
+import re
 import signal
-import textwrap
 import threading
 from collections.abc import Iterator
 from typing import IO, Any
@@ -164,27 +163,20 @@ _BEFORE_TRAINING = (
     "__init__", "set_model", "set_params", "_configure_embeddings", "_init_profile_batch",
     "_set_monitor_op",
 )  # fmt: skip
-_CHANGES = {"append", "clear", "extend", "pop", "setdefault", "update"}
+_CHANGE = re.compile(
+    r"self\.(\w+)(?:(?:\[[^]]*\])? [-+*/]?= |\.(?:append|clear|extend|pop|setdefault|update)\()"
+)
 
 
 def _changed(kind: type) -> set[str]:
     """The attributes that methods of one of Keras's callbacks change after it was made."""
-    found = set()
-    for method in (getattr(one, "fget", one) for one in vars(kind).values()):
-        if not inspect.isfunction(method) or method.__name__ in _BEFORE_TRAINING:
-            continue
-        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(method)))):
-            match node:
-                case ast.Attribute(ast.Name("self"), name, ast.Store()):
-                    found.add(name)
-                # self.history.setdefault(…), self._writers["train"] = …
-                case ast.Attribute(ast.Attribute(ast.Name("self"), name), change) if (
-                    change in _CHANGES
-                ):
-                    found.add(name)
-                case ast.Subscript(ast.Attribute(ast.Name("self"), name), _, ast.Store()):
-                    found.add(name)
-    return found
+    methods = (getattr(one, "fget", one) for one in vars(kind).values())
+    sources = [
+        inspect.getsource(method)
+        for method in methods
+        if inspect.isfunction(method) and method.__name__ not in _BEFORE_TRAINING
+    ]
+    return {match[1] for source in sources for match in _CHANGE.finditer(source)}
 
 
 def test_everything_that_keras_callbacks_carry_on_is_saved() -> None:
