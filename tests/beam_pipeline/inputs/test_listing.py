@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import os
 import pathlib
+import shutil
 import unicodedata
 
 import apache_beam as beam
@@ -15,20 +17,16 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
 from pyarrow import parquet
 
+from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import listing_tasks, schema_of
 from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import Label, names_of
+from beam_pipeline.planning.refs import names_of
 from imageshards.errors import UserError
-from tests.support.listings import listed, put
+from tests.support.listings import labels, listed, put
 from tests.support.stores import store_uri
-
-
-def labels(path: object, **options) -> dict[str, tuple[Label, str | None]]:
-    """Key → (label, split)."""
-    return {key: (ref.label, ref.split) for key, ref in listed(path, **options)[0].items()}
 
 
 def warned_of(path: object, **options) -> dict[str, int]:
@@ -43,13 +41,22 @@ SPLIT_FOLDERS = {"layout": "split_folders"}
 IN_BOTH = pytest.mark.parametrize("where", [str, store_uri], ids=["here", "store"])
 
 
-@IN_BOTH
+def packed(kind: str, folder: pathlib.Path) -> str:
+    return shutil.make_archive(f"{folder}-packed", kind, folder)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [str, store_uri, functools.partial(packed, "tar"), functools.partial(packed, "zip")],
+    ids=["here", "store", "tar", "zip"],
+)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({}, "cat/a.jpg:cat dog/b/c.JPG:dog"),
         ({}, "train/x.jpg:train bus/y.jpg:bus"),
         ({}, "Train/cat/a.jpg:cat:Train val/dog/c.jpg:dog:val"),
+        ({}, "train/cat/a.jpg:cat:train train/dog/b.jpg:dog:train"),
         (SPLIT_FOLDERS, "fold1/cat/a.jpg:cat:fold1 fold2/dog/a.jpg:dog:fold2"),
         ({"extensions": (".raw",)}, "cat/x.raw:cat cat/x.RAW:cat"),
         (REGEX, "cat.0.jpg:cat sub/dog.1.JPG:dog"),
@@ -74,7 +81,7 @@ def test_labels_splits_and_groups_are_those_of_the_layout(tmp_path, where, optio
         for key, ref in refs.items()
     ]
     assert found == sorted(wanted)
-    assert all((tmp_path / key).stat().st_size == ref.size_bytes for key, ref in refs.items())
+    assert [data for _, data in read_images([*refs.values()], 1000)] == list(map(str.encode, refs))
     assert skipped["hidden"] == skipped["not_an_image_name"] == 1
 
 
