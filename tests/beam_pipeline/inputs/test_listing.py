@@ -145,7 +145,7 @@ def test_folders_that_may_be_splits_or_classes_need_a_layout(tmp_path, names):
         (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["--label_regex", "image table"]),
     ],
 )
-def test_an_input_without_labels_is_one_sentence(tmp_path, names, path, options, words):
+def test_an_input_without_labels_is_refused(tmp_path, names, path, options, words):
     put(tmp_path, *names)
     with pytest.raises(UserError) as error:
         listed(f"{tmp_path}/{path}".removesuffix("/."), **options)
@@ -154,7 +154,7 @@ def test_an_input_without_labels_is_one_sentence(tmp_path, names, path, options,
     assert "\n" not in text
 
 
-def test_a_table_is_told_by_its_name_or_by_its_flag():
+def test_a_table_is_known_by_its_name_or_by_its_flag():
     for path in ("a.csv", "gs://b/A.JSONL", "a[1].parquet", "s3://b/rows/*.parquet"):
         assert layout_of(InputOptions(path)) == "table"
     assert layout_of(InputOptions("list.txt", layout="table")) == "table"

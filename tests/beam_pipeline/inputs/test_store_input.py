@@ -106,7 +106,7 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
         ("{}/rows.csv", "cannot be read"),
     ],
 )
-def test_a_missing_bucket_folder_or_table_is_one_sentence(server, there, name, words):
+def test_a_missing_bucket_folder_or_table_is_refused(server, there, name, words):
     uri = f"{server.scheme}://{name.format(there.split('/')[2])}"
     with pytest.raises(UserError, match=f"^--input {uri!r} [^\n]*{words}[^\n]*$"):
         listed(uri)

@@ -29,7 +29,7 @@ BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")
     ],
     ids=lambda case: case[0] if isinstance(case, list) else "",
 )
-def test_a_flag_nobody_can_use_is_one_sentence(argv, sentence, capsys):
+def test_a_flag_nobody_can_use_is_refused(argv, sentence, capsys):
     with pytest.raises(UserError, match=sentence) as error:
         choose(argv, BUILD, cli.make_parser().flags).new_pipeline()
     assert "\n" not in str(error.value)

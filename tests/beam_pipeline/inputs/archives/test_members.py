@@ -178,7 +178,7 @@ def test_any_bytes_are_content_or_an_error(data, num_bytes, method):
             assert e.code in ("corrupt", "truncated", "too_many_bytes")
 
 
-def test_an_archive_that_was_replaced_is_told_from_the_one_that_was_listed(tmp_path):
+def test_members_of_an_archive_that_was_replaced_are_rejected(tmp_path):
     refs, _ = listed(tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg"))
     stale = {key: ref._replace(mtime_ns=ref.mtime_ns - 1) for key, ref in refs.items()}
     assert {e.code for e in contents(stale).values() if isinstance(e, ImageError)} == {"changed"}
@@ -248,7 +248,7 @@ def test_a_missing_archive_of_a_range_is_named(tmp_path):
         listed(f"{tmp_path}/{{0..1}}.tar", layout="class_folders")
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path):
+def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path):
     os.mkfifo(tmp_path / "a.tar")
     with pytest.raises(UserError, match=r"a\.tar' cannot be read"):
         listed(tmp_path / "a.tar")
@@ -266,7 +266,7 @@ def test_a_compressed_archive_is_never_read_from_its_beginning_again(tmp_path, m
     assert sum(read) <= 2 * len(packed)
 
 
-def test_archives_that_look_like_parts_are_told_where_they_become_classes(tmp_path):
+def test_archives_named_like_parts_are_warned_of_where_they_become_classes(tmp_path):
     for name in ("photos-0001", "photos-0002"):
         tar(tmp_path / "parts" / f"{name}.tar", "1.jpg")
     told = {"part_as_class: photos-0001": 1, "part_as_class: photos-0002": 1}
