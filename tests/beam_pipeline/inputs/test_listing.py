@@ -189,18 +189,22 @@ def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_
         assert_that(table.batches, check_rows, "rows")  # the schema is found
 
 
-@pytest.mark.parametrize("label", ["several", "none"])
-def test_boxes_of_an_image_in_several_files_are_one_reference(tmp_path, monkeypatch, label):
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [({"label": "several"}, ("1", "10")), (NONE, None), (NONE | {"label_column": "label"}, None)],
+)
+def test_boxes_in_several_files_are_one_reference(tmp_path, monkeypatch, options, label):
     monkeypatch.setattr(table_rows, "_PART_ROWS", 2)
     for name, images in (("b", "xyxz"), ("a", "yxy")):
         first = 10 * (name == "b")
         rows = [
-            {"image": image, "label": first + i % 2, "image/object/number": first + i}
+            {"image": image, "note": image, "image/object/number": first + i}
             | dict.fromkeys(("xmin", "xmax", "ymin", "ymax"), 0.5 if image != "z" else None)
+            | {"label": first + i % 2 if image != "z" else None}
             for i, image in enumerate(images)
         ]
         parquet.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet", 1)
-    source = InputOptions(str(tmp_path / "*.parquet"), label=label)
+    source = InputOptions(str(tmp_path / "*.parquet"), **options)
     assert len(list(listing_tasks(source))) > 2
 
     def check(batches):
@@ -211,7 +215,8 @@ def test_boxes_of_an_image_in_several_files_are_one_reference(tmp_path, monkeypa
         assert found["x"]["image/object/class/text"] == ["1", "10", "10"]
         assert found["y"]["image/object/number"] == [0, 2, 11]
         assert [found[key]["image/object/bbox/xmin"] for key in "xyz"] == [[0.5] * 3, [0.5] * 3, []]
-        assert refs["x"].label == (("1", "10") if label == "several" else None)
+        assert all(columns["note"] == key for key, columns in found.items())
+        assert [refs[key].label for key in "xz"] == [label, label and ()]
 
     with beam.Pipeline(FnApiRunner()) as pipeline:
         assert_that((pipeline | ListImages(source)).batches, check)

@@ -326,29 +326,6 @@ OF_ONE_IMAGE = "x,traffic light,n,1,0,0,1,0.5\nx,a,n,2,0,0,0.5,1\n"
 
 
 @pytest.mark.parametrize(
-    ("options", "label"),
-    [
-        ({"label": "several"}, ("a", "traffic light")),
-        ({"label": "none"}, None),
-        ({"label": "none", "label_column": "label"}, None),
-    ],
-)
-def test_rows_of_one_image_become_lists_of_its_boxes_and_classes(tmp_path, options, label):
-    path = text(tmp_path / "m.csv", BOXES + OF_ONE_IMAGE + "y,,n,,,,,\n")
-    schema = read_schema(InputOptions(str(path), **options))
-    *rows, without_box = refs(path, **options)
-    merged = merge_boxes(rows, schema)
-    assert (merged.key, merged.label) == ("x", label)
-    assert merged.columns == {
-        "note": "n", "image/object/age": [1, 2], CLASS: ["traffic light", "a"],
-        **dict(zip(SIDES, [[0, 0], [1, 0.5], [0, 0], [0.5, 1]], strict=True)),
-    }  # fmt: skip
-    empty: dict[str, list] = dict.fromkeys([*SIDES, "image/object/age", CLASS], [])
-    assert without_box.columns == {"note": "n", **empty}
-    assert without_box.label == (label and ())
-
-
-@pytest.mark.parametrize(
     ("content", "options", "words"),
     [
         (
