@@ -52,11 +52,9 @@ def test_the_local_runner_is_named_so_that_none_is_downloaded(name, monkeypatch)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("FlinkRunner", "RemoteRunner"),
         ("flink", "RemoteRunner"),
         ("apache_beam.runners.DataflowRunner", "DataflowRunner"),
         ("PortableRunner", "RemoteRunner"),
-        ("SparkRunner", "RemoteRunner"),
     ],
 )
 def test_another_runner_is_elsewhere(name, kind):
