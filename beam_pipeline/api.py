@@ -68,6 +68,4 @@ def build(
         known = command_line.as_user_error(e)
         if known is None:
             raise
-        # What comes from a worker, or through Beam, is plain text: its flags have no brackets.
-        known.name_arguments({flag[2:]: flag[2:] for flag in cli.make_parser().flags})
         raise known from None

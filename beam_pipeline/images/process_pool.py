@@ -36,7 +36,7 @@ from beam_pipeline.images.pool_worker import AT, COUNTS, SINCE, WIDTH, Done, Wat
 from beam_pipeline.images.read import read_images
 from beam_pipeline.options import UrlOptions
 from imageshards import storage
-from imageshards.errors import ImageError, UserError
+from imageshards.errors import ImageError, UserError, names_flags
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
 from imageshards.storage import OutputLock
@@ -366,7 +366,7 @@ class _Worker:
         Raises:
             EOFError, OSError: It has ended.
         """
-        settings = dict(os.environ), beam_files.pipeline_flags()
+        settings = dict(os.environ), beam_files.pipeline_flags(), names_flags()
         self.connection.send((settings, blame.crashed, blame.alone, packed))
         wait_sec = picture_sec
         while not self.connection.poll(wait_sec):

@@ -8,18 +8,19 @@ import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
+
+import msgspec
 
 from imageshards import storage
-from imageshards.adopt.scan import Roles
 from imageshards.adopt.tfds import TfdsFolder
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
-from imageshards.example import Values, dtype_of
+from imageshards.example import Dtype, Values, dtype_of
 from imageshards.images.options import ImageOptions, parse_limit
 from imageshards.jpeg import MAX_PIXELS
-from imageshards.manifest import NONE, SEVERAL
+from imageshards.manifest import NONE, SEVERAL, Adopted, FeatureSpec
 
 # How the formats begin that the trainer decodes: `imageshards.jpeg.FORMATS`.
 _PICTURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|BM|RIFF.{4}WEBP", re.DOTALL)
@@ -119,14 +120,14 @@ class AdoptOptions:
 
 
 def features_of(
-    files: Sequence[Counter[tuple[str, str, int]]], num_records: int
-) -> dict[str, dict[str, Any]]:
+    files: Sequence[Counter[tuple[str, Dtype | None, int]]], num_records: int
+) -> dict[str, FeatureSpec]:
     """Dtype and shape of every feature, as the manifest has them, from `ScannedFile.lengths`.
 
     One value everywhere is a scalar, the same number of values everywhere a fixed length, anything
     else a variable length. What has no values, or those of several types, no model could read.
     """
-    found: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
+    found: dict[str, Counter[tuple[Dtype | None, int]]] = defaultdict(Counter)
     for lengths in files:
         for (name, dtype, size), records in lengths.items():
             found[name][dtype, size] += records
@@ -136,14 +137,14 @@ def features_of(
         sizes = {size for _, size in found[name]}
         if len(dtypes) == 1:
             is_fixed = len(sizes) == 1 and found[name].total() == num_records
-            shape = ([] if sizes == {1} else [*sizes]) if is_fixed else None
-            specs[name] = {"dtype": dtypes.pop(), "shape": shape}
+            shape = (() if sizes == {1} else (*sizes,)) if is_fixed else None
+            specs[name] = FeatureSpec(dtypes.pop(), shape)
     return specs
 
 
 def find_roles(
     directory: str, options: AdoptOptions, tfds: TfdsFolder | None, example: Mapping[str, Values]
-) -> Roles:
+) -> Adopted:
     """By `--feature_map`, else as TFDS says, else by the usual names: those that the first record,
     `example`, has with values of a fitting type.
 
@@ -163,11 +164,12 @@ def find_roles(
         return found
 
     image = find("image", needed=True) or ""
-    roles = Roles(image, None, find("filename"), None)
+    roles = Adopted(image, None, find("filename"), None)
     if options.label == NONE:
         return roles
     label, hot = _find_label(directory, options, tfds, image, example)
-    return roles._replace(label=label, hot=hot, text=find("text") if label else None)
+    text = find("text") if label else None
+    return msgspec.structs.replace(roles, label=label, hot=hot, text=text)
 
 
 def _missing(directory: str, role: str, mapped: str | Sequence[str] | None) -> str:
@@ -216,7 +218,7 @@ def _find_label(
 def _no_label(
     directory: str,
     mapped: str | Sequence[str] | None,
-    forms: Mapping[str, tuple[str, bool]],
+    forms: Mapping[str, tuple[Dtype | None, bool]],
     example: Mapping[str, Values],
 ) -> UserError:
     """Returns the error for records where no feature is the label."""

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from imageshards import storage
-from imageshards.errors import UserError, user_error_in
-from imageshards.records_root import RECORDS_ROOT_HELP
+from imageshards.errors import UserError, naming_flags, user_error_in
+from imageshards.manifest.records_root import RECORDS_ROOT_HELP
 from imageshards.streams import lasting_streams
 
 EXIT_USER_ERROR = 2
@@ -131,7 +131,7 @@ def run(
         The exit code of `body`, or 2 for a user's mistake, 130 after Ctrl-C, or 141 where nobody
         reads a result any more, as `head` does not after its lines.
     """
-    with lasting_streams(raises=prints_result) as out:
+    with naming_flags(), lasting_streams(raises=prints_result) as out:
         try:
             code = body()
             out.flush()

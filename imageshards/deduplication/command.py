@@ -14,7 +14,7 @@ from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, check_number
 from imageshards.errors import UserError, names_arguments
-from imageshards.manifest import DUPLICATES_NAME
+from imageshards.manifest import DUPLICATES_NAME, Manifest
 from imageshards.storage import absolute_place
 from imageshards.text import counted
 
@@ -197,7 +197,7 @@ def key_lines(found: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def summary(
-    manifest: Mapping[str, Any], distance: int, twins: Sequence[Twin], undecodable: int
+    manifest: Manifest, distance: int, twins: Sequence[Twin], undecodable: int
 ) -> dict[str, Any]:
     """What duplicates.json says: counts, then each image that should go with its twin."""
 
@@ -206,8 +206,8 @@ def summary(
 
     counts = Counter((twin.splits, twin.exact) for twin in twins)
     return {
-        "fingerprint": manifest["fingerprint"],
-        "num_records": sum(split["num_records"] for split in manifest["splits"].values()),
+        "fingerprint": manifest.fingerprint,
+        "num_records": sum(split.num_records for split in manifest.splits.values()),
         "distance": distance,
         "exact": sum(twin.exact for twin in twins),
         "near": sum(not twin.exact for twin in twins),

@@ -105,7 +105,7 @@ def verify(
             write, its store cannot be used, or a process was killed.
     """
     from imageshards import storage
-    from imageshards.manifest import STAGING_NAME, load_manifest, shards_of
+    from imageshards.manifest import STAGING_NAME, load_manifest
     from imageshards.progress import with_progress
     from imageshards.verification.data_set import data_set_problems
     from imageshards.verification.shard import check_shard
@@ -116,7 +116,7 @@ def verify(
     manifest = load_manifest(
         directory, "⟦DIR⟧", complete=True, adopted=True, records_root=records_root
     )
-    shards = [shard for _, shard in shards_of(manifest)]
+    shards = [shard for _, shard in manifest.shards()]
     check = functools.partial(check_shard, directory)
     checked = storage.map_in_processes(check, shards, workers)
     if show_progress:

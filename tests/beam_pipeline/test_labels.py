@@ -17,7 +17,7 @@ from pyarrow import parquet
 from beam_pipeline.columns.export import exported_classes
 from imageshards.deduplication.command import duplicates
 from imageshards.index import read_index
-from imageshards.manifest import load_manifest
+from imageshards.manifest import FeatureSpec, load_manifest
 from imageshards.verification.command import verify
 from tests.support.builds import build, jpeg, manifest, records_of, rejects_of
 
@@ -89,9 +89,9 @@ def test_texts_at_a_separator_are_labels_by_their_ids_and_rejects_leave_no_hole(
     assert_even(several)
     assert labels_of(several) == expected(LABELS, {"bird": 0, "cat": 1, "dog": 2})
     said = load_manifest(str(several), complete=True)
-    assert said["features"]["image/class/labels"] == {"dtype": "int64", "shape": None}
-    assert said["features"]["image/class/text"] == {"dtype": "string", "shape": None}
-    assert "image/class/label" not in said["features"]
+    assert said.features["image/class/labels"] == FeatureSpec("int64", None)
+    assert said.features["image/class/text"] == FeatureSpec("string", None)
+    assert "image/class/label" not in said.features
     accepted = {key: names for key, names in LABELS.items() if key not in BROKEN}
     counts = Counter[str]()
     for shard in shards(several):
@@ -182,10 +182,10 @@ def test_images_without_a_label_in_folders_of_splits_or_whatever(tmp_path):
     assert build("--input", tmp_path / "photos", "--output", output, *more) == 0
     assert_even(output)
     said = load_manifest(str(output), complete=True)
-    assert said["classes"] == [] and all(shard["classes"] == {} for shard in shards(output))
+    assert said.classes == [] and all(shard["classes"] == {} for shard in shards(output))
     found = records_of(output)
-    assert len(found) == 37 and {*found["c/2.jpg"]} == {*said["features"], "split"}
-    assert not [name for name in said["features"] if "class" in name]
+    assert len(found) == 37 and {*found["c/2.jpg"]} == {*said.features, "split"}
+    assert not [name for name in said.features if "class" in name]
     in_test = [key for key, record in found.items() if record["split"] == "test"]
     assert sorted(in_test) == sorted(f"test/{i}.jpg" for i in range(0, 40, 3))
     names = read_index(str(output), said).column_names

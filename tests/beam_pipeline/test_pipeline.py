@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from imageshards import storage
-from imageshards.manifest import shards_of
 from imageshards.verification import command as verify
 from tests.support.builds import (
     build,
@@ -21,6 +20,7 @@ from tests.support.builds import (
 )
 from tests.support.built_records import assert_records_are_as_described
 from tests.support.icc_profiles import DISPLAY_P3, rgb_profile
+from tests.support.manifests import shards_of
 from tests.support.pictures import saved, scene
 
 pytestmark = pytest.mark.process

@@ -19,6 +19,7 @@ from imageshards.verification import command as verify
 from tests.support.builds import build, manifest, records_of, shard_bytes
 from tests.support.built_records import assert_records_are_as_described
 from tests.support.html_page import Page
+from tests.support.manifests import typed
 
 pytestmark = pytest.mark.process
 
@@ -87,7 +88,7 @@ def test_columns_of_every_kind_are_in_the_records_and_small_ones_in_the_index(bu
     assert (ages.mean(), ages.std()) == pytest.approx((0, 1), abs=1e-5)
     assert verify.main([str(built)]) == 0
     assert assert_records_are_as_described(built)
-    names = read_index(str(built), manifest(built)).column_names
+    names = read_index(str(built), typed(manifest(built))).column_names
     assert names[-5:] == ["age", "caption", "image/object/class/label", "meta", "tokens"]
 
 
@@ -159,7 +160,7 @@ def test_missing_numbers_are_nan_and_the_others_are_scaled_among_themselves(
             values = (values - np.nanmin(values)) / (np.nanmax(values) - np.nanmin(values))
         held = np.array([found[f"{i}.jpg"][name][0] for i in range(len(rows))])
         np.testing.assert_allclose(held, values, rtol=1e-6)
-        index = read_index(str(output), said, columns=["key", name])
+        index = read_index(str(output), typed(said), columns=["key", name])
         of_key = dict(zip(index["key"].to_pylist(), index[name].to_pylist(), strict=True))
         assert [of_key[f"{i}.jpg"] is None for i in range(len(rows))] == [*np.isnan(values)]
     assert found["3.jpg"]["year"] == [2003] and found["3.jpg"]["note"] == [b"N/A"]

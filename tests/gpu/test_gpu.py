@@ -83,17 +83,13 @@ def test_the_device_augments_as_the_host(shapes: pathlib.Path, level: Any) -> No
 
 
 @pytest.mark.parametrize("flag", [["--precision", "float16"], ["--jit_compile"]], ids=" ".join)
-def test_a_run_ends_with_a_finite_loss(
-    shapes: pathlib.Path, tmp_path: pathlib.Path, flag: list[str]
-) -> None:
+def test_a_run_ends_with_a_finite_loss(shapes, tmp_path, flag):
     train(*flags(shapes, tmp_path, *flag))
     losses = [record["loss"] for record in metrics(tmp_path)]
     assert losses and all(map(math.isfinite, losses))
 
 
-def test_two_replicas_end_up_with_the_same_bits_twice(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_two_replicas_end_up_with_the_same_bits_twice(shapes, tmp_path):
     import tensorflow as tf
 
     if len(tf.config.list_physical_devices("GPU")) < 2:
@@ -104,9 +100,7 @@ def test_two_replicas_end_up_with_the_same_bits_twice(
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
-def test_a_killed_run_ends_up_bit_identical(
-    shapes: pathlib.Path, tmp_path: pathlib.Path, name: str
-) -> None:
+def test_a_killed_run_ends_up_bit_identical(shapes, tmp_path, name):
     more = ["--deterministic", "--checkpoint_steps", 2]
     one, killed = (flags(shapes, tmp_path / folder, *more) for folder in ("one", "killed"))
     train(*one)
@@ -116,9 +110,7 @@ def test_a_killed_run_ends_up_bit_identical(
     assert digest(tmp_path / "killed") == digest(tmp_path / "one")
 
 
-def test_several_steps_of_one_call_are_those_taken_one_by_one(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_several_steps_of_one_call_are_those_taken_one_by_one(shapes, tmp_path):
     for size in (1, 3):
         more = ["--deterministic", "--steps_per_execution", size]
         train(*flags(shapes, tmp_path / f"{size}", *more))
@@ -137,9 +129,7 @@ def test_batches_are_on_the_device_before_the_step(shapes: pathlib.Path) -> None
     assert "GPU:0" in next(stream.iterator(0))["inputs"]["image"].device
 
 
-def test_a_model_of_a_gpu_says_the_same_without_one(
-    shapes: pathlib.Path, tmp_path: pathlib.Path, jpegs: pathlib.Path
-) -> None:
+def test_a_model_of_a_gpu_says_the_same_without_one(shapes, tmp_path, jpegs):
     train(*flags(shapes, tmp_path / "run"))
     served, pictures = tmp_path / "served", sorted(jpegs.glob("*.jpg"))[:4]
     asked = ["--model_path", tmp_path / "run", "--output", served]

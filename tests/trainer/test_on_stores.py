@@ -18,7 +18,7 @@ from tests.support.pictures import scene
 from tests.support.served_models import card, network
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.trainer_data import make_data_set
-from tests.trainer.test_evaluate import save_model
+from tests.trainer.test_evaluate import saved_model
 from trainer import evaluate, predict
 from trainer.__main__ import main
 from trainer.commands.flags import parse_config
@@ -43,7 +43,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(tmp_path_factory.mktemp("model") / "model.keras")
+    return saved_model(tmp_path_factory.mktemp("model") / "model.keras")
 
 
 # What is below these calls is tried with each store where it is: here one is enough.

@@ -14,6 +14,7 @@ from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
+from imageshards.manifest import FeatureSpec
 from tests.support.columns_run import ODD_LABELS, analyse, batches_of
 
 GOOD_MODULE = """
@@ -75,8 +76,8 @@ def test_module_outputs_replace_the_columns(through_module):
             "mean": [2.0],
         }
     features = exported_features(transform_dir)
-    assert features["outer"] == {"dtype": "float32", "shape": [2, 2]}
-    assert features["kept"] == features["ragged"] == {"dtype": "int64", "shape": None}
+    assert features["outer"] == FeatureSpec("float32", (2, 2))
+    assert features["kept"] == features["ragged"] == FeatureSpec("int64", None)
     assert exported_classes(transform_dir) == sorted(ODD_LABELS)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from imageshards.index import COLUMNS, read_index
-from imageshards.manifest import shards_of
 from tests.support.builds import manifest
+from tests.support.manifests import shards_of, typed
 
 pytestmark = pytest.mark.process
 
@@ -46,7 +46,7 @@ def test_mlcroissant_finds_it_valid_and_reads_the_index(insects):
     assert known.name == "set" and not known.ctx.issues.errors
     asked = ("citeAs", "license", "creator", "url", "datePublished")
     assert [text for text in known.ctx.issues.warnings if not any(a in text for a in asked)] == []
-    rows = read_index(str(insects), manifest(insects)).to_pylist()
+    rows = read_index(str(insects), typed(manifest(insects))).to_pylist()
     found = {record["records/key"].decode(): record for record in described.records("records")}
     assert len(found) == len(rows) == 36
     for row in rows:

@@ -13,7 +13,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline.images.process_pool import MAX_ATTEMPTS, LocalPool
-from imageshards.errors import UserError
+from imageshards.errors import UserError, naming_flags
 from tests.support import tasks
 from tests.support.commands import wait_until
 
@@ -158,6 +158,12 @@ def test_settings_of_today_reach_processes_that_were_started_before(pool, monkey
         monkeypatch.setattr(FileSystems, "_pipeline_options", options)
         pid, variable, flags = submit(pool, tasks.settings, "A_SETTING").result()
         assert (variable, flags["s3_endpoint_url"]) == (place, place) and pid != os.getpid()
+
+
+def test_errors_of_processes_name_options_as_those_of_the_client(pool):
+    for names_flags, name in ((True, "--seed"), (False, "seed")):
+        with naming_flags(names_flags):
+            assert submit(pool, tasks.name_of_an_option).result() == name
 
 
 def test_no_process_is_left_behind(said):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import os
-import pathlib
 import unicodedata
 
 import pytest
@@ -12,16 +11,10 @@ import pytest
 from beam_pipeline.inputs import folders, layout
 from beam_pipeline.inputs.folders import PathFilter, Skipped
 from imageshards.errors import UserError
+from tests.support.listings import put
 from tests.support.stores import store_uri
 
 ALL = {"a/x.jpg", "a/x_s.jpg", "a/old/x.jpg", "b/old/x.jpg", "b/x"}
-
-
-def put(root: pathlib.Path, *names: str) -> None:
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode("utf-8", "surrogateescape"))
 
 
 def files_below(root, *globs):

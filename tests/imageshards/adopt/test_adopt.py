@@ -13,7 +13,16 @@ from imageshards.adopt.command import main
 from imageshards.deduplication import command as duplicates
 from imageshards.errors import UserError
 from imageshards.index import read_index
-from imageshards.manifest import NONE, ONE, SEVERAL, label_of, load_manifest, shard_path, shards_of
+from imageshards.manifest import (
+    NONE,
+    ONE,
+    SEVERAL,
+    Adopted,
+    FeatureSpec,
+    Image,
+    load_manifest,
+    shard_path,
+)
 from imageshards.reporting import command as report
 from imageshards.tfrecord import frame_record, write_records
 from imageshards.verification.command import verify
@@ -55,19 +64,19 @@ def slim(tmp_path):
 
 
 def counts_of(manifest):
-    return {n: [s["num_records"] for s in e["shards"]] for n, e in manifest["splits"].items()}
+    return {n: [s.num_records for s in e.shards] for n, e in manifest.splits.items()}
 
 
 def test_folders_are_splits_and_usual_names_are_found(kaggle, capsys):
     told = adopt(str(kaggle), options=AdoptOptions(class_names=("rose", "tulip", "daisy")))
     assert told == load_manifest(str(kaggle), adopted=True)
     assert counts_of(told) == {"train": [7, 5], "val": [3]}
-    assert told["classes"] == ["rose", "tulip", "daisy"]
-    assert told["adopted"] == {"image": "image", "label": "class", "filename": "id", "text": None}
-    assert told["features"]["class"] == {"dtype": "int64", "shape": []}
-    assert told["image"] == {"size": [32, 40], "mode": "exact", "channels": 3}
-    first = told["splits"]["train"]["shards"][0]
-    assert first["classes"] == {"rose": 3, "tulip": 2, "daisy": 2} and first["folder"] == "train"
+    assert told.classes == ["rose", "tulip", "daisy"]
+    assert told.adopted == Adopted("image", "class", "id", None)
+    assert told.features["class"] == FeatureSpec("int64", ())
+    assert told.image == Image(size=(32, 40), mode="exact", channels=3)
+    first = told.splits["train"].shards[0]
+    assert first.classes == {"rose": 3, "tulip": 2, "daisy": 2} and first.folder == "train"
     assert "split test is left out, since its records have no feature class" in (
         capsys.readouterr().err
     )
@@ -77,8 +86,8 @@ def test_every_record_has_a_row_that_leads_to_it_and_names_its_class(slim, capsy
     adopt(str(slim))
     assert "begin at 1" in capsys.readouterr().err
     told = adopt(str(slim), options=AdoptOptions(label_offset=1))
-    assert (told["first_label"], told["classes"]) == (1, ["tench", "crane 1", "crane 2"])
-    assert told["features"]["image/object/bbox/xmin"] == {"dtype": "float32", "shape": None}
+    assert (told.first_label, told.classes) == (1, ["tench", "crane 1", "crane 2"])
+    assert told.features["image/object/bbox/xmin"] == FeatureSpec("float32", None)
     rows = read_index(str(slim), told).to_pylist()
     assert [row["label"] for row in rows] == [1, 2, 3, 1, 3, 3, 1, 2, 1]
     assert [row["class_name"] for row in rows][:3] == ["tench", "crane 1", "crane 2"]
@@ -97,15 +106,15 @@ def test_records_are_pointed_at_and_the_fingerprint_sees_changes_but_not_places(
     assert sorted(path.name for path in slim.iterdir()) == before
     assert [path.name for path in out.rglob("*.tmp-*")] == ["notes.tmp-863179ee"]
     told = load_manifest(str(out), adopted=True, records_root=slim)
-    shards = [shard for _, shard in shards_of(told)]
-    assert {shard["folder"] for shard in shards} == {str(slim)}
-    assert all(storage.exists(shard_path(str(out), shard)) for shard in shards)
+    shards = [shard for _, shard in told.shards()]
+    assert {shard.folder for shard in shards} == {str(slim)}
+    assert all(storage.exists(shard_path(str(out), shard.name)) for shard in shards)
     assert (out / "index" / "train-00001.parquet").exists()
-    assert adopt(str(slim), options=one)["fingerprint"] == told["fingerprint"]
+    assert adopt(str(slim), options=one).fingerprint == told.fingerprint
     named = AdoptOptions(label_offset=1, class_names=("tench", "crane 1", "b"))
-    assert adopt(str(slim), options=named)["fingerprint"] != told["fingerprint"]
+    assert adopt(str(slim), options=named).fingerprint != told.fingerprint
     write_slim(slim, {"train-00001-of-00002": [1, 3, 3]}, TEXTS)
-    assert adopt(str(slim), options=one)["fingerprint"] != told["fingerprint"]
+    assert adopt(str(slim), options=one).fingerprint != told.fingerprint
 
 
 def test_classes_that_are_texts_of_numbers_are_in_the_order_of_numbers(tmp_path):
@@ -113,7 +122,7 @@ def test_classes_that_are_texts_of_numbers_are_in_the_order_of_numbers(tmp_path)
     payloads = [example({"image": jpeg(i, i), "class": name}) for i, name in enumerate(names)]
     (tmp_path / "set").mkdir()
     write_records(str(tmp_path / "set" / "train.tfrecord"), payloads)
-    assert adopt(str(tmp_path / "set"))["classes"] == ["2", "9", "10", "cat"]
+    assert adopt(str(tmp_path / "set")).classes == ["2", "9", "10", "cat"]
 
 
 def test_splits_are_given_by_folders_and_globs_and_may_have_several_places(kaggle, tmp_path):
@@ -135,7 +144,7 @@ def adopted(folder, *records, name="a.tfrecord"):
 def test_labels_as_texts_are_the_classes(tmp_path):
     records = [{"image": jpeg(), "label": name} for name in ("wolf", "ant", "wolf")]
     told, rows = adopted(tmp_path, *records)
-    assert told["classes"] == ["ant", "wolf"] and told["features"]["label"] == SCALAR
+    assert told.classes == ["ant", "wolf"] and told.features.label == SCALAR
     assert rows["label"] == [1, 0, 1] and rows["key"][0] == "a.tfrecord#0"
 
 
@@ -145,12 +154,12 @@ def test_pictures_that_the_trainer_cannot_decode_are_named_and_left_to_training(
     animated = saved(flat("RGB", 9), "WEBP", **frames)
     pictures = [jpeg(), b"\xff\xd8\xffnothing", saved(flat("RGB", 9), "PNG"), palette, animated]
     told, rows = adopted(tmp_path, *({"image": one, "label": 0} for one in pictures))
-    assert told["source"] == {"formats": {"JPEG": 1, "PNG": 1}}
-    (sentence,) = told["warnings"]
+    assert told.source == {"formats": {"JPEG": 1, "PNG": 1}}
+    (sentence,) = told.warnings
     assert f"note: {sentence}" in capsys.readouterr().err
     assert re.match(r"3 pictures cannot be decoded, the first in record 1 of .*tfrecord", sentence)
     assert [width > 0 for width in rows["width"]] == [True, False, True, False, False]
-    assert told["image"]["size"] is None
+    assert told.image.size is None
 
 
 def test_a_picture_of_too_many_pixels_is_refused(tmp_path, capsys):
@@ -234,7 +243,7 @@ def test_class_names_in_another_order_than_the_texts_are_refused(tmp_path):
     write_slim(tmp_path, {"train-00000-of-00001": [1, 2, 1]}, {1: "ant", 2: "bee"})
     with pytest.raises(UserError, match="class 0 is 'bee', but most records .* text 'ant'"):
         adopt(str(tmp_path), options=AdoptOptions(label_offset=1, class_names=("bee", "ant")))
-    assert adopt(str(tmp_path), options=AdoptOptions(label_offset=1))["classes"] == ["ant", "bee"]
+    assert adopt(str(tmp_path), options=AdoptOptions(label_offset=1)).classes == ["ant", "bee"]
 
 
 HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
@@ -242,12 +251,12 @@ HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
 
 def test_one_hot_vectors_are_classes(tmp_path):
     told, rows = adopted(tmp_path, HOT, HOT | {"label": [1.0, 0.0, 0.0]})
-    assert told["classes"] == ["0", "1", "2"] and label_of(told) == ONE
+    assert told.classes == ["0", "1", "2"] and told.label == ONE
     assert rows["label"] == [1, 0] and rows["class_name"] == ["1", "0"]
-    assert told["splits"]["train"]["shards"][0]["classes"] == {"0": 1, "1": 1}
+    assert told.splits["train"].shards[0].classes == {"0": 1, "1": 1}
     names = AdoptOptions(class_names=("a", "b", "c"), label=SEVERAL)
     told = adopt(str(tmp_path), options=names)
-    assert told["classes"] == ["a", "b", "c"] and label_of(told) == SEVERAL
+    assert told.classes == ["a", "b", "c"] and told.label == SEVERAL
     with pytest.raises(UserError, match="2 names, but label has 3 values .*; expected a name for"):
         adopt(str(tmp_path), options=AdoptOptions(class_names=("a", "b")))
 
@@ -261,7 +270,7 @@ def test_columns_of_0_and_1_are_several_labels(tmp_path, capsys):
     assert main([str(tmp_path), "--feature_map", "label=a - b,label=c"]) == 0
     assert "train 4 records; 2 labels" in capsys.readouterr().out
     told = load_manifest(str(tmp_path), adopted=True)
-    assert told["adopted"]["hot"] == told["classes"] == ["a - b", "c"]
+    assert told.hot_features == ("a - b", "c") == (*told.classes,)
     rows = read_index(str(tmp_path), told).to_pydict()
     assert rows["label"] == [[], [0], [1], [0, 1]]
     assert rows["class_name"] == [[], ["a - b"], ["c"], ["a - b", "c"]]
@@ -281,7 +290,7 @@ def test_records_without_labels_are_adopted_by_asking_for_none(tmp_path, capsys)
     assert main([str(tmp_path), "--label", "none"]) == 0
     assert "train 2 records; no labels" in capsys.readouterr().out
     told = load_manifest(str(tmp_path), adopted=True)
-    assert label_of(told) == NONE and told["classes"] == []
+    assert told.label == NONE and told.classes == []
     rows = read_index(str(tmp_path), told).to_pydict()
     assert rows["image/class/label"] == [0.5, 0.5] and "class_name" not in rows
     assert verify(str(tmp_path), workers=1).ok and report.main([str(tmp_path)]) == 0
@@ -325,7 +334,7 @@ def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, 
 
     before = adopt(str(slim), options=AdoptOptions(label_offset=1))
     write_slim(slim, {"train-00000-of-00002": [2, 2]}, TEXTS)
-    name = slim / before["splits"]["train"]["shards"][0]["index"]["file"]
+    name = slim / before.splits["train"].shards[0].index.file
     old = name.read_bytes()
     with monkeypatch.context() as patched, pytest.raises(SystemExit):
         patched.setattr(storage, "write", write_and_end)
@@ -334,7 +343,7 @@ def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, 
     with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
         load_manifest(str(slim), adopted=True)
     after = adopt(str(slim), options=AdoptOptions(label_offset=1))
-    assert after["fingerprint"] != before["fingerprint"]
+    assert after.fingerprint != before.fingerprint
     assert len(read_index(str(slim), after)) == 2 + 3 + 2
 
 
@@ -389,4 +398,4 @@ def test_an_adopted_data_set_is_checked_and_shown(slim, tmp_path, capsys):
     flip_byte(slim / "train-00001-of-00002", 60)
     problems = verify(out, workers=1, records_root=slim).problems
     assert {problem.file for problem in problems} == {str(slim / "train-00001-of-00002")}
-    assert len(told["splits"]) == 2 and problems[1].record == 0
+    assert len(told.splits) == 2 and problems[1].record == 0

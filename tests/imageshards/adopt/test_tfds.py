@@ -7,6 +7,7 @@ import pytest
 
 from imageshards.adopt import adopt
 from imageshards.errors import UserError
+from imageshards.manifest import Image
 from imageshards.tfrecord import write_records
 from tests.support.external_sets import example, jpeg
 
@@ -42,11 +43,11 @@ def folder(tmp_path):
 
 def test_splits_classes_and_features_are_its_own(folder):
     told = adopt(str(folder.parent))
-    assert {n: e["num_records"] for n, e in told["splits"].items()} == {"train": 5, "test": 1}
-    assert told["classes"] == ["cat", "big dog"]
-    assert told["adopted"]["image"] == "photo" and told["adopted"]["label"] == "kind"
-    assert told["image"] == {"size": [32, 40], "mode": "exact", "channels": 1}
-    assert told["splits"]["train"]["shards"][1]["folder"] == "1.10.0"
+    assert {n: e.num_records for n, e in told.splits.items()} == {"train": 5, "test": 1}
+    assert told.classes == ["cat", "big dog"]
+    assert (told.roles.image, told.roles.label) == ("photo", "kind")
+    assert told.image == Image(size=(32, 40), mode="exact", channels=1)
+    assert told.splits["train"].shards[1].folder == "1.10.0"
     shutil.copytree(folder, folder.parent / "1.11.0")
     with pytest.raises(UserError, match="several data sets of TFDS .*1.10.0, .*1.11.0.; expected"):
         adopt(str(folder.parent))

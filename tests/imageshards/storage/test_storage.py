@@ -253,8 +253,6 @@ def test_a_new_file_whose_answer_is_lost_is_there(server):
     assert storage.read(path) == b"1"
 
 
-
-
 def test_a_folder_of_many_pages_is_one_folder(server, monkeypatch):
     place = server.bucket() + "/many"
     monkeypatch.setattr(type(storage.backend(place)), "page_objects", 7)

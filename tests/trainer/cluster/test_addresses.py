@@ -86,9 +86,7 @@ def test_a_tf_config_that_names_none_is_one_sentence(environ: dict[str, str], pr
         (_slurm("a", "70000", 0), "leaves no ports for 70000 processes"),
     ],
 )
-def test_slurm_variables_that_name_none_are_one_sentence(
-    environ: dict[str, str], problem: str
-) -> None:
+def test_slurm_variables_that_name_none_are_one_sentence(environ, problem):
     pytest.importorskip("tensorflow")
     with pytest.raises(UserError, match=problem):
         find_cluster("slurm", 2222, environ)

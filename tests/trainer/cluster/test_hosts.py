@@ -97,9 +97,7 @@ def test_settings_that_differ_are_the_same_sentence_on_all() -> None:
         (ZeroDivisionError("by zero"), 1, "ZeroDivisionError: by zero"),
     ],
 )
-def test_an_error_on_one_host_ends_all_with_its_sentence(
-    failing: int, error: Exception, code: int, said: str
-) -> None:
+def test_an_error_on_one_host_ends_all_with_its_sentence(failing, error, code, said):
     def body(hosts: Hosts) -> None:
         if hosts.index == failing:
             raise error
@@ -131,9 +129,7 @@ def test_a_lost_host_ends_all(lost: int) -> None:
     ("silent", "said"),
     [(True, ["is lost"]), (False, ["did not answer for 3 s", "'step 7'", "--cluster_timeout"])],
 )
-def test_a_host_that_does_not_answer_is_named(
-    silent: bool, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_does_not_answer_is_named(silent, said, monkeypatch):
     monkeypatch.setattr(connection, "LOST_AFTER_SEC", 0.5 if silent else 60.0)
     monkeypatch.setattr(connection, "HEARTBEAT_SEC", 3600.0 if silent else 0.1)
     over = threading.Event()

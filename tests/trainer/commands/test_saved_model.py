@@ -31,9 +31,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_module_that_a_file_names_is_imported_only_when_asked(
-    tmp_path: pathlib.Path, compiled: bool
-) -> None:
+def test_a_module_that_a_file_names_is_imported_only_when_asked(tmp_path, compiled):
     of = dataclasses.replace(card(), training={"model": "hostile:build"}, compiled=compiled)
     model_file.save_model(network(of), str(tmp_path / "model.keras"), of)
     (tmp_path / "hostile.py").write_text(
@@ -57,9 +55,7 @@ def test_a_module_that_a_file_names_is_imported_only_when_asked(
 
 
 @pytest.mark.slow
-def test_a_compiled_model_is_evaluated_predicts_and_is_exported(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_compiled_model_is_evaluated_predicts_and_is_exported(shapes, tmp_path):
     run, photo, model = tmp_path / "run", tmp_path / "a.jpg", ("--model", f"{MODELS}:compiled")
     photo.write_bytes(encoded(scene(12, 12)))
     flags = ["--data", shapes, "--output", run, "--batch_size", 4, "--epochs", 3, *model]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from imageshards.example import decode_example
 from tests.support.dataset_factory import Dataset
+from tests.support.errors import refused
 from tests.support.trainer_data import ROLES, edit_manifest
 from trainer.dataset.index import record_labels
 from trainer.dataset.manifest import load_manifest
@@ -84,20 +84,20 @@ def test_a_condition_on_the_label_means_the_class_where_labels_begin_at_1(tmp_pa
     edit_manifest(tmp_path, first_label=1, adopted=ROLES)
     assert found(tmp_path, "image/class/label==1") == [-1, 1] * 3
     edit_manifest(tmp_path, first_label=0, adopted=ROLES)
-    with pytest.raises(UserError, match="index has labels from 1 to 2; expected 2 classes from 0"):
+    with refused("data", "from 1 to 2", "2 classes"):
         found(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("condition", "message"),
+    ("condition", "word"),
     [
-        ("yea>=3", "--where received 'yea>=3'; the records have no feature"),
-        ("image/colorspace==RGB", "on image/colorspace, which .* expected one of age, .*place"),
-        ("box>1", r"box has shape \[4\]"),
+        ("yea>=3", "'yea'"),
+        ("image/colorspace==RGB", "age, "),
+        ("box>1", "[4]"),
     ],
 )
-def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, message):
-    with pytest.raises(UserError, match=message):
+def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, word):
+    with refused("where", condition.partition("=")[0], word):
         found(made, condition)
 
 

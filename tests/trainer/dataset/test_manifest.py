@@ -10,6 +10,7 @@ import pytest
 
 from imageshards.errors import UserError
 from imageshards.manifest import RECORD_FEATURES
+from tests.support.errors import refused
 from tests.support.trainer_data import ANY_INDEX, edit_manifest, write_manifest
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import (
@@ -90,7 +91,7 @@ def test_the_usual_split_names_are_found(
     manifest = _load(folder)
     found, trained = validation_split(manifest, None), train_split(manifest, None)
     assert (trained.name, trained.num_records, trained.num_bytes) == (train, 7, 1000)
-    assert find_split(manifest, "--split", "training").name == train  # another word for it
+    assert find_split(manifest, "split", "training").name == train  # another word for it
     assert (found.name if found else None) == validation
 
 
@@ -101,30 +102,29 @@ def test_splits_can_be_named_and_validation_left_out(folder: pathlib.Path) -> No
     assert holdout is not None and holdout.num_records == 3
     assert train_split(manifest, "holdout").name == "holdout"
     assert validation_split(manifest, "none") is validation_split(manifest, None) is None
-    with pytest.raises(UserError, match="--validation_split received 'x'; expected one of train,"):
+    with pytest.raises(UserError, match="^validation_split received 'x'"):
         validation_split(manifest, "x")
     edit_manifest(folder, splits=_splits(folder, a=20, train=0))
-    with pytest.raises(UserError, match="whose splits with records are a; expected one called"):
+    with refused("data", " a;"):
         train_split(_load(folder), None)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "word"),
     [
-        ({"splits": None}, "splits is missing; expected an object"),
-        ({"features": {}}, "the features lack 'image/encoded'"),
-        ({"classes": []}, "names no class"),
-        ({"splits": {"train": {"num_records": 3, "shards": []}}}, "counts 3 records, its shards 0"),
-        ({"image": {"size": 8, "mean": [0.5], "std": [0.5]}}, "are not 3 numbers each"),
+        ({"splits": None}, "splits"),
+        ({"features": {}}, "'image/encoded'"),
+        ({"classes": []}, "class"),
+        ({"splits": {"train": {"num_records": 3, "shards": []}}}, "3 records"),
+        ({"image": {"size": 8, "mean": [0.5], "std": [0.5]}}, "3 numbers"),
     ],
 )
 def test_an_unusable_manifest_is_refused_in_one_sentence(
-    folder: pathlib.Path, changes: dict[str, Any], message: str
+    folder: pathlib.Path, changes: dict[str, Any], word: str
 ) -> None:
     edit_manifest(folder, **changes)
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=f"^data received {str(folder)!r}.*{word}") as caught:
         _load(folder)
-    assert str(caught.value).startswith(f"--data received {str(folder)!r}")
     assert "\n" not in str(caught.value)
 
 
@@ -134,11 +134,11 @@ def test_shards_must_be_there_with_their_size(folder: pathlib.Path) -> None:
     check_shards(manifest, splits)
     shard = folder / "validation-00000-of-00001.tfrecord"
     shard.write_bytes(b"\0" * 7)
-    with pytest.raises(UserError, match=f"shard {shard.name} has 7 bytes; expected 1000 bytes"):
+    with refused("data", f"{shard.name} has 7 bytes", "1000 bytes"):
         check_shards(manifest, splits)
     shard.unlink()
     (folder / "train-00000-of-00001.tfrecord").unlink()
-    with pytest.raises(UserError, match=r"train-00000\S+ \(and 1 more\) is missing; expected 1000"):
+    with refused("data", "train-00000", "(and 1 more) is missing"):
         check_shards(manifest, splits)
 
 
@@ -148,7 +148,7 @@ def test_unused_splits_are_not_checked_and_a_missing_size_is_refused(folder: pat
     train, validation = open_data(config)
     assert (train.num_records, train.model_inputs.size) == (20, (32, 32)) and validation is None
     edit_manifest(folder, image={"mode": "none", "channels": 3})
-    with pytest.raises(UserError, match="how large the pictures are; give .* by --image_size"):
+    with refused("data", "image_size=224"):
         open_data(config)
     sized = dataclasses.replace(config, image_size=(8, 8))
     assert open_data(sized)[0].model_inputs.size == (8, 8)
@@ -185,13 +185,9 @@ def test_a_run_reads_one_data_set_whose_path_may_have_a_comma(
         write_manifest(tmp_path / name, splits=_splits(tmp_path / name, train=20), image=IMAGE)
     assert open_dataset(ReadConfig(f"{tmp_path}/a,b")).data == f"{tmp_path}/a,b"
     a, b = tmp_path / "a", tmp_path / "b"
-    with pytest.raises(UserError) as caught:
+    with refused("data", f"{a}, {b}", f"imageshards build --input {a} --input {b} --output ALL"):
         open_dataset(ReadConfig("~/a, ~/b"))
-    assert str(caught.value) == (
-        f"--data received {a}, {b}, but a run reads one data set; expected one, as "
-        f"imageshards build --input {a} --input {b} --output ALL joins them."
-    )
     # One of them is no data set.
     for data in (f"{a},{tmp_path}/c", f"{a},", f"{a},{'x' * 300}"):
-        with pytest.raises(UserError, match="^--data received '"):
+        with pytest.raises(UserError, match="^data received '"):
             open_dataset(ReadConfig(data))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
+from tests.support.errors import refused
 from tests.support.external_sets import example
 from tests.support.reader_sets import (
     CLASSES,
@@ -38,25 +38,24 @@ def _inputs(dataset: DataSet, names: tuple[str, ...], **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("names", "word"),
     [
-        (("age",), "expected image, the picture, among the names"),
-        (("image", "agee"), r"no feature 'agee' \(did you mean age\?\)"),
-        (("image", IMAGE_FEATURE), "under the name image"),
-        (("image", LABEL_FEATURE), "is the label, which the model has to find"),
-        (("image", "text"), "is a text, and TensorFlow cannot put texts on devices"),
-        (("image", "a/b", "a_b"), "would both be called a_b"),
+        (("age",), "image"),
+        (("image", "agee"), "mean age?"),
+        (("image", IMAGE_FEATURE), "name image"),
+        (("image", LABEL_FEATURE), LABEL_FEATURE),
+        (("image", "text"), "is a text"),
+        (("image", "a/b", "a_b"), "a_b"),
     ],
 )
 def test_inputs_keep_their_order_and_others_are_refused_in_a_sentence(
-    dataset: DataSet, names: tuple[str, ...], message: str
+    dataset: DataSet, names: tuple[str, ...], word: str
 ) -> None:
     assert list(check_inputs(dataset, ("tokens", "image", "age"))) == ["tokens", "age"]
     number = FeatureSpec("int64", ())
     both = dataclasses.replace(dataset, features=FEATURES | {"a/b": number, "a_b": number})
-    with pytest.raises(UserError, match=message) as caught:
+    with refused("inputs", ",".join(names), word):
         check_inputs(both, names)
-    assert str(caught.value).startswith("--inputs received")
 
 
 def test_a_batch_is_parsed_alike_eagerly_and_in_a_pipeline(dataset: DataSet) -> None:

@@ -19,6 +19,7 @@ from imageshards import storage
 from imageshards.example import Values, decode_example
 from tests.support.commands import run_module
 from tests.support.dataset_factory import Dataset, features_of, jpeg
+from tests.support.errors import refused
 from tests.support.external_sets import flip_byte
 from tests.support.store_servers import store_server
 
@@ -60,7 +61,7 @@ def test_the_index_is_a_table_of_all_or_one_split(made):
     assert data.index()["key"].to_pylist() == KEYS
     some = data.index("validation", columns=["key", "label"])
     assert some.to_pydict() == {"key": KEYS[18:], "label": [0, 1] * 6}
-    with pytest.raises(ims.UserError, match="split received 'test'; expected one of train, valid"):
+    with pytest.raises(ims.UserError, match="split received 'test'"):
         data.index("test")
 
 
@@ -130,13 +131,13 @@ def test_pictures_are_decoded_on_request(tmp_path, mode, channels):
 
 def test_what_does_not_fit_is_told_at_once(made, tmp_path):
     data = ims.open(made)
-    with pytest.raises(ims.UserError, match="split received 'test'; expected one of train, valid"):
+    with pytest.raises(ims.UserError, match="split received 'test'"):
         data.source("test")
-    with pytest.raises(ims.UserError, match="features received 'image/label'; .*mean image/clas"):
+    with refused("features", "'image/label'", "mean image/clas"):
         data.source("train", features=["image/label"])
     dataset = Dataset(tmp_path)
     (tmp_path / dataset.splits["train"][1]).unlink()
-    with pytest.raises(ims.UserError, match="path received .* shard train-00001.* is missing"):
+    with refused("data", "path received", "train-00001"):
         ims.open(tmp_path).source("train")
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from imageshards.errors import UserError
 from imageshards.example import decode_example
 from tests.support.dataset_factory import Dataset
+from tests.support.errors import refused
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, describe
@@ -95,22 +95,22 @@ def test_without_a_column_it_is_the_label_of_the_data_set(opened):
 
 
 @pytest.mark.parametrize(
-    ("column", "message"),
+    ("column", "word"),
     [
-        ("prise", "no feature 'prise' .did you mean price"),
-        ("pair", r"int64 of shape \[2\]; expected a float or a list of floats of fixed length"),
-        ("curve", r"float32 of variable length; expected .* --columns curve:float\[3\]\.$"),
-        ("grid", r"float32 of shape \[2, 2\]; expected"),
+        ("prise", "mean price?"),
+        ("pair", "int64 of shape [2]"),
+        ("curve", "columns='curve:float[3]'"),
+        ("grid", "float32 of shape [2, 2]"),
         (
             "image/encoded",
-            "the picture; expected .*price, one, colour, year, parts, many, serial",
+            "price, one, colour, year, parts, many, serial",
         ),
-        ("note", "does not tell 21 values: it holds texts of up to 256 bytes"),
-        ("many", "does not tell 17 values: it holds .* lists of up to 64"),
+        ("note", "21 values"),
+        ("many", "17 values"),
     ],
 )
-def test_a_column_that_is_no_target_is_refused(opened, column, message):
-    with pytest.raises(UserError, match=message):
+def test_a_column_that_is_no_target_is_refused(opened, column, word):
+    with refused("target", repr(column), word):
         with_target(opened, column)
 
 
@@ -132,15 +132,15 @@ def test_the_manifest_says_whether_records_have_a_label(tmp_path, label):
         assert (dataset.target, dataset.label_feature) == ("labels", label)
         assert with_target(dataset).num_outputs == 2
     else:
-        with pytest.raises(UserError, match=r"no label of their own; expected one of price, or, "):
+        with refused("target", "price"):
             with_target(dataset)
         assert with_target(dataset, "price").num_outputs == 1
 
 
 QUANTITIES = [
-    ("year", "3 .* from -3 to 10"),
-    ("odd", "4 .* from 1 to 7"),
-    ("serial", "30 .* to 29"),
+    ("year", "from -3 to 10"),
+    ("odd", "from 1 to 7"),
+    ("serial", "to 29"),
 ]
 
 
@@ -148,11 +148,10 @@ QUANTITIES = [
 def test_whole_numbers_that_look_like_a_quantity_are_refused_with_both_ways_out(
     opened, column, values
 ):
-    ways = f"build again with --columns {column}:float .* or give --target_kind class if each"
-    with pytest.raises(UserError, match=f"{column}', which has {values}; expected .*: {ways}"):
+    with refused("target", values, f"columns='{column}:float'", "target_kind='class'"):
         with_target(opened, column)
     adopted = dataclasses.replace(opened, adopted=True)
-    with pytest.raises(UserError, match="write it as a float and run imageshards adopt again"):
+    with refused("target", "imageshards adopt"):
         with_target(adopted, column)
 
 
@@ -163,22 +162,22 @@ def test_whole_numbers_are_classes_where_they_are_asked_to_be(opened):
     inputs = ModelInputs((8, 8), opened.image)
     card = ModelCard(found.classes, inputs, target="class", column="year")
     assert with_target_of(opened, card) == found
-    with pytest.raises(UserError, match="where year is a class; expected 1 number"):
+    with refused("data", "year is a class", "1 number"):
         with_target_of(opened, dataclasses.replace(card, target="values", classes=()))
 
 
 @pytest.mark.parametrize(
-    ("column", "message"),
+    ("column", "argument", "word"),
     [
-        (None, "--target_kind received 'class' without --target; expected a column of single"),
-        ("price", r"'price', which is float32 of shape \[\]; expected a column of single whole"),
-        ("place", "'place', which is string of"),
-        ("parts", "'parts', which is int64 of variable length"),
-        ("serail", "no feature 'serail' .did you mean serial"),
+        (None, "target_kind", "without target"),
+        ("price", "target_kind", "'price', which is float32 of shape []"),
+        ("place", "target_kind", "'place', which is string of"),
+        ("parts", "target_kind", "'parts', which is int64 of variable length"),
+        ("serail", "target", "mean serial?"),
     ],
 )
-def test_a_kind_is_asked_of_single_whole_numbers_only(opened, column, message):
-    with pytest.raises(UserError, match=message):
+def test_a_kind_is_asked_of_single_whole_numbers_only(opened, column, argument, word):
+    with refused(argument, word):
         with_target(opened, column, "class")
 
 

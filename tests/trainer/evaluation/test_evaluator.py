@@ -105,9 +105,7 @@ def reference(logits: np.ndarray, label: np.ndarray) -> tuple[float, float, floa
 
 
 @pytest.mark.parametrize(("num_classes", "batch_size"), [(2, 1), (5, 7), (9, 32)])
-def test_figures_equal_a_float64_reference_for_any_batch_size(
-    monkeypatch: pytest.MonkeyPatch, batch_size: int, num_classes: int
-) -> None:
+def test_figures_equal_a_float64_reference_for_any_batch_size(monkeypatch, batch_size, num_classes):
     rng = np.random.default_rng(num_classes)
     # Rounded, so that some are equal: a tie is decided one way only.
     logits = np.round(rng.normal(0, 2, (45, num_classes)), 1).astype(np.float32)
@@ -141,9 +139,7 @@ def test_broken_records_are_counted_as_left_out(monkeypatch: pytest.MonkeyPatch)
     assert np.isnan(found.loss) and len(found.label) == 0
 
 
-def test_a_second_pass_traces_nothing_and_sees_new_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_second_pass_traces_nothing_and_sees_new_weights(monkeypatch):
     logits = np.eye(3, dtype=np.float32) * 2
     feed(monkeypatch, logits, [0, 1, 2])
     image = keras.Input((3,), name="image")
@@ -181,9 +177,7 @@ def test_a_class_the_model_does_not_know_is_refused() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 16])
-def test_of_labels_and_values_every_example_counts_once(
-    monkeypatch: pytest.MonkeyPatch, batch_size: int
-) -> None:
+def test_of_labels_and_values_every_example_counts_once(monkeypatch, batch_size):
     rng = np.random.default_rng(batch_size)
     outputs = rng.normal(0, 2, (9, 2)).astype(np.float32)
     label = rng.integers(0, 2, (9, 2)).astype(np.float32)
@@ -217,9 +211,7 @@ def test_of_labels_and_values_every_example_counts_once(
 
 
 @pytest.mark.parametrize("eagerly", [False, True])
-def test_a_compiled_models_own_figures_count_every_record_once(
-    monkeypatch: pytest.MonkeyPatch, eagerly: bool
-) -> None:
+def test_a_compiled_models_own_figures_count_every_record_once(monkeypatch, eagerly):
     logits = np.random.default_rng(4).normal(0, 2, (10, 3)).astype(np.float32)
     label = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
     # Broken records, among them all of the third batch; two rows fill up the fourth.
@@ -237,9 +229,7 @@ def test_a_compiled_models_own_figures_count_every_record_once(
 
 
 @pytest.mark.parametrize("own_step", [False, True], ids=["logits", "own step"])
-def test_too_little_memory_is_no_broken_record(
-    monkeypatch: pytest.MonkeyPatch, own_step: bool
-) -> None:
+def test_too_little_memory_is_no_broken_record(monkeypatch, own_step):
     feed(monkeypatch, np.eye(3, dtype=np.float32), [0, 1, 2])
     model = logits_model(3)
     model.compile("sgd", "mse")

@@ -48,9 +48,7 @@ def test_average_precision_is_that_of_its_definition(rows: list[tuple[bool, int]
 
 
 @given(ROWS, st.randoms())
-def test_average_precision_does_not_depend_on_the_order_or_scale(
-    rows: list[tuple[bool, int]], random: Any
-) -> None:
+def test_average_precision_does_not_depend_on_the_order_or_scale(rows, random):
     shuffled = [*rows, (True, 0)]
     random.shuffle(shuffled)
     first, second = (
@@ -81,9 +79,7 @@ def test_figures_by_hand() -> None:
     assert evaluation.described(3)[0] == "without label"
 
 
-def test_too_many_logits_are_counted_in_bins_and_figures_say_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_too_many_logits_are_counted_in_bins_and_figures_say_so(monkeypatch):
     rng = np.random.default_rng(6)
     label, logits = rng.integers(0, 2, (40, 3)), rng.normal(-1, 6, (40, 3))
     logits[:4] = np.array([[40, 20, -20], [-40, 15.99, 0], [1, 1, 1], [-0.01, 16, -16]])

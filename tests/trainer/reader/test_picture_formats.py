@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         records = [example({"image": one, "label": i}) for i, one in enumerate(pictures)]
         write_records(str(made / f"{split}.tfrecord"), records)
     told = adopt(str(made))
-    assert told["source"]["formats"] == dict.fromkeys(FORMATS, 2)
+    assert told.source.formats == dict.fromkeys(FORMATS, 2)
     return made
 
 

@@ -146,9 +146,7 @@ def test_the_most_wrong_pictures_come_with_their_source_file(folder: pathlib.Pat
     assert "validation-00002-of-00003.tfrecord, record 2" in page.words
 
 
-def test_records_that_cannot_be_read_again_have_no_picture(
-    folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_records_that_cannot_be_read_again_have_no_picture(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     subset = validation_of(copy)
     (copy / "validation-00000-of-00003.tfrecord").unlink()

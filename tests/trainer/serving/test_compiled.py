@@ -39,9 +39,7 @@ def compiled(loss: Any, activation: str | None = None, outputs: int = 2) -> kera
         (VALUES, "mse", "sigmoid", tf.identity),
     ],
 )
-def test_outputs_become_logits_or_stay_values(
-    of: Any, loss: Any, activation: str | None, inverse: Any
-) -> None:
+def test_outputs_become_logits_or_stay_values(of, loss, activation, inverse):
     model = compiled(loss, activation)
     pictures = np.random.default_rng(0).integers(0, 256, (3, *SIZE, 3), np.uint8)
     found = inverse(as_ours(model, of, "m.keras")(pictures))
@@ -56,8 +54,6 @@ def test_outputs_become_logits_or_stay_values(
         (VALUES, "mse", 3, "2 numbers; expected 2 outputs: use imageshards evaluate"),
     ],
 )
-def test_a_model_that_does_not_say_that_it_finds_the_target_is_refused(
-    of: Any, loss: str, outputs: int, message: str
-) -> None:
+def test_a_model_that_does_not_say_that_it_finds_the_target_is_refused(of, loss, outputs, message):
     with pytest.raises(UserError, match=message):
         as_ours(compiled(loss, None, outputs), of, "m.keras")

@@ -27,9 +27,7 @@ def pictures(count: int = 4) -> Any:
     return np.random.default_rng(0).integers(0, 256, (count, *SIZE, 3), np.uint8)
 
 
-def test_a_saved_model_is_loaded_with_its_weights_and_every_field_of_its_card(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_saved_model_is_loaded_with_its_weights_and_every_field_of_its_card(tmp_path):
     full = card(
         {"age": FeatureSpec("float32", ()), "meta": FeatureSpec("float32", (3,)),
          "tokens": FeatureSpec("int64", None)},
@@ -58,9 +56,7 @@ def test_the_card_of_an_older_model_of_values_has_no_mean(tmp_path: pathlib.Path
     assert model_file.read_card(str(tmp_path)) == values_card("price")
 
 
-def test_a_model_is_saved_without_its_optimizer_and_can_train_further(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_model_is_saved_without_its_optimizer_and_can_train_further(tmp_path):
     model = network(card())
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(pictures(), np.zeros(4), verbose=0)
@@ -83,9 +79,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: pathlib.Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.keras", "b.keras"]
 
 
-def test_a_failed_save_leaves_the_old_file(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     model = saved(tmp_path, card())
     before = (tmp_path / "model.keras").read_bytes()
 
@@ -119,9 +113,7 @@ def test_other_files_are_refused_in_one_sentence(tmp_path: pathlib.Path) -> None
         model_file.load_model(str(tmp_path))
 
 
-def test_a_card_of_a_newer_trainer_is_refused(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_of_a_newer_trainer_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(model_file, "FORMAT_VERSION", 2)
     saved(tmp_path, card())
     monkeypatch.undo()

@@ -52,9 +52,7 @@ orientation = tf.function(preprocess.orientation, [tf.TensorSpec((), tf.string)]
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from("<>"), st.lists(ENTRY, max_size=4), st.integers(8, 20))
-def test_orientation_is_what_the_builder_finds(
-    order: str, entries: list[tuple[int, int, int]], offset: int
-) -> None:
+def test_orientation_is_what_the_builder_finds(order, entries, offset):
     block = tiff(order, entries, offset)
     assert int(orientation(tf.constant(with_exif(block)))) == exif_orientation(block)
 
@@ -82,9 +80,7 @@ def test_the_exif_segment_is_found_after_others(before: bytes) -> None:
     st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 600), st.integers(1, 600),
     st.sampled_from(RESIZE_MODES), st.booleans(),
 )  # fmt: skip
-def test_the_geometry_is_the_builders_layout(
-    width: int, height: int, wide: int, tall: int, mode: str, only_shrink: bool
-) -> None:
+def test_the_geometry_is_the_builders_layout(width, height, wide, tall, mode, only_shrink):
     tall = wide if mode == "shortest" else tall
     options = ImageOptions(height_px=tall, width_px=wide, resize_mode=mode, only_shrink=only_shrink)
     layout = geometry.canvas_layout(width, height, options)

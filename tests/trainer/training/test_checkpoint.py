@@ -85,9 +85,7 @@ class Killed(BaseException):
     """A process ends here."""
 
 
-def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
     """It saves the steps 1 and 2, and 2 again with its validation, and keeps one checkpoint."""
     writes = ("open_write", "delete")
     plain = {name: getattr(storage, name) for name in writes}
@@ -145,9 +143,7 @@ def test_a_step_saved_again_is_as_large_as_what_has_changed(tmp_path: pathlib.Pa
     assert _bits(checkpoints.load(2)) == _bits(base)
 
 
-def test_a_checkpoint_survives_a_power_cut(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_survives_a_power_cut(tmp_path, monkeypatch):
     """Its bytes are on the disk before it has its name, and its folder after that."""
     done: list[str] = []
     replace, fsync = os.replace, os.fsync
@@ -186,9 +182,7 @@ def _of_another_version(whole: bytes) -> bytes:
     [lambda _: b"", lambda _: b"{", _without_a_half, _with_another_bit, _of_another_version],
     ids=["empty", "no archive", "half", "bit", "version"],
 )
-def test_a_corrupt_checkpoint_is_an_error_with_its_remedy(
-    tmp_path: pathlib.Path, change: Callable[[bytes], bytes]
-) -> None:
+def test_a_corrupt_checkpoint_is_an_error_with_its_remedy(tmp_path, change):
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     path = pathlib.Path(checkpoints.save(_state(4)))
     path.write_bytes(change(path.read_bytes()))
@@ -228,9 +222,7 @@ def test_values_are_put_back_by_their_paths(saved: str, paths: str, order: list[
     ],
     ids=["fewer", "more", "other", "shape"],
 )
-def test_restoring_refuses_another_model(
-    paths: list[str], shapes: list[tuple[int, ...]], what: str
-) -> None:
+def test_restoring_refuses_another_model(paths, shapes, what):
     values = [(path, np.zeros(2, np.float32)) for path in "abc"]
     variables = [_Variable(path, shape) for path, shape in zip(paths, shapes, strict=True)]
     with pytest.raises(UserError, match=f"{what}.*--overwrite"):

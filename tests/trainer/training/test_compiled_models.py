@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 import pytest
 
@@ -30,9 +29,7 @@ def _train(shapes: pathlib.Path, output: pathlib.Path, *more: object) -> str:
 
 
 @pytest.mark.long
-def test_a_step_of_its_own_trains_on_two_replicas_and_resumes(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_step_of_its_own_trains_on_two_replicas_and_resumes(shapes, tmp_path):
     flags = ["--model", f"{MODELS}:contrastive", "--replicas", 2]
     one, resumed = tmp_path / "one", tmp_path / "resumed"
     _train(shapes, one, *flags)
@@ -50,9 +47,7 @@ def test_a_step_of_its_own_trains_on_two_replicas_and_resumes(
 
 
 @pytest.mark.long
-def test_several_labels_in_a_column_train_on_two_replicas(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_several_labels_in_a_column_train_on_two_replicas(shapes, tmp_path):
     flags = ["--model", f"{MODELS}:hot", "--inputs", "image,hot", "--replicas", 2]
     _train(shapes, tmp_path, *flags)
     found = metrics(tmp_path)
@@ -60,9 +55,7 @@ def test_several_labels_in_a_column_train_on_two_replicas(
     assert all(0 < r[name] < 1 for r in found for name in ("right", "auc", "val_right", "val_auc"))
 
 
-def test_a_functional_model_brings_its_loss_metrics_and_optimizer(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_functional_model_brings_its_loss_metrics_and_optimizer(shapes, tmp_path):
     flags = ["--model", f"{MODELS}:multi_label", "--callbacks", f"{MODELS}:callbacks"]
     names = "'accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss', 'wait_fraction'"
     assert f"enough: [{names}]" in _train(shapes, tmp_path, *flags, "--epochs", 9)
@@ -77,9 +70,7 @@ def test_a_functional_model_brings_its_loss_metrics_and_optimizer(
     assert metrics(tmp_path) == found
 
 
-def test_further_metrics_are_exact_and_in_every_epoch(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_further_metrics_are_exact_and_in_every_epoch(shapes, tmp_path):
     flags = ["--model", f"{MODELS}:plain", "--metrics", "top5,AUC,f1", "--epochs", 1]
     _train(shapes, tmp_path, *flags)
     found = metrics(tmp_path)[0]
@@ -102,13 +93,7 @@ def test_further_metrics_are_exact_and_in_every_epoch(
         (["--callbacks", "nowhere:callbacks"], "--callbacks received 'nowhere:callbacks', but"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_sentence(
-    shapes: pathlib.Path,
-    tmp_path: pathlib.Path,
-    flags: list[Any],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mistake_is_one_sentence(shapes, tmp_path, flags, sentence, capsys):
     assert main(_flags(shapes, tmp_path, *flags)) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1, said

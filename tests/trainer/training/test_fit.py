@@ -52,9 +52,7 @@ def test_killed_anywhere_everything_ends_up_as_if_it_had_not_been(
 
 
 @pytest.mark.long
-def test_replicas_that_take_several_steps_in_a_call_end_up_the_same(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_replicas_that_take_several_steps_in_a_call_end_up_the_same(shapes, tmp_path):
     undisturbed = _result(_fit(shapes, tmp_path / "one", 2))
     assert _fit(shapes, tmp_path / "killed", 2, "batch_end:4", 2).returncode == -9
     found = _result(_fit(shapes, tmp_path / "killed", 2, size=2))
@@ -84,9 +82,7 @@ def test_a_signal_is_a_keyboard_interrupt_and_saves_at_once(
         assert steps[-1] == f"step-{2 + size:08}.npz"
 
 
-def test_replicas_that_train_models_of_their_own_end_the_run(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_replicas_that_train_models_of_their_own_end_the_run(shapes, tmp_path):
     said = _result(_fit(shapes, tmp_path, 2, "apart:2"))
     assert len(said) == 2  # without a folder and with one, where nothing of it is saved
     assert all(

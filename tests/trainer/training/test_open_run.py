@@ -86,9 +86,7 @@ def test_a_run_is_as_long_as_its_epochs_or_steps(shapes: pathlib.Path) -> None:
     ],
     ids=str,
 )
-def test_settings_that_change_no_step_may_differ(
-    shapes: pathlib.Path, begun: dict[str, Any], changes: dict[str, Any]
-) -> None:
+def test_settings_that_change_no_step_may_differ(shapes, begun, changes):
     check_same("out", _settings(shapes, **begun), _settings(shapes, **changes))
 
 
@@ -114,9 +112,7 @@ _NEVER = [
 
 
 @pytest.mark.parametrize(("changes", "flag"), _NEVER, ids=[flag for _, flag in _NEVER])
-def test_a_changed_setting_is_refused_by_its_flag(
-    shapes: pathlib.Path, changes: dict[str, Any], flag: str
-) -> None:
+def test_a_changed_setting_is_refused_by_its_flag(shapes, changes, flag):
     begun = _settings(shapes)
     if flag.startswith("--freeze"):
         begun = _settings(shapes, weights="imagenet", freeze="all", unfreeze_after=2)
@@ -142,9 +138,7 @@ def test_a_run_in_another_order_is_not_resumed(shapes: pathlib.Path) -> None:
     assert "order_version" not in str(caught.value)
 
 
-def test_overwriting_reads_nothing_of_the_old_run(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_overwriting_reads_nothing_of_the_old_run(shapes, tmp_path):
     """Its list of broken records may be of other data, or no list at all."""
     broken = tmp_path / "broken.json"
     broken.write_text("no list")
@@ -156,9 +150,7 @@ def test_overwriting_reads_nothing_of_the_old_run(
     assert run.broken.found == [] and not broken.exists()
 
 
-def test_hosts_with_other_data_are_refused(
-    shapes: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_with_other_data_are_refused(shapes, monkeypatch):
     hosts = Hosts(("a:1", "b:1"))
     other = {"The fingerprint of --data": "other"}
     monkeypatch.setattr(hosts, "gather", lambda name, value: [value, other])

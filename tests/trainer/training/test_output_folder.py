@@ -32,9 +32,7 @@ def _make(folder: pathlib.Path, names: tuple[str, ...]) -> None:
         (("a", "b", "c", "d"), "and 1 more); expected a new or empty folder"),
     ],
 )
-def test_files_that_no_run_accounts_for_are_left_alone(
-    tmp_path: pathlib.Path, names: tuple[str, ...], shown: str
-) -> None:
+def test_files_that_no_run_accounts_for_are_left_alone(tmp_path, names, shown):
     _make(tmp_path, names)
     if not shown:
         check_only_ours(str(tmp_path))
@@ -66,9 +64,7 @@ def test_the_next_run_removes_what_a_killed_one_had_not_finished(tmp_path: pathl
     assert found == {".run", ".saved", *mine, note}
 
 
-def test_one_run_at_a_time_holds_a_folder_and_leaves_no_trace_of_that(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_one_run_at_a_time_holds_a_folder_and_leaves_no_trace_of_that(tmp_path):
     with pytest.raises(ZeroDivisionError), hold_output(str(tmp_path)):
         with pytest.raises(UserError, match="--output .* is in use by another job"):
             with hold_output(str(tmp_path)):

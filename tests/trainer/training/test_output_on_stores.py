@@ -62,11 +62,8 @@ def _files(folder: str) -> set[str]:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_model_is_trained_in_a_bucket_and_the_other_commands_read_it_there(
-    shapes: pathlib.Path,
-    output: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    shapes, output, tmp_path, capsys
+):
     assert main(_flags(shapes, output, "--steps", 2)) == 0
     assert f"model    {output}/model.keras" in capsys.readouterr().out
     near = str(tmp_path / "near")
@@ -99,9 +96,7 @@ def test_a_model_is_trained_in_a_bucket_and_the_other_commands_read_it_there(
     assert said.count("\n") == 1 and "where there is no file; expected a .keras file that" in said
 
 
-def test_a_run_is_replaced_or_left_alone(
-    store: StoreServer, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_replaced_or_left_alone(store, output, monkeypatch):
     from trainer.training import output_folder
     from trainer.training.output_folder import check_no_model, hold_output, remove_run
 
@@ -134,9 +129,7 @@ def test_a_bucket_that_cannot_be_used_is_one_sentence_before_training(
         assert said.count("\n") == 1 and expected in said, said
 
 
-def test_a_store_that_goes_away_ends_the_run_with_a_sentence(
-    store: StoreServer, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_goes_away_ends_the_run_with_a_sentence(store, output, monkeypatch):
     checkpoints = Checkpoints(output, 1)
     checkpoints.save(_state(4))
     store.fail(503, times=2, method="PUT")
@@ -156,9 +149,7 @@ def test_a_store_that_goes_away_ends_the_run_with_a_sentence(
     assert checkpoints.steps() == [5]
 
 
-def test_a_checkpoint_that_cannot_be_read_now_is_not_to_be_deleted(
-    store: StoreServer, output: str
-) -> None:
+def test_a_checkpoint_that_cannot_be_read_now_is_not_to_be_deleted(store, output):
     path = Checkpoints(output, 1).save(_state(4))
     store.fail(403, times=3, matching="step-")
     with pytest.raises(UserError, match="cannot be read .*403.* again when it can be read"):

@@ -25,9 +25,7 @@ def _flags(data: pathlib.Path, output: pathlib.Path, *more: object) -> list[str]
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(shapes, tmp_path):
     def train(*more: object) -> Any:
         return run_forked("trainer", *_flags(shapes, tmp_path, *SMALL, *PLAIN, *more))
 
@@ -54,9 +52,7 @@ def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_run_killed_around_the_end_of_freezing_ends_up_bit_identical(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_run_killed_around_the_end_of_freezing_ends_up_bit_identical(shapes, tmp_path):
     """Everything trains from the second epoch on; epochs end with the steps 2, 5, 8."""
     assert run_forked("trainer", *_flags(shapes, tmp_path / "first", *SMALL, *PLAIN, "--steps", 1))
     flags = [*SMALL, *PLAIN, "--weights", tmp_path / "first" / "model.keras", "--freeze", "all"]
@@ -103,9 +99,7 @@ _STOPPED = "SIGTERM: stopped; run the same command again.\n"
     ],
     ids=["before a run is open", "dry run", "before the first step", "after the last step"],
 )
-def test_sigterm_says_what_is_saved(
-    shapes: pathlib.Path, tmp_path: pathlib.Path, function: str, more: list[str], said: str
-) -> None:
+def test_sigterm_says_what_is_saved(shapes, tmp_path, function, more, said):
     flags = _flags(shapes, tmp_path, *SMALL, *PLAIN, "--steps", 2, *more)
     given = ("trainer.training.run", function, 1, "SIGTERM")
     ran = Command("trainer", "trainer", *flags, before=kill_at, given=given).result()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -60,9 +59,7 @@ RATE_NOTE = (
 )
 
 
-def test_the_rate_of_the_checkpoint_trains_on_and_is_named(
-    train: ims.TrainingData, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_rate_of_the_checkpoint_trains_on_and_is_named(train, tmp_path, capsys):
     undisturbed = fit(train, Adam(1e-3), tmp_path / "one", 2)
     fit(train, Adam(1e-3), tmp_path / "two", 1)
     assert not capsys.readouterr().err
@@ -78,9 +75,7 @@ def test_the_rate_of_the_checkpoint_trains_on_and_is_named(
     assert not capsys.readouterr().err
 
 
-def test_the_callback_that_the_note_names_changes_the_rate(
-    train: ims.TrainingData, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_callback_that_the_note_names_changes_the_rate(train, tmp_path, capsys):
     fit(train, Adam(1e-3), tmp_path, 1)
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 1e-5)
     model = fit(train, Adam(1e-5), tmp_path, 3, scheduler)
@@ -98,12 +93,7 @@ def test_the_callback_that_the_note_names_changes_the_rate(
     ],
     ids=["ReduceLROnPlateau", "LearningRateScheduler"],
 )
-def test_a_rate_that_a_callback_has_changed_is_no_other_one(
-    train: ims.TrainingData,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    callback: Callable[[], Any],
-) -> None:
+def test_a_rate_that_a_callback_has_changed_is_no_other_one(train, tmp_path, capsys, callback):
     assert rate_of(fit(train, Adam(1e-3), tmp_path, 3, callback())) < 0.0005
     fit(train, Adam(1e-3), tmp_path, 4, callback())
     assert not capsys.readouterr().err
@@ -134,13 +124,8 @@ def test_a_rate_that_a_callback_has_changed_is_no_other_one(
     ids=["schedule", "clipnorm", "class of the same name"],
 )
 def test_settings_that_are_no_variables_are_those_of_compile_which_is_said(
-    train: ims.TrainingData,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    first: Callable[[], keras.optimizers.Optimizer],
-    second: Callable[[], keras.optimizers.Optimizer],
-    told: str,
-) -> None:
+    train, tmp_path, capsys, first, second, told
+):
     fit(train, first(), tmp_path, 1)
     model = fit(train, second(), tmp_path, 2)
     assert told in capsys.readouterr().err
@@ -164,29 +149,21 @@ def test_settings_that_are_no_variables_are_those_of_compile_which_is_said(
     ids=["class", "momentum", "schedule", "name"],
 )  # fmt: skip
 def test_an_optimizer_with_other_variables_is_refused_by_its_name(
-    train: ims.TrainingData,
-    tmp_path: pathlib.Path,
-    first: Callable[[], keras.optimizers.Optimizer],
-    second: Callable[[], keras.optimizers.Optimizer],
-    told: str,
-) -> None:
+    train, tmp_path, first, second, told
+):
     fit(train, first(), tmp_path, 1)
     with pytest.raises(ims.UserError, match=f"^model received one {told}") as caught:
         fit(train, second(), tmp_path, 2)
     assert "another checkpoint_dir, or overwrite to start over" in str(caught.value)
 
 
-def test_a_schedule_that_cannot_be_saved_is_never_compared(
-    train: ims.TrainingData, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_schedule_that_cannot_be_saved_is_never_compared(train, tmp_path, capsys):
     fit(train, SGD(Halves()), tmp_path, 1)
     fit(train, SGD(Halves()), tmp_path, 2)
     assert not capsys.readouterr().err
 
 
-def test_a_checkpoint_of_an_older_release_says_nothing(
-    train: ims.TrainingData, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_of_an_older_release_says_nothing(train, tmp_path, capsys):
     fit(train, Adam(1e-3), tmp_path, 1)
     for path in (tmp_path / "checkpoints").iterdir():
         with np.load(path) as held:

@@ -81,12 +81,7 @@ def _check(output: pathlib.Path, printed: str, epochs: str, found: Any, expected
     ],
     ids=["plain", "averaged", "callbacks"],
 )
-def test_the_page_and_the_last_line_describe_the_best_model(
-    misleading: pathlib.Path,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    more: list[object],
-) -> None:
+def test_the_page_and_the_last_line_describe_the_best_model(misleading, tmp_path, capsys, more):
     output = tmp_path / "run"
     flags = _flags(misleading, output, "--epochs", 4, *more)
     assert train(flags) == 0
@@ -116,9 +111,7 @@ def test_without_a_better_epoch_they_describe_the_last_model_as_callbacks_left_i
     _check(output, printed, "model.keras, the model after epoch 1 of 1", found, page)
 
 
-def test_of_a_compiled_model_the_figures_are_those_of_the_best_epoch(
-    misleading: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_a_compiled_model_the_figures_are_those_of_the_best_epoch(misleading, tmp_path, capsys):
     output = tmp_path / "run"
     flags = ["--data", misleading, "--output", output, "--batch_size", 8, "--epochs", 4]
     assert train([*map(str, flags), "--augment", "none", "--model", f"{MODELS}:compiled"]) == 0
@@ -133,9 +126,7 @@ def test_of_a_compiled_model_the_figures_are_those_of_the_best_epoch(
 
 
 @pytest.mark.process
-def test_several_hosts_evaluate_the_best_model_together(
-    misleading: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_hosts_evaluate_the_best_model_together(misleading, tmp_path, capsys):
     output = tmp_path / "run"
     flags = _flags(misleading, output, "--epochs", 4, "--model", f"{MODELS}:dense")
     chief, other = run_hosts(2, *flags)

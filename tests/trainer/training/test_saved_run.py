@@ -17,6 +17,7 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import UserError
+from tests.support import tiny_models
 
 pytest.importorskip("tensorflow")
 
@@ -26,18 +27,26 @@ from trainer.training.saved_run import REMEMBERED, SavedRun, state_values
 from trainer.training.signals import Stopped
 
 
-class Sums(keras.callbacks.Callback):
-    """Remembers an array, which it changes in place."""
+class Remembers(keras.callbacks.Callback):
+    """Has plain values and arrays."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__()
+        self.values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.values
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = state
+
+
+class Forgets(keras.callbacks.Callback):
+    """Has an attribute, and no way to tell that it is to be saved."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sums = np.zeros(3)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"sums": self.sums}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.sums = state["sums"]
+        self.steps = 0
 
 
 def _saved(run: pathlib.Path, *callbacks: Any) -> tuple[SavedRun, keras.Model]:
@@ -55,9 +64,7 @@ def _all(run: SavedRun | keras.Model) -> dict[str, Any]:
     return {path: array.tolist() for path, array in values}
 
 
-def test_training_goes_on_while_a_consistent_checkpoint_is_written(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_goes_on_while_a_consistent_checkpoint_is_written(tmp_path, monkeypatch):
     goes_on, plain = threading.Event(), storage.open_write
 
     @contextlib.contextmanager
@@ -67,14 +74,13 @@ def test_training_goes_on_while_a_consistent_checkpoint_is_written(
             yield file
 
     monkeypatch.setattr(storage, "open_write", slow)
-    callback = Sums()
-    saved, model = _saved(tmp_path, callback)
+    saved, model = _saved(tmp_path, Remembers(sums=(sums := np.zeros(3))))
     before = _all(model)
     with saved:
         saved.count_steps()
         for variable in model.variables + model.optimizer.variables:
             variable.assign_add(keras.ops.ones_like(variable))
-        callback.sums += 1
+        sums += 1  # in place
         goes_on.set()
     assert _all(model) != before
     found, _ = _saved(tmp_path)
@@ -98,12 +104,12 @@ def test_what_cannot_be_written_ends_the_run_later(tmp_path: pathlib.Path, end: 
 
 def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Path) -> None:
     stopping = keras.callbacks.EarlyStopping("loss", mode="min")
-    saved, model = _saved(tmp_path, stopping, callback := Sums())
+    saved, model = _saved(tmp_path, stopping, Remembers(sums=(sums := np.zeros(3))))
     stopping.best_weights = model.get_weights()  # of an epoch before
     with saved:
         saved.count_steps()
         model.optimizer.learning_rate = 0.25
-        callback.sums += 1
+        sums += 1
         saved.end_epoch({"val_loss": 0.5})
     whole, changes = sorted((tmp_path / "checkpoints").iterdir())
     assert whole.stat().st_size > 3 * 80_000 and changes.stat().st_size < 4_000
@@ -120,6 +126,25 @@ def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Pat
         found.count_steps()
     kept = {whole.name, changes.name, "step-00000003.npz"}
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == kept
+
+
+def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(tmp_path, capsys):
+    by_epoch = {3: [0.5], "arrays": [np.arange(3), {"one": np.float32(1.5)}]}
+    values = {"steps": 2, "name": "x", "by_epoch": by_epoch}
+    stopping, again = (keras.callbacks.EarlyStopping("loss", mode="min") for _ in range(2))
+    stopping.wait, stopping.best, stopping.best_weights = 3, np.float32(0.5), [np.ones(2)]
+    saved, _ = _saved(tmp_path, Remembers(**values), Forgets(), stopping)
+    with saved:
+        saved.save()
+    other, silent = Remembers(), tiny_models.StopAfter()
+    _saved(tmp_path, other, Forgets(), silent, again)[0].restore()
+    assert (again.wait, again.best) == (3, 0.5) and again.best_weights[0].tolist() == [1, 1]
+    np.testing.assert_equal(other.values, values)
+    told = capsys.readouterr().err
+    assert told.startswith("note: Forgets begins anew, as it has no state_dict()")
+    assert told.count("\n") == 1
+    with pytest.raises(UserError, match=r"Remembers, whose state_dict\(\) returned set among its"):
+        _saved(tmp_path, Remembers(seen={1}))[0].count_steps()
 
 
 # What Keras's callbacks change after they were made, and make anew where training begins again:
@@ -175,9 +200,7 @@ def test_everything_that_keras_callbacks_carry_on_is_saved() -> None:
     assert found == expected
 
 
-def test_tensorboard_counts_steps_per_second_from_where_a_run_goes_on(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_tensorboard_counts_steps_per_second_from_where_a_run_goes_on(tmp_path):
     board = keras.callbacks.TensorBoard(tmp_path / "events", write_steps_per_second=True)
     saved, model = _saved(tmp_path)
     model.optimizer.iterations.assign(7)

@@ -86,9 +86,7 @@ def _kill_and_resume(flags: list[object], output: str, environment: Mapping[str,
 
 
 @pytest.mark.long
-def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(shapes, tmp_path):
     # Replicas draw dropout differently, so there is none.
     more = ["--steps", 5, "--model", "tests.support.replica_run:no_dropout", *PLAIN]
     flags = _flags(shapes, tmp_path / "hosts", *more)
@@ -110,9 +108,7 @@ def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(
 
 
 @pytest.mark.long
-def test_a_compiled_model_is_trained_and_validated_as_on_one_host(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_compiled_model_is_trained_and_validated_as_on_one_host(shapes, tmp_path):
     more = ["--steps", 3, "--model", "tests.support.tiny_models:contrastive", *PLAIN]
     ran = run_hosts(2, *_flags(shapes, tmp_path / "hosts", *more))
     assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
@@ -123,9 +119,7 @@ def test_a_compiled_model_is_trained_and_validated_as_on_one_host(
 
 
 @pytest.mark.long
-def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(shapes, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(shapes, broken)
     for split in ("train", "validation"):
@@ -146,9 +140,7 @@ def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(
         assert "Traceback" not in one.stderr
 
 
-def test_hosts_that_differ_are_refused_before_the_first_step(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_hosts_that_differ_are_refused_before_the_first_step(shapes, tmp_path):
     flags = _flags(shapes, tmp_path, "--steps", 1, *SMALL, *PLAIN)
     ran = run_hosts(2, *flags, more={1: ["--batch_size", 24]})
     assert [one.returncode for one in ran] == [2, 2]

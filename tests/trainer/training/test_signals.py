@@ -11,9 +11,7 @@ from trainer.training.signals import Stopped, StopRequest, stopped_by_sigterm
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_is_recorded_and_gives_the_exit_code(
-    signum: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signal_is_recorded_and_gives_the_exit_code(signum, code, capsys):
     before = signal.getsignal(signum)
     with StopRequest(lambda: 3) as stop:
         before_it = stop.requested

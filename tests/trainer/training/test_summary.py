@@ -26,16 +26,12 @@ CLASSES = ("cat", "dog", "emu")
         ([None], None),
     ],
 )
-def test_the_sentence_names_the_slower_side(
-    shares: list[float | None], sentence: str | None
-) -> None:
+def test_the_sentence_names_the_slower_side(shares, sentence):
     """Of several epochs the first one counts for nothing: it warms up."""
     assert waiting_line([{"wait_fraction": share} for share in shares]) == sentence
 
 
-def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(tmp_path, capsys):
     memory = {"pieces": 64_000_000}
     pictures = np.full((12, 8, 12, 3), 7, np.uint8)
     batch: dict = {"inputs": {"image": pictures}, "label": np.arange(12) % 3, "weight": np.ones(12)}
