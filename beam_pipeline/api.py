@@ -49,7 +49,9 @@ def build(
     """
     try:
         if isinstance(beam_args, str):
-            raise UserError(f"beam_args received {beam_args!r}; expected a list of texts.")
+            raise UserError(
+                argument="beam_args", received=repr(beam_args), expected="a list of texts"
+            )
         asked = cli.options_of({"input": input, "output": output, **options})
         command_line.check_installed("apache_beam")
         from beam_pipeline.run import run

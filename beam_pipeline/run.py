@@ -24,6 +24,7 @@ from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs.data_sets import open_inputs
 from beam_pipeline.inputs.layout import check_output_apart
+from beam_pipeline.option_texts import beam_flag
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import BuildSummary, final_table, pool_line
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
@@ -77,7 +78,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
     storage.reset_counts()
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
     for source in options.sources:
-        storage.check_bucket(source.input, "--input")
+        storage.check_bucket(source.input, "input")
     options = open_inputs(options)
     for source in options.sources:
         check_output_apart(source, options.output)
@@ -201,7 +202,7 @@ def _run_pipeline(
         text = "nothing was submitted: the flags and the graph are in order"
         return BuildSummary(options.output, text, None)
     manifest, committed = run_concurrently(
-        lambda: load_manifest(options.output, "--output", complete=True),
+        lambda: load_manifest(options.output, "output", complete=True),
         lambda: staging_folder.committed(staging),
     )
     staging_folder.remove(staging)
@@ -243,8 +244,9 @@ def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> int:
     count = given.get("direct_num_workers") or "0"
     if not count.isdecimal():
         raise UserError(
-            f"--direct_num_workers received {count!r}; expected a number of processes, 0 for one "
-            "per core."
+            argument=beam_flag("direct_num_workers"),
+            received=repr(count),
+            expected="a number of processes, 0 for one per core",
         )
     if runner_name(given.get("runner")) not in LOCAL_RUNNERS:
         return 0

@@ -97,8 +97,10 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
         except (TypeError, ValueError) as e:
             shown = ", ".join(repr(value)[:40] for value in values[:4])
             raise UserError(
-                f"features received {name!r} with the values {shown}; expected one value or a list "
-                "of bytes, of texts, of whole numbers of 64 bits, or of floats."
+                argument="features",
+                received=f"{name!r} with the values {shown}",
+                expected="one value or a list of bytes, of texts, of whole numbers of 64 bits, or "
+                "of floats",
             ) from e
     return bytes(example.SerializeToString(deterministic=True))
 

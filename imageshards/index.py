@@ -324,11 +324,11 @@ def read_index(
         columns = [columns] if isinstance(columns, str) else list(columns)
         for name in columns:
             if name not in schema.names:
-                raise UserError(
-                    f"columns received {name!r}; expected some of {', '.join(schema.names)}."
-                )
+                expected = f"some of {', '.join(schema.names)}"
+                raise UserError(argument="columns", received=repr(name), expected=expected)
             if columns.count(name) > 1:
-                raise UserError(f"columns received {name!r} twice; expected each column once.")
+                received, expected = f"{name!r} twice", "each column once"
+                raise UserError(argument="columns", received=received, expected=expected)
         schema = pa.schema([schema.field(name) for name in columns])
     wanted = [shard for name, shard in manifest.shards() if split in (None, name)]
     tables = storage.map_concurrently(
@@ -370,9 +370,11 @@ def read_shard_index(
     except (pa.ArrowException, KeyError, ValueError) as e:
         problem = f"has not the columns of an index ({str(e).splitlines()[0].rstrip('.')})"
     error = IndexDamageError(
-        f"{argument} received {directory!r}, whose {entry.file} {problem}; expected the file "
-        "as it was written: copy it again, or make it again by imageshards build --overwrite, or "
-        "by imageshards adopt for TFRecords of others."
+        argument=argument,
+        received=f"{directory!r}, whose {entry.file} {problem}",
+        expected="the file as it was written",
+        remedy="copy it again, or make it again by imageshards build --overwrite, or by "
+        "imageshards adopt for TFRecords of others",
     )
     error.problem = problem
     raise error

@@ -52,6 +52,7 @@ def _checked(make: Callable[[], _T]) -> _T:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except msgspec.ValidationError as e:
-        what, _, path = str(e).partition(" - at `")
-        where = path.rstrip("`").removeprefix("$").removeprefix(".") or "its content"
-        raise ValueError(f"{where}: {what[:1].lower()}{what[1:]}") from None
+        what, _, place = str(e).partition(" - at ")
+        where = place.replace("`", "").replace("$.", "").replace("$", "")
+        found = what[:1].lower() + what[1:]
+        raise ValueError(f"{where}: {found}" if where else found) from None

@@ -205,8 +205,10 @@ def manifest_of(
     exported = [] if plan.label == NONE else exported_classes(transform)
     if exported != classes:
         raise UserError(
-            f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when "
-            "its columns were analysed: it changed while it was read; give the same command again."
+            argument="input",
+            received=f"the classes {classes[:5]} when it was planned and {exported[:5]} when its "
+            "columns were analysed, so it changed while it was read",
+            remedy="give the same command again",
         )
     passed_over, names = counts_and_names(skipped)
     splits = {split: _split_of(split, shards) for split in sorted(plan.num_shards)}

@@ -137,8 +137,10 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
 
 def _damaged(path: str, how: str) -> OutputError:
     return OutputError(
-        f"--output: {path} has changed since it was written ({how}); nothing was committed: run "
-        "the same command again, which writes that shard again."
+        argument="output",
+        received=f"{path}, which has changed since it was written ({how}), so nothing was "
+        "committed",
+        remedy="run the same command again, which writes that shard again",
     )
 
 

@@ -16,7 +16,7 @@ from beam_pipeline.planning.saved import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_NAME, JobNotes
 from imageshards import storage
-from imageshards.errors import DamagedManifestError, UserError
+from imageshards.errors import Arg, DamagedManifestError, UserError
 from imageshards.manifest import (
     INDEX_NAME,
     LOCK_NAME,
@@ -116,7 +116,7 @@ def _manifest(output: str) -> tuple[Manifest | None, UserError | None]:
     if not storage.exists(storage.join(output, MANIFEST_NAME)):
         return None, None
     try:
-        return load_manifest(output, "--output"), None
+        return load_manifest(output, "output"), None
     except DamagedManifestError as e:
         return None, e
 
@@ -137,7 +137,7 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     """
     if state.foreign:
         ours = "finished or unfinished build"
-        raise foreign_files_error("--output", state.output, list(state.foreign), ours)
+        raise foreign_files_error("output", state.output, list(state.foreign), ours)
     if state.damage and not overwrite:
         raise state.damage
     if overwrite or not state.manifest:
@@ -146,8 +146,9 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     if is_ours and committed(state.staging).fingerprint == state.manifest.fingerprint:
         return True
     raise UserError(
-        f"--output {state.output!r} holds a finished data set; choose another folder, or replace "
-        "it with --overwrite."
+        argument="output",
+        received=f"{state.output!r}, which holds a finished data set",
+        remedy="choose another folder, or replace it with " + Arg("overwrite", True),
     )
 
 
@@ -169,7 +170,7 @@ def set_aside(output: str, staging: str) -> None:
     if not storage.exists(path):
         return
     try:
-        manifest = load_manifest(output, "--output")
+        manifest = load_manifest(output, "output")
     except DamagedManifestError:  # that is no data set already
         storage.delete([path])
         return

@@ -24,8 +24,9 @@ from beam_pipeline.inputs.layout import (
     literal_prefix,
     may_match_inside,
 )
+from beam_pipeline.options import DATA_SET
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.images.options import passed_over
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage import Stat, is_local
@@ -116,8 +117,12 @@ def is_data_set(folder: str) -> bool:
 def finished_input(path: str) -> UserError:
     """The error for an input that is a finished data set."""
     return UserError(
-        f"--input: {path!r} is a finished data set; expected original images: give their folder, "
-        "move the data set out of it, or say --layout data_set to copy its records."
+        argument="input",
+        received=f"{path!r}, a finished data set",
+        expected="original images",
+        remedy="give their folder, move the data set out of it, or say "
+        + Arg("layout", DATA_SET)
+        + " to copy its records",
     )
 
 

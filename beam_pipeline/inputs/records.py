@@ -27,8 +27,9 @@ def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard
     manifest = load_manifest(source.input, "--input")
     if source.fingerprint and manifest.fingerprint != source.fingerprint:
         raise UserError(
-            f"--input {source.input!r} was replaced while this build read it; run the same command "
-            "again."
+            argument="input",
+            received=f"{source.input!r}, which was replaced while this build read it",
+            remedy="run the same command again",
         )
     for split, entry in manifest.shards():
         path = storage.join(source.input, entry.file)
@@ -55,7 +56,7 @@ def list_records(
     schema = index_schema({}, has)
     names = _INDEX_COLUMNS[:-1] if wanted == NONE else _INDEX_COLUMNS
     schema = pa.schema([schema.field(name) for name in names])
-    table = read_shard_index(storage.parent_of(path), entry, schema, "--input")
+    table = read_shard_index(storage.parent_of(path), entry, schema, "input")
     found = [table[name].to_pylist() for name in names]
     if wanted == NONE:
         found.append([None] * len(table))

@@ -19,6 +19,7 @@ from apache_beam.options import pipeline_options as beam_options
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 
+from beam_pipeline.option_texts import beam_flag
 from beam_pipeline.options import BuildOptions
 from imageshards import storage
 from imageshards.errors import UserError, last_line, names_flags, naming_flags, user_error_in
@@ -51,7 +52,9 @@ class Runner:
         # Beam finds the runner and validates the options here, and lists what is wrong.
         except (AttributeError, ImportError, ValueError) as e:
             problems = " ".join(str(e).splitlines()[1:]) or str(e)
-            raise UserError(f"Beam refuses its flags: {problems} Fix or add the flag.") from e
+            raise UserError(
+                f"Beam refuses its flags ({problems.rstrip('.')})", remedy="fix or add the flag"
+            ) from e
         # Only transforms of other languages need it, and a killed process would leave it behind.
         os.rmdir(pipeline.local_tempdir)
         return pipeline
@@ -138,13 +141,15 @@ class RemoteRunner(Runner):
         if isinstance(e, (grpc.RpcError, grpc.FutureTimeoutError)):
             endpoint = self.options.view_as(beam_options.PortableOptions).job_endpoint
             return UserError(
-                f"--job_endpoint {endpoint!r}: no job service answers there ({said}); start one "
-                "(on this host: make job-service), then give the same command: finished shards "
-                "are kept."
+                argument=beam_flag("job_endpoint"),
+                received=f"{endpoint!r}, but no job service answers there ({said})",
+                remedy="start one (on this host: make job-service), then give the same command: "
+                "finished shards are kept",
             )
         return UserError(
-            f"the job failed ({said}); the logs of the runner and of its workers have more; "
-            "finished shards are kept for the same command."
+            f"the job failed ({said})",
+            remedy="the logs of the runner and of its workers have more; finished shards are kept "
+            "for the same command",
         )
 
 

@@ -76,7 +76,8 @@ def read_result(name: str, places: ShardPlaces) -> ShardResult:
     except ValueError as e:
         raise OutputError(
             f"{places.result_path(name)!r}, in the folder of an unfinished build, is not what one "
-            f"writes beside a shard ({e}); delete it and give the same command again."
+            f"writes beside a shard ({e})",
+            remedy="delete it and give the same command again",
         ) from e
 
 
@@ -107,6 +108,7 @@ def output_error(path: str, e: OSError) -> Exception:
     if not is_local and e.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = f"make room in {tempfile.gettempdir()}, where a shard waits (TMPDIR is another)"
     return OutputError(
-        f"--output {path!r} cannot be written ({e.strerror or e}); {remedy}, then give the same "
-        "command again: finished shards are kept."
+        argument="output",
+        received=f"{path!r}, which cannot be written ({e.strerror or e})",
+        remedy=f"{remedy}, then give the same command again: finished shards are kept",
     )

@@ -73,8 +73,10 @@ class ShardPlaces:
             found = ""
         if found != self.job:
             raise LeaseLostError(
-                f"--output {self.output!r} was taken over by another build, so this one stops and "
-                "publishes nothing; cancel this job if its runner still shows it."
+                argument="output",
+                received=f"{self.output!r}, which was taken over by another build, so this one "
+                "stops and publishes nothing",
+                remedy="cancel this job if its runner still shows it",
             )
 
     def shard_name(self, unit: ShardUnit) -> str:

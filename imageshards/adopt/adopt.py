@@ -18,7 +18,7 @@ from imageshards.adopt.features import AdoptOptions, check_picture, features_of,
 from imageshards.adopt.files import check_plain, find_splits, folder_from
 from imageshards.adopt.scan import ScannedFile, features_in, scan_files
 from imageshards.adopt.tfds import TfdsFolder, open_tfds
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.example import Values
 from imageshards.index import encode_index, index_table
 from imageshards.jpeg import FORMATS
@@ -74,14 +74,18 @@ def adopt(
         return publish_manifest(output, manifest)
     except RecordError as e:
         raise UserError(
-            f"DIR received {directory!r}, of which this is damaged: {str(e).rstrip('.')}; expected "
-            "whole TFRecords: copy the file again, or name the others by --split NAME=GLOB."
+            argument="DIR",
+            received=f"{directory!r}, of which this is damaged: {str(e).rstrip('.')}",
+            expected="whole TFRecords",
+            remedy="copy the file again, or name the others by " + Arg("split", "NAME=GLOB"),
         ) from e
     except OSError as e:
         raise UserError(
-            f"DIR received {directory!r}, where {e.filename or 'a file'} cannot be read or written "
-            f"({e.strerror or e}); expected TFRecords, and a folder that may be written: copy them "
-            "again, or give another folder by --output."
+            argument="DIR",
+            received=f"{directory!r}, where {e.filename or 'a file'} cannot be read or written "
+            f"({e.strerror or e})",
+            expected="TFRecords, and a folder that may be written",
+            remedy="copy them again, or give another folder by " + Arg("output"),
         ) from e
 
 
@@ -95,16 +99,15 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
         splits = find_splits(directory, options.splits)
     for name in splits:
         if not SPLIT_NAME.fullmatch(name):
-            raise UserError(
-                f"--split received {name!r}; expected the name of a split: letters, digits and "
-                "underscores."
-            )
+            expected = "the name of a split: letters, digits and underscores"
+            raise UserError(argument="split", received=repr(name), expected=expected)
     check_plain([path for paths in splits.values() for path in paths])
     firsts = {name: first for name, paths in splits.items() if (first := _first_example(paths))}
     if not firsts:
         raise UserError(
-            f"DIR received {directory!r}, whose files hold no record; expected TFRecords of "
-            "tf.train.Example with a picture and a label."
+            argument="DIR",
+            received=f"{directory!r}, whose files hold no record",
+            expected="TFRecords of tf.train.Example with a picture and a label",
         )
     main = next((name for name in TRAIN_NAMES if name in firsts), min(firsts))
     roles = find_roles(directory, options, tfds, firsts[main])
@@ -118,12 +121,13 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
     _check_forms(directory, features, roles)
     label, classes = _name_labels(options, tfds, files, features, roles)
     adopted = roles if roles.label else msgspec.structs.replace(roles, labels=label)
-    described, indexes = _describe(output, splits, files, classes, features, label)
-    bytes_of = [
-        [name, *(shard.sha256 for shard in split.shards)] for name, split in described.items()
-    ]
-    known = [bytes_of, [*classes], options.label_offset, msgspec.to_builtins(adopted)]
     try:
+        # A file system allows names that no manifest may have.
+        described, indexes = _describe(output, splits, files, classes, features, label)
+        bytes_of = [
+            [name, *(shard.sha256 for shard in split.shards)] for name, split in described.items()
+        ]
+        known = [bytes_of, [*classes], options.label_offset, msgspec.to_builtins(adopted)]
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             splits=described,
@@ -138,7 +142,6 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
             rejects={},
             fingerprint=hashlib.sha256(json.dumps(known).encode()).hexdigest(),
         )
-        # A file system allows names that no manifest may have.
         convert(msgspec.to_builtins(manifest), Manifest)
     except ValueError as e:
         raise UserError(
@@ -148,8 +151,10 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
     outside = outside_folders(manifest)
     if outside and not common_root(outside):
         raise UserError(
-            f"--split received files in {outside[0]!r} and in {outside[-1]!r}; expected all of "
-            "them below one folder, or in one bucket: adopt them one by one."
+            argument="split",
+            received=f"files in {outside[0]!r} and in {outside[-1]!r}",
+            expected="all of them below one folder, or in one bucket",
+            remedy="adopt them one by one",
         )
     return manifest, indexes
 
@@ -164,9 +169,11 @@ def _check_no_build(output: str) -> None:
         found = None
     if not isinstance(found, dict) or "adopted" not in found:
         raise UserError(
-            f"DIR received {output!r}, whose {MANIFEST_NAME} imageshards adopt did not "
-            "write; expected TFRecords of others, as those of a build need no adopt: give another "
-            "folder by --output, or delete the file if it is damaged."
+            argument="DIR",
+            received=f"{output!r}, whose {MANIFEST_NAME} imageshards adopt did not write",
+            expected="TFRecords of others, as those of a build need no adopt",
+            remedy="give another folder by " + Arg("output") + ", or delete the file if it is "
+            "damaged",
         )
 
 
@@ -196,10 +203,13 @@ def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
     for lengths in tfds.splits.values():
         for path, length in lengths.items():
             if path in files and len(files[path].rows) != length:
+                held = counted(len(files[path].rows), "record")
                 raise UserError(
-                    f"DIR received a data set whose file {path} holds "
-                    f"{counted(len(files[path].rows), 'record')}, not the {length} it should; "
-                    "expected the file as it was written: copy it again."
+                    argument="DIR",
+                    received=f"a dataset whose file {path} holds {held}, not the {length} it "
+                    "should",
+                    expected="the file as it was written",
+                    remedy="copy it again",
                 )
 
 
@@ -212,9 +222,11 @@ def _check_forms(directory: str, features: Mapping[str, FeatureSpec], roles: Ado
     for name in (roles.image, *roles.label_features):
         if name not in features or features[name].shape is None:
             raise UserError(
-                f"DIR received {directory!r}, whose feature {name} has another type or number of "
-                "values in some records; expected the same in all: write the records again, or "
-                "name another feature by --feature_map."
+                argument="DIR",
+                received=f"{directory!r}, whose feature {name} has another type or number of "
+                "values in some records",
+                expected="the same in all",
+                remedy="write the records again, or name another feature by " + Arg("feature_map"),
             )
 
 
@@ -233,14 +245,18 @@ def _name_labels(
         return ONE, name_classes(files, names, options.label_offset, roles.label)
     if options.label_offset:
         raise UserError(
-            f"--label_offset received {options.label_offset}, but there are no class ids; expected "
-            "0: leave it out."
+            argument="label_offset",
+            received=f"{options.label_offset}, but there are no class ids",
+            expected="0",
+            remedy="leave it out",
         )
     if not roles.hot:
         if options.class_names:
             raise UserError(
-                f"--class_names received {','.join(options.class_names)!r} with --label none; "
-                "expected no names: leave one of them out."
+                argument="class_names",
+                received=f"{','.join(options.class_names)!r} with " + Arg("label", "none"),
+                expected="no names",
+                remedy="leave one of them out",
             )
         return NONE, ()
     count = sum(math.prod(features[name].shape or ()) for name in roles.hot)
@@ -248,8 +264,10 @@ def _name_labels(
     classes = options.class_names or columns
     if len(classes) != count:
         raise UserError(
-            f"--class_names received {counted(len(classes), 'name')}, but {', '.join(roles.hot)} "
-            f"has {counted(count, 'value')} in each record; expected a name for each."
+            argument="class_names",
+            received=f"{counted(len(classes), 'name')}, but {', '.join(roles.hot)} has "
+            f"{counted(count, 'value')} in each record",
+            expected="a name for each",
         )
     return name_hot_classes(files, classes, options.label == SEVERAL), classes
 

@@ -45,7 +45,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--output",
         metavar="FOLDER",
-        type=functools.partial(storage.absolute_place, "--output"),
+        type=functools.partial(storage.absolute_place, "output"),
         help="writes them there, pointing at the records, which other commands then read by "
         "--records_root (default: beside the records)",
     )
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory = args.pop("directory")
         output = args.pop("output") or directory
         options = AdoptOptions(**args)
-        storage.check_bucket(output, "--output" if output != directory else "DIR")
+        storage.check_bucket(output, "output" if output != directory else "DIR")
         told = adopt(directory, output, options)
         written = storage.join(output, MANIFEST_NAME)
         splits_told = ", ".join(

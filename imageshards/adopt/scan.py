@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.example import Dtype, Values, decode_example, dtype_of
 from imageshards.index import IndexRows
 from imageshards.jpeg import MAX_PIXELS, TooManyPixelsError, is_animated, open_picture
@@ -77,13 +77,15 @@ def _scan(path: str, roles: Adopted, max_pixels: int) -> ScannedFile:
             picture_format, (width, height) = _header_of(picture, max_pixels)
         except TooManyPixelsError as e:
             raise UserError(
-                f"--max_image_mpx received {max_pixels / 1e6:g}, but the picture in record "
-                f"{record.number} of {path} has {e}; expected at most that many million, as each "
-                "takes 3 bytes of memory: raise the limit, or leave the file out by --split "
-                "NAME=GLOB."
+                argument="max_image_mpx",
+                received=f"{max_pixels / 1e6:g}, but the picture in record {record.number} of "
+                f"{path} has {e}",
+                expected="at most that many million, as each takes 3 bytes of memory",
+                remedy="raise the limit, or leave the file out by " + Arg("split", "NAME=GLOB"),
             ) from e
         except ValueError as e:
-            raise _unusable(path, record, f"has {e}") from e
+            found, _, expected = str(e).partition("; expected ")
+            raise _unusable(path, record, f"has {found}", expected) from e
         row |= {"image/width": [width], "image/height": [height]}
         extra = {name: values for name, values in features.items() if name != roles.image}
         file.rows.add(row, record.next_offset_bytes - record.offset_bytes, None, extra)
@@ -100,17 +102,21 @@ def features_in(path: str, record: Record) -> dict[str, Values]:
     try:
         return decode_example(record.payload)
     except ValueError as e:
-        what = "is no tf.train.Example, though its checksum is right; expected one"
-        raise _unusable(path, record, what) from e
+        what = "is no tf.train.Example, though its checksum is right"
+        raise _unusable(path, record, what, "one") from e
 
 
-def _unusable(path: str, record: Record, what: str) -> UserError:
-    """The error for a record that is whole, but not one to train on."""
+def _unusable(path: str, record: Record, what: str, expected: str) -> UserError:
+    """Returns the error for a record that is whole, but not one to train on."""
     return UserError(
-        f"DIR received TFRecords where record {record.number} of {path} (at byte "
-        f"{record.offset_bytes}) {what} in each record: write the file again without this record, "
-        "leave the file out by --split NAME=GLOB, or adopt all records without labels by --label "
-        "none."
+        argument="DIR",
+        received=f"TFRecords where record {record.number} of {path} (at byte "
+        f"{record.offset_bytes}) {what}",
+        expected=f"{expected} in each record",
+        remedy="write the file again without this record, leave the file out by "
+        + Arg("split", "NAME=GLOB")
+        + ", or adopt all records without labels by "
+        + Arg("label", "none"),
     )
 
 

@@ -24,7 +24,7 @@ from PIL import Image
 from imageshards import storage
 from imageshards.deduplication.near import near_pairs
 from imageshards.deduplication.twins import COLUMNS, Twin, choose_twins
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
 from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits, open_picture
@@ -104,7 +104,7 @@ def _hashes_of_originals(directory: str, manifest: Manifest) -> Iterator[np.ndar
 def _rows(directory: str, entry: Shard, columns: list[str], label: str = ONE) -> pa.Table:
     schema = index_schema({}, label)
     wanted = pa.schema([schema.field(name) for name in columns if name in schema.names])
-    return read_shard_index(directory, entry, wanted, "⟦DIR⟧").combine_chunks()
+    return read_shard_index(directory, entry, wanted, "DIR").combine_chunks()
 
 
 def _hash_shard(directory: str, image: str, entry: Shard) -> tuple[np.ndarray, np.ndarray]:
@@ -125,9 +125,10 @@ def _hash_shard(directory: str, image: str, entry: Shard) -> tuple[np.ndarray, n
                 hashes[record.number], known[record.number] = found, True
     except OSError as e:
         raise UserError(
-            f"⟦DIR⟧ received {directory!r}, whose {entry.file} cannot be read "
-            f"({e.strerror or e}); expected the file as it was built: copy it again, or build the "
-            "data set again with --overwrite."
+            argument="DIR",
+            received=f"{directory!r}, whose {entry.file} cannot be read ({e.strerror or e})",
+            expected="the file as it was built",
+            remedy="copy it again, or build the dataset again with " + Arg("overwrite", True),
         ) from e
     return hashes, known
 

@@ -10,7 +10,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from imageshards.commands.options import Option, check_options
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import Image
 
 RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
@@ -54,19 +54,20 @@ def passed_over(below: str) -> str | None:
 def parse_color(text: str) -> tuple[int, int, int]:
     """`RRGGBB` → (red, green, blue), 0..255."""
     if not re.fullmatch(r"#?[0-9a-fA-F]{6}", text):
-        raise UserError(f"--background received {text!r}; expected RRGGBB, for example ffffff.")
+        expected = "RRGGBB, for example ffffff"
+        raise UserError(argument="background", received=repr(text), expected=expected)
     red, green, blue = bytes.fromhex(text.lstrip("#"))
     return red, green, blue
 
 
-def parse_limit(flag: str, unit: float, text: str) -> int:
+def parse_limit(argument: str, unit: float, text: str) -> int:
     """A limit in large units → in whole small ones, at least one."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value * unit < 1:
-        raise UserError(f"{flag} received {text}; expected a number above 0.")
+        raise UserError(argument=argument, received=text, expected="a number above 0")
     return round(value * unit)
 
 
@@ -99,11 +100,11 @@ class ImageOptions:
     only_shrink: Annotated[bool, Option("never enlarge a picture")] = False
     max_pixels: Annotated[int, Option(
         "larger pictures are rejected undecoded, in MPX (default: 100)", flag="max_image_mpx",
-        parse=functools.partial(parse_limit, "--max_image_mpx", 1e6), metavar="MPX", least=1,
+        parse=functools.partial(parse_limit, "max_image_mpx", 1e6), metavar="MPX", least=1,
         )] = 100_000_000
     max_bytes: Annotated[int, Option(
         "larger files are rejected unread, in MiB (default: 64)", flag="max_image_mb",
-        parse=functools.partial(parse_limit, "--max_image_mb", 2**20), metavar="MIB", least=1,
+        parse=functools.partial(parse_limit, "max_image_mb", 2**20), metavar="MIB", least=1,
         )] = 64 * 1024 * 1024
     bbox_frame: Annotated[str, Option(
         "whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
@@ -114,13 +115,15 @@ class ImageOptions:
         check_options(self)
         if min(self.height_px, self.width_px) < 1 or max(self.height_px, self.width_px) > 16384:
             raise UserError(
-                f"--image_size received {self.height_px}x{self.width_px}; expected 1 to 16384 "
-                "pixels a side."
+                argument="image_size",
+                received=f"{self.height_px}x{self.width_px}",
+                expected="1 to 16384 pixels a side",
             )
         if self.resize_mode == "shortest" and self.height_px != self.width_px:
             raise UserError(
-                f"--image_size received {self.height_px}x{self.width_px} with --resize_mode "
-                "shortest; expected one number, the shortest side."
+                argument="image_size",
+                received=f"{self.height_px}x{self.width_px} with " + Arg("resize_mode", "shortest"),
+                expected="one number, the shortest side",
             )
 
     @property

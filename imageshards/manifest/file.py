@@ -26,7 +26,7 @@ from imageshards.typed import convert, decode
 
 FORMAT_VERSION: Final = 1
 
-_BUILD_AGAIN = "build the dataset again with imageshards build and --overwrite"
+_BUILD_AGAIN = "build the dataset again by imageshards build --overwrite"
 
 
 class Reject(msgspec.Struct, frozen=True):

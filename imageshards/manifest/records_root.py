@@ -60,7 +60,7 @@ def check_folders(
         "outside of the dataset's folder",
         expected="a place that you allow",
         remedy="if you know where the dataset comes from, give "
-        + Arg("records_root", repr(common_root(refused) or refused[0])),
+        + Arg("records_root", common_root(refused) or refused[0]),
     )
 
 

@@ -53,8 +53,8 @@ def write_report(directory: str, manifest: Manifest) -> str:
         storage.write(path, page)
     except OSError as e:
         raise OutputError(
-            f"{folder} could not be written ({e.strerror or e}); expected a folder with room and "
-            "write permission."
+            f"{folder} could not be written ({e.strerror or e})",
+            expected="a folder with room and write permission",
         ) from e
     return path
 

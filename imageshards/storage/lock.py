@@ -93,8 +93,9 @@ class OutputLock(abc.ABC):
             if not isinstance(e, OSError):
                 raise
             raise OutputError(
-                f"⟦--output⟧ {self._output!r} cannot be written ({e.strerror or e}); choose "
-                "another folder, make room or fix its permissions."
+                argument="output",
+                received=f"{self._output!r}, which cannot be written ({e.strerror or e})",
+                remedy="choose another folder, make room or fix its permissions",
             ) from e
         return self
 
@@ -181,14 +182,17 @@ class FileLock(OutputLock):
             holder = _parse_holder(self._file.read())
             if not _has_ended(holder):
                 raise UserError(
-                    f"⟦--output⟧ {self._output!r} is in use by another job ({_who(holder)}); wait "
-                    "for it to end, or choose another folder."
+                    argument="output",
+                    received=f"{self._output!r}, which is in use by another job ({_who(holder)})",
+                    remedy="wait for it to end, or choose another folder",
                 )
             if time.monotonic() >= deadline:
                 raise UserError(
-                    f"⟦--output⟧ {self._output!r} is still held by worker processes of a job that "
-                    f"was killed (process {holder.pid}); end them (`ps` shows them with the "
-                    "command of that job), then run the same command again to resume."
+                    argument="output",
+                    received=f"{self._output!r}, which is still held by worker processes of a job "
+                    f"that was killed (process {holder.pid})",
+                    remedy="end them (`ps` shows them with the command of that job), then run the "
+                    "same command again to resume",
                 )
             time.sleep(0.05)
 
@@ -239,8 +243,9 @@ class Lease(OutputLock):
                 WRITE_GUARDS[self._output] = self._check
                 return
         raise UserError(
-            f"⟦--output⟧ {self._output!r} is wanted by several jobs at once; wait until one holds "
-            "it."
+            argument="output",
+            received=f"{self._output!r}, which several jobs want at once",
+            remedy="wait until one holds it",
         )
 
     def _found(self) -> _Found | None:
@@ -260,9 +265,11 @@ class Lease(OutputLock):
         if is_ours or age_sec >= self._times.stale_sec or _has_ended(holder):
             return
         raise UserError(
-            f"⟦--output⟧ {self._output!r} is in use by another job ({_who(holder)}, seen "
-            f"{age_sec:.0f} s ago); wait for it to end, or choose another folder: the lock of a "
-            f"job killed on another machine ends {self._times.stale_sec:.0f} s after it."
+            argument="output",
+            received=f"{self._output!r}, which is in use by another job ({_who(holder)}, seen "
+            f"{age_sec:.0f} s ago)",
+            remedy="wait for it to end, or choose another folder: the lock of a job killed on "
+            f"another machine ends {self._times.stale_sec:.0f} s after it",
         )
 
     def _content(self) -> bytes:

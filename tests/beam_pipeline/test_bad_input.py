@@ -33,7 +33,7 @@ def error_of(capfd, *arguments) -> str:
     ("flags", "expected"),
     [
         (["--input", "."], "is inside --input"),
-        (["--class_names", "cat,cow", "--plan_only"], "does not hold the label 'dog'"),
+        (["--class_names", "cat,cow", "--plan_only"], "--class_names received no 'dog'"),
         (["--image_sise", "3", "--plan_only"], "did you mean --image_size"),
         (["--direct_num_workers", "many"], "--direct_num_workers"),
         (["--transform_module", "absent.py"], "absent.py"),

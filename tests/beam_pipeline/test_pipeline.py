@@ -104,7 +104,7 @@ def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
              "--num_shards", "train=7,validation=2"]  # fmt: skip
     assert build(*flags) == 2
     said = capsys.readouterr().err
-    assert "--max_reject_fraction 0.01" in said and "empty" in said
+    assert "--max_reject_fraction received 0.01" in said and "empty" in said
     assert not (output / "manifest.json").exists()
     assert build(*flags, "--max_reject_fraction", "0.5") == 0
     found = manifest(output)

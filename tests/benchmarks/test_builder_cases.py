@@ -7,8 +7,7 @@ import pathlib
 import pytest
 
 from benchmarks import measure, plain_loop
-from benchmarks.cases import interleave, ratios
-from benchmarks.measure import Usage, run_module
+from benchmarks.measure import run_module
 from benchmarks.outcome import Figure
 from imageshards.tfrecord import read_records
 from tests.support.builds import build, class_folders
@@ -20,10 +19,6 @@ def payloads(folder: pathlib.Path) -> list[bytes]:
     return sorted(
         record.payload for path in folder.glob("*.tfrecord") for record in read_records(str(path))
     )
-
-
-def usage(seconds: float) -> Usage:
-    return Usage(seconds, seconds, seconds, 0, "")
 
 
 @pytest.mark.long
@@ -53,23 +48,6 @@ def test_a_tree_of_processes_is_measured_whole(tmp_path, monkeypatch):
     assert 0.19 <= found.main_cpu_seconds < 0.45
     assert found.seconds >= 0.19
     assert found.peak_rss_bytes > 1e6
-
-
-def test_sides_run_in_turn_and_are_compared_round_by_round():
-    order: list[str] = []
-
-    def side(name: str, *seconds: float):
-        left = list(seconds)
-
-        def run_once() -> Usage:
-            order.append(name)
-            return usage(left.pop(0))
-
-        return run_once
-
-    found = interleave({"a": side("a", 2, 4), "b": side("b", 1, 3)}, 2)
-    assert order == ["a", "b", "a", "b"]
-    assert ratios(found["a"], found["b"]) == (0.5, 0.75)
 
 
 def test_the_median_decides():

@@ -34,7 +34,6 @@ def mistakes(text: str) -> list[str | None]:
         (NOT_RUN + fence("bash", "for a in b"), "no shell: "),
         (NOT_RUN + fence("python", "import"), "no python: "),
         (NOT_RUN + fence("bash", "imageshards bild x"), "'bild' is no command; expected one of"),
-        (NOT_RUN + fence("bash", "imageshards verify"), "required: DIR"),
         (NOT_RUN + fence("bash", "srun python -m trainer --data d --epochs few"), "--epochs"),
         (NOT_RUN + fence("bash", "imageshards train --data d --runner Flink"), "'--runner' is no"),
         (NOT_RUN + fence("bash", "cd x && imageshards build \\", "  --inputs a …"), "--inputs"),

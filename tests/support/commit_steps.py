@@ -151,8 +151,6 @@ class Disturbed:
 
 
 def fail(number: int = errno.EIO) -> Callable[[], None]:
-    """What raises an `OSError`."""
-
     def act() -> None:
         raise OSError(number, "disturbed")
 
@@ -195,24 +193,19 @@ class Job:
         self.summary = add_up(summary_of(path, self.spec) for path in paths)
 
     def begin_commit(self) -> list[FinalizeTask]:
-        """The first step of the commit."""
         return begin_commit(self.summary, self.plan, self.spec)
 
     def finalize(self, task: FinalizeTask) -> FinalShard:
-        """The step of a shard."""
         return finalize_shard(task, self.places)
 
     def finish(self, entries: Iterable[FinalShard]) -> str:
-        """The last step."""
         totals = without_shards(self.summary)
         return finish_commit(self.plan, entries, totals, [], self.spec)
 
     def commit(self) -> None:
-        """All steps of the commit."""
         self.finish([self.finalize(task) for task in self.begin_commit()])
 
     def run(self) -> None:
-        """All of it, as the command does."""
         self.begin()
         self.commit()
         staging_folder.remove(self.places.staging)
@@ -237,7 +230,6 @@ def make_units(photos: pathlib.Path, seed: int, shards: int = 3) -> list[ShardUn
 
 
 def everything(output: str) -> dict[str, bytes]:
-    """Every file below a folder."""
     found = (file.path for file in storage.files_below(output))
     return {path[len(output) + 1 :]: storage.read(path) for path in found}
 
@@ -249,7 +241,6 @@ def contents(output: str) -> dict[str, bytes]:
 
 
 def restore(output: str, before: Mapping[str, bytes]) -> None:
-    """Makes a folder hold what it once held."""
     storage.delete_folder(output)
     for name, data in before.items():
         storage.write(storage.join(output, name), data)

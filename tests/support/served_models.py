@@ -83,7 +83,6 @@ def picture_reader(of: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> A
 
 
 def saved(folder: pathlib.Path, of: ModelCard) -> Any:
-    """Saves a model as `folder`/model.keras and returns it."""
     from trainer.serving import model_file
 
     folder.mkdir(parents=True, exist_ok=True)

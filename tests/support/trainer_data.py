@@ -122,7 +122,6 @@ def make_data_set(
 
 
 def write_manifest(folder: pathlib.Path, **changes: Any) -> None:
-    """Writes `manifest.json`; `changes` replace its keys."""
     manifest = {
         "format_version": 1,
         "classes": list(CLASSES),

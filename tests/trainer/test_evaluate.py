@@ -14,8 +14,8 @@ from PIL import Image
 import imageshards as ims
 from imageshards.example import decode_example, encode_example
 from imageshards.output_folder import check_page_folder
-from imageshards.tfrecord import read_records
 from tests.support.commands import run_forked
+from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.served_models import SIZE, card, saved
 from tests.support.trainer_data import (
@@ -25,7 +25,7 @@ from tests.support.trainer_data import (
     read_split,
     rewrite_shard,
 )
-from trainer import evaluate, predict
+from trainer import evaluate
 from trainer.dataset.spec import FeatureSpec
 
 tf = pytest.importorskip("tensorflow")
@@ -90,16 +90,14 @@ def reference(folder: pathlib.Path, model_path: str, border_px: int = 0) -> tupl
     return float(losses.mean()), float((logits.argmax(1) == labels).mean())
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 32])
-def test_one_json_object_with_exact_figures(folder, model, batch_size, capsys):
-    found = figures(capsys, "--model_path", model, "--data", folder, "--batch_size", batch_size)
+def test_one_json_object_with_exact_figures(folder, model, capsys):
+    found = figures(capsys, "--model_path", model, "--data", folder, "--batch_size", 7)
     assert sorted(found) == sorted(KEYS)
     loss, accuracy = reference(folder, model)
-    assert found["num_examples"] == NUM_RECORDS
+    assert (found["num_examples"], found["top5_accuracy"]) == (NUM_RECORDS, None)
     assert found["loss"] == pytest.approx(loss, rel=1e-5)
     assert found["accuracy"] == pytest.approx(accuracy)
-    assert found["top5_accuracy"] is None
-    assert (found["split"], found["batch_size"], found["replicas"]) == ("validation", batch_size, 1)
+    assert (found["split"], found["batch_size"], found["replicas"]) == ("validation", 7, 1)
     assert (found["step"], found["left_out"]) == (7, 0)
 
 
@@ -123,7 +121,7 @@ def test_a_table_is_printed_and_a_report_is_written(folder, model, tmp_path, cap
     assert all(any(line.startswith(name) for line in out.splitlines()) for name in CLASSES)
     assert str(report / "index.html") in out
     assert "train-00000-of-00002.tfrecord" in (report / "index.html").read_text("utf-8")
-    check_page_folder("--report", str(report), "index.html")  # it may be replaced
+    check_page_folder("report", str(report), "index.html")  # it may be replaced
     (report / "index.html").write_text("mine")
     code, _, err = run(capsys, *flags)
     assert code == 2 and "accounts for ('index.html')" in err
@@ -143,54 +141,42 @@ def test_a_broken_record_stops_or_is_left_out_and_listed(model, damaged, capsys)
 
 
 def test_a_record_without_an_input_of_the_model_is_named(tmp_path):
-    folder = make_data_set(
-        tmp_path / "shards", {"validation": 6}, num_shards=1, size_px=(SIZE,), hot=True
-    )
+    folder = tmp_path / "shards"
+    make_data_set(folder, {"validation": 6}, num_shards=1, size_px=(SIZE,), hot=True)
     (shard,) = folder.glob("validation-*.tfrecord")
-    payloads = [record.payload for record in read_records(str(shard))]
+    payloads = [record.payload for record in records_of(shard)]
     features = decode_example(payloads[4])
     payloads[4] = encode_example({name: features[name] for name in features if name != "hot"})
     rewrite_shard(folder, shard.name, payloads)
     model = saved_model(tmp_path, features={"hot": FeatureSpec("int64", (3,))})
-    with pytest.raises(ims.UserError, match=f"{shard}, record 4 at byte .* a feature is missing"):
+    with refused("data", f"{shard}, record 4 at byte", "a feature is missing"):
         ims.evaluate(model, folder, batch_size=2)
 
 
 def test_without_a_validation_split_one_has_to_be_named(model, tmp_path):
     folder = make_data_set(tmp_path / "shards", {"train": 6}, size_px=(SIZE,))
-    with pytest.raises(ims.UserError, match="split: train"):
+    with refused("data", "split, one of train"):
         ims.evaluate(model, folder)
     tested = make_data_set(tmp_path / "tested", {"train": 2, "test": 3}, size_px=(SIZE,))
     assert ims.evaluate(model, tested)["split"] == "test"
 
 
-def without_time(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if name != "seconds"}
-
-
-@pytest.mark.parametrize("split", [None, "train"])
-def test_python_gets_the_object_of_the_command_for_a_folder_and_for_opened_data(
-    folder: pathlib.Path,
-    model: str,
-    split: str | None,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_python_gets_the_object_of_the_command_for_every_form_of_data(
+    folder, model, tmp_path, capsys
+):
     flags = ["--batch_size", 5, "--classes", "square,circle", "--where", "image/class/label>=0"]
-    flags += ["--split", split] if split else []
+    flags += ["--split", "train"]
     shown = figures(capsys, "--model_path", model, "--data", folder, *flags)
-    opened = ims.open(folder)
     asked: dict[str, Any] = {"classes": ["square", "circle"], "where": "image/class/label>=0"}
-    asked |= {"batch_size": 5}
-    described = opened.evaluation(split=split, image_size=SIZE, **asked)
-    report = tmp_path / "page"
+    asked |= {"batch_size": 5, "split": "train"}
+    opened, report = ims.open(folder), tmp_path / "page"
     for data, options in (
-        (folder, {"split": split, "report": report, **asked}),
-        (opened, {"split": split, **asked}),
-        (described, {}),
+        (folder, {"report": report, **asked}),
+        (opened, asked),
+        (opened.evaluation(image_size=SIZE, **asked), {}),
     ):
         found = ims.evaluate(pathlib.Path(model), data, **options)
-        assert without_time(found) == without_time(shown)
+        assert {**found, "seconds": 0} == {**shown, "seconds": 0}
         assert list(found) == list(shown) and found.broken == []
     assert (report / "index.html").is_file()
     assert capsys.readouterr() == ("", "")
@@ -208,7 +194,7 @@ def test_python_is_told_which_records_were_left_out(model, damaged):
         assert (found["num_examples"], found["left_out"]) == (NUM_RECORDS - 1, 1)
         (one,) = found.broken
         assert (one.path, one.number) == (str(damaged), 4)
-    with pytest.raises(ims.UserError, match="^data received .* by skip_broken=1"):
+    with refused("data", "skip_broken=1"):
         ims.evaluate(model, copy)
 
 
@@ -239,7 +225,8 @@ def test_a_compiled_model_says_itself_how_good_it_is(folder: pathlib.Path, model
     network = compiled(model)
     weights = network.get_weights()
     found = ims.evaluate(network, data)
-    assert dict(found) == pytest.approx(dict(zip(("loss", "accuracy"), reference(folder, model))))  # noqa: B905
+    loss, accuracy = reference(folder, model)
+    assert dict(found) == pytest.approx({"loss": loss, "accuracy": accuracy})
     assert ims.evaluate(network, data) == found  # metrics begin anew
     theirs = network.evaluate(data.dataset(), verbose=0, return_dict=True)
     assert theirs == pytest.approx(dict(found), rel=1e-5)
@@ -263,18 +250,18 @@ def with_hot(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     [
         (
             {"image_size": 8},
-            r"pictures of the size \(8, 8\), but the model .* \(48, 48\); .* image_s",
+            r".*\(8, 8\), .* \(48, 48\); .* image_size",
         ),
         (
             {"inputs": ["image", "hot"]},
-            r"the inputs image, hot \(int64, variable length\), but .* image;",
+            r".*image, hot \(int64, variable length\), .* image;",
         ),
-        ({"target": "hot"}, "a target that is any number of labels, but the model .* a class; "),
+        ({"target": "hot"}, ".*any number of labels, .* a class; "),
         (
             {"target": "image/width", "target_kind": "class"},
-            "the target image/width, but .* image/class/label; ",
+            ".*image/width, .* image/class/label; ",
         ),
-        ({"sample_weight": "image/width"}, "sample_weight='image/width', by which figures"),
+        ({"sample_weight": "image/width"}, "sample_weight='image/width'"),
     ],
 )
 def test_a_pass_that_does_not_fit_the_model_says_what_differs(with_hot, model, change, told):
@@ -291,29 +278,29 @@ def test_errors_name_the_argument(folder: pathlib.Path, model: str, tmp_path: pa
     other = saved_model(tmp_path / "other", classes=("circle", "square", "star"))
     aged = saved_model(tmp_path / "aged", features={"age": FeatureSpec("float32", ())})
     calls: list[tuple[str, Any, Any, dict[str, Any]]] = [
-        ("^model received '.*none', where there is no file; .*", tmp_path / "none", folder, {}),
-        ("^model received NoneType; expected the path of", None, folder, {}),
-        ("^model received one that is not compiled", plain, val, {}),
-        ("^data received .* classes triangle the model", other, folder, {}),
+        ("^model received '.*none'", tmp_path / "none", folder, {}),
+        ("^model received NoneType", None, folder, {}),
+        ("^model received .*not compiled", plain, val, {}),
+        ("^data received .*triangle", other, folder, {}),
         ("age not at all", aged, folder, {}),
         ("^data received '.*none'.* build --input", model, tmp_path / "none", {}),
-        ("^data received Data together with a keras.Model; expected", network, data, {}),
-        ("^report received 'x' together with a keras.Model;", network, val, {"report": "x"}),
-        ("^split received 'train' together with an Evaluat", model, val, {"split": "train"}),
-        ("^split received 'tset'; expected one of train, val", model, folder, {"split": "tset"}),
+        ("^data received Data together", network, data, {}),
+        ("^report received 'x' together", network, val, {"report": "x"}),
+        ("^split received 'train' together", model, val, {"split": "train"}),
+        ("^split received 'tset'", model, folder, {"split": "tset"}),
         ("^classes received 'sqare'.*square", model, data, {"classes": ["sqare"]}),
         ("^batch_size received 7, which 2", model, data, {"batch_size": 7, "replicas": 2}),
-        ("^replicas received 0; expected at least 1", model, data, {"replicas": 0}),
-        ("^skip_broken received -1; expected", model, val, {"skip_broken": -1}),
-        ("^report '.*' holds 1 file", model, data, {"report": tmp_path}),
-        ("^last received together with model '", model, data, {"last": True}),
-        ("^code received 'cnn'; expected module:function", model, data, {"code": "cnn"}),
+        ("^replicas received 0", model, data, {"replicas": 0}),
+        ("^skip_broken received -1", model, val, {"skip_broken": -1}),
+        ("^report .*1 file", model, data, {"report": tmp_path}),
+        ("^last received True together with model '", model, data, {"last": True}),
+        ("^code received 'cnn'", model, data, {"code": "cnn"}),
         ("^records_root received '/x' .*leave records_r", model, data, {"records_root": "/x"}),
     ]
     for told, of, on, options in calls:
         with pytest.raises(ims.UserError, match=told) as caught:
             ims.evaluate(of, on, **options)
-        assert "--split" not in str(caught.value) and "⟦" not in str(caught.value)
+        assert "--split" not in str(caught.value)
 
 
 def test_keras_settings_of_the_program_are_left_as_they_are(folder, model, monkeypatch):
@@ -324,7 +311,7 @@ def test_keras_settings_of_the_program_are_left_as_they_are(folder, model, monke
     finally:
         keras.config.set_epsilon(1e-7)
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    with pytest.raises(ims.UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
+    with pytest.raises(ims.UserError, match="^KERAS_BACKEND received 'jax'"):
         ims.evaluate(model, folder)
 
 
@@ -338,28 +325,3 @@ def test_a_process_may_evaluate_on_replicas_several_times(folder: pathlib.Path, 
     for one in found:
         assert (one["num_examples"], one["accuracy"]) == (NUM_RECORDS, pytest.approx(accuracy))
         assert one["loss"] == pytest.approx(loss, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_trained_model_is_the_same_for_python_and_for_the_commands(tmp_path, capsys):
-    data = make_data_set(tmp_path / "d", {"train": 12, "validation": 5}, size_px=(SIZE,))
-    run_folder, photo = tmp_path / "run", tmp_path / "a.jpg"
-    record = ims.open(data).source("train", features=["image/encoded"])[0]
-    photo.write_bytes(record["image/encoded"])
-    for name, epochs in (("tests.support.tiny_models:plain", 2), (COMPILED, 1)):
-        given = ["--data", data, "--output", run_folder, "--model", name, "--epochs", epochs]
-        ran = run_forked("trainer", *given, "--batch_size", 4, "--augment", "none", "--overwrite")
-        assert ran.returncode == 0, ran.stderr
-        flags = ["--model_path", run_folder, "--data", data, "--model", name]
-        found = ims.evaluate(run_folder, data, code=name)
-        assert without_time(found) == without_time(figures(capsys, *flags))
-        assert (
-            predict.main(["--model_path", str(run_folder), "--model", name, str(photo), "--json"])
-            == 0
-        )
-        assert ims.predict(run_folder, photo, code=name) == json.loads(capsys.readouterr().out)
-    with pytest.raises(ims.UserError, match=f"give code='{COMPILED}' if .* or trust=True if you"):
-        ims.evaluate(run_folder, data)
-
-
-COMPILED = "tests.support.tiny_models:compiled"

@@ -124,7 +124,7 @@ def _nothing_left(subset: Subset) -> UserError:
     if subset.missing_target:
         count = counted(subset.missing_target, "record")
         names = " and ".join(one.label_feature for one in subset.dataset.targets)
-        asked += [("target", f"{names}, which is missing in {count},")]
+        asked += [("target", f"{names}, missing in {count}")]
     (argument, received), *others = asked or [("balance", repr(subset.balance))]
     text: Text = received
     for name, value in others:

@@ -59,7 +59,7 @@ def test_files_that_no_build_accounts_for_are_refused_whatever_the_flags(
         return
     with pytest.raises(UserError) as caught:
         check_output(state, overwrite)
-    assert refused in str(caught.value) and "--overwrite" not in str(caught.value)
+    assert refused in str(caught.value) and "overwrite" not in str(caught.value)
 
 
 @given(changed({"pinned_classes": ["cat"], "in_place": True, "job": None}))

@@ -15,8 +15,6 @@ from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
 
-# What does not depend on the store is tried with one.
-ONLY_S3 = pytest.mark.parametrize("server", ["s3"], indirect=True)
 FLAGS = ("--image_size", "32", "--num_shards", "train=3,validation=1", "--no_report")
 
 
@@ -63,9 +61,7 @@ def _same(output: pathlib.Path, here: pathlib.Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_closed_bucket_stops_the_job_and_passing_errors_do_not(
-    server, here, there, tmp_path, capfd
-):
+def test_only_lasting_errors_of_a_store_end_a_build(server, here, there, tmp_path, capfd):
     output = tmp_path / "out"
     server.fail(403, times=10**6, matching=".jpg")
     server.fail(403, times=10**6, matching="list-type=2&prefix=&max")  # what probes a bucket

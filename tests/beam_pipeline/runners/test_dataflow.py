@@ -211,45 +211,30 @@ class TestASubmission:
         nowhere = "--temp_location=gs://nowhere-9/temp"
         code, said = run(*flags(bucket, "x"), *service.flags, *package, nowhere)
         assert code == 2 and service.jobs == {}
-        assert "--temp_location 'gs://nowhere-9/temp' names a bucket that does not exist" in said
+        assert "temp_location " in said and "'gs://nowhere-9/temp'" in said
 
 
-def options(*arguments: str, **given: str | None) -> PipelineOptions:
-    """Flags of a sound job for Google's endpoint, some of them replaced or left out."""
-    sound = {"temp_location": "gs://my-bucket/temp", "sdk_container_image": "registry/image"}
-    sound |= {"project": PROJECT, "region": REGION}
-    named = [f"--{name}={value}" for name, value in (sound | given).items() if value is not None]
-    return PipelineOptions(["--runner=DataflowRunner", *named, *arguments])
-
-
-def check(
-    asked: PipelineOptions, source: str = "gs://photos/raw", output: str = "gs://sets/pets"
-) -> None:
-    """Makes the checks that come before a job is submitted, Beam's own among them."""
-    runner = DataflowRunner(asked, BuildOptions(InputOptions(source), output))
-    runner.check()
-    runner.new_pipeline()
-
-
-class TestPreflight:
-    @pytest.mark.parametrize(
-        ("given", "sentence"),
-        [
-            ({"project": None}, "Missing required option: project"),
-            ({"temp_location": None}, "Missing GCS path option: temp_location"),
-            ({"temp_location": "/x"}, r"Invalid GCS path \(/x\), given for .* temp_location"),
-            ({"s3_secret_access_key": "x"}, "--s3_secret_access_key was given, and Dataflow shows"),
-            ({"sdk_container_image": None}, "workers would have no imageshards"),
-        ],
+@pytest.mark.parametrize(
+    ("changed", "paths", "sentence"),
+    [
+        ({"project": None}, {}, "Missing required option: project"),
+        ({"temp_location": None}, {}, "Missing GCS path option: temp_location"),
+        ({"temp_location": "/x"}, {}, r"Invalid GCS path \(/x\), given for .* temp_location"),
+        ({"s3_secret_access_key": "x"}, {}, "--s3_secret_access_key was given, and Dataflow shows"),
+        ({"sdk_container_image": None}, {}, "workers would have no imageshards"),
+        ({"streaming": True}, {}, "--streaming was given"),
+        ({}, {"source": "/data"}, "--input '/data' is on this machine"),
+        ({}, {"output": "/out"}, "--output '/out' is on this machine"),
+    ],
+)
+def test_what_cannot_run_there_is_refused_before_the_job_is_submitted(changed, paths, sentence):
+    given = {"temp_location": "gs://my-bucket/temp", "sdk_container_image": "registry/image"}
+    given |= {"project": PROJECT, "region": REGION, "runner": "DataflowRunner", "dry_run": "True"}
+    options = PipelineOptions.from_dictionary(
+        {name: value for name, value in (given | changed).items() if value is not None}
     )
-    def test_a_wrong_flag_is_one_sentence(self, given, sentence):
-        with pytest.raises(UserError, match=sentence):
-            check(options("--dry_run=True", **given))
-
-    def test_a_stream_is_refused_and_so_is_a_path_of_this_machine(self):
-        with pytest.raises(UserError, match="--streaming was given"):
-            check(options("--streaming"))
-        with pytest.raises(UserError, match="--input '/data' is on this machine"):
-            check(options(), source="/data")
-        with pytest.raises(UserError, match="--output '/out' is on this machine"):
-            check(options(), output="/out")
+    places = {"source": "gs://photos/raw", "output": "gs://sets/pets"} | paths
+    runner = DataflowRunner(options, BuildOptions(InputOptions(places["source"]), places["output"]))
+    with pytest.raises(UserError, match=sentence):
+        runner.check()
+        runner.new_pipeline()

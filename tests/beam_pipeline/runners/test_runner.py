@@ -113,9 +113,7 @@ def test_a_job_is_named_after_its_output(output, stem, tmp_path, monkeypatch):
         ("--job_endpoint SILENT --job_server_timeout 1", "no job service answers there"),
     ],
 )
-def test_a_missing_job_service_is_one_sentence_and_nothing_is_left(
-    flags, sentence, silent, tmp_path
-):
+def test_a_missing_job_service_leaves_one_sentence(flags, sentence, silent, tmp_path):
     addresses = {"NOBODY": free_addresses(1)[0], "SILENT": silent}
     given = [addresses.get(word, word) for word in flags.split()]
     photos, output = builds.class_folders(tmp_path / "in", {"cat": 2, "dog": 2}), tmp_path / "set"

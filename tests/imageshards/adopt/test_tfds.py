@@ -49,7 +49,7 @@ def test_splits_classes_and_features_are_its_own(folder):
     assert told.image == Image(size=(32, 40), mode="exact", channels=1)
     assert told.splits["train"].shards[1].folder == "1.10.0"
     shutil.copytree(folder, folder.parent / "1.11.0")
-    with pytest.raises(UserError, match="several data sets of TFDS .*1.10.0, .*1.11.0.; expected"):
+    with pytest.raises(UserError, match="several datasets of TFDS .*1.10.0, .*1.11.0.; expected"):
         adopt(str(folder.parent))
 
 

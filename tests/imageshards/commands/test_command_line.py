@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -17,7 +16,6 @@ from imageshards.commands.command_line import (
     Parser,
     names_or_file,
     nearest_flags,
-    quiet_stderr,
     run,
 )
 from imageshards.errors import UserError
@@ -116,16 +114,6 @@ def test_a_command_whose_reader_leaves_ends_without_a_traceback(lines):
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (141, "")
-
-
-def test_no_temporary_folder_is_one_sentence(capsys, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
-    with quiet_stderr():  # needs none
-        pass
-    assert run("program", lambda: len(tempfile.gettempdir())) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("program: No writable temporary directory found in ['/proc/none']; set ")
 
 
 @pytest.mark.process

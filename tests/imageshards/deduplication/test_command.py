@@ -143,7 +143,7 @@ def test_python_gets_what_the_json_holds_and_errors_name_its_arguments(built, fo
     calls: dict[str, Any] = {
         "^data received '.*/none'": lambda: ims.duplicates(tmp_path / "none"),
         "^distance received 11; expected 0 to 10": lambda: ims.duplicates(built, distance=11),
-        "^output '.*' holds 1 file": lambda: ims.duplicates(built, output=tmp_path),
+        "^output received '.*', which holds 1 file": lambda: ims.duplicates(built, output=tmp_path),
     }
     for told, call in calls.items():
         with pytest.raises(ims.UserError, match=told) as caught:

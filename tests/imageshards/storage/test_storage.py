@@ -504,8 +504,10 @@ def test_without_credentials_public_objects_are_read_and_others_are_told(
 
 
 def test_a_scheme_that_nobody_knows_is_one_sentence():
-    with pytest.raises(StorageError, match="--input 'nostore://b' is on no file system"):
-        storage.check_bucket("nostore://b", "--input")
+    with pytest.raises(
+        StorageError, match="input received 'nostore://b', which is on no file system"
+    ):
+        storage.check_bucket("nostore://b", "input")
     with pytest.raises(OSError, match="no file system"):
         storage.read("nostore://b/x")
 

@@ -59,9 +59,8 @@ def test_labels_from_1_are_read_as_those_from_0(tmp_path, options) -> None:
     found = []
     for first in (0, 1):
         folder = tmp_path / str(first)
-        data = ims.open(
-            make_data_set(folder, {"train": 13}, size_px=((16, 16),), first_label=first)
-        )
+        make_data_set(folder, {"train": 13}, size_px=((16, 16),), first_label=first)
+        data = ims.open(folder)
         train = data.train(batch_size=4, image_size=16, seed=3, **options)
         evaluated = data.evaluation(batch_size=4, image_size=16, split="train")
         batches = [*itertools.islice(train.as_numpy(), 3), *evaluated.as_numpy()]

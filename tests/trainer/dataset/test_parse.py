@@ -11,15 +11,7 @@ import pytest
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from tests.support.errors import refused
 from tests.support.external_sets import example
-from tests.support.reader_sets import (
-    CLASSES,
-    FEATURES,
-    MODEL,
-    jpeg,
-    make_set,
-    record_of,
-    value_of,
-)
+from tests.support.reader_sets import CLASSES, FEATURES, MODEL, jpeg, make_set, record_of, value_of
 from trainer.dataset.open import check_inputs
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import DataSet, FeatureSpec
@@ -48,9 +40,7 @@ def _inputs(dataset: DataSet, names: tuple[str, ...], **changes: Any) -> Any:
         (("image", "a/b", "a_b"), "a_b"),
     ],
 )
-def test_inputs_keep_their_order_and_others_are_refused_in_a_sentence(
-    dataset: DataSet, names: tuple[str, ...], word: str
-) -> None:
+def test_inputs_keep_their_order_and_others_are_refused_in_a_sentence(dataset, names, word):
     assert list(check_inputs(dataset, ("tokens", "image", "age"))) == ["tokens", "age"]
     number = FeatureSpec("int64", ())
     both = dataclasses.replace(dataset, features=FEATURES | {"a/b": number, "a_b": number})
@@ -74,9 +64,7 @@ def test_a_batch_is_parsed_alike_eagerly_and_in_a_pipeline(dataset: DataSet) -> 
 
 
 @pytest.mark.parametrize("expected", [[[1, 2], [1, 0]], [[1, 2, 3, 0], [1, 0, 0, 0]]])
-def test_sequences_are_padded_and_cut_to_a_length(
-    dataset: DataSet, expected: list[list[int]]
-) -> None:
+def test_sequences_are_padded_and_cut_to_a_length(dataset, expected):
     parse = batch_parser(dataset, _inputs(dataset, ("tokens",), sequence_length=len(expected[0])))
     tokens = parse(tf.constant([record_of(3, 0), record_of(1, 0)])).inputs["tokens"]
     assert tokens.numpy().tolist() == expected
@@ -120,8 +108,6 @@ def test_labels_may_be_the_names_of_classes(dataset: DataSet) -> None:
     [{LABEL_FEATURE: 0}, {IMAGE_FEATURE: b"", LABEL_FEATURE: 0}, {IMAGE_FEATURE: jpeg(9)}],
     ids=["no picture", "empty picture", "no label"],
 )
-def test_a_record_without_picture_or_label_is_no_placeholder(
-    dataset: DataSet, values: dict[str, Any]
-) -> None:
+def test_a_record_without_picture_or_label_is_no_placeholder(dataset, values):
     with pytest.raises(tf.errors.InvalidArgumentError):
         batch_parser(dataset, MODEL)(tf.constant([record_of(0, 0), example(values)]))

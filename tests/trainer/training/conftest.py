@@ -14,7 +14,7 @@ from tests.support.trainer_data import make_data_set
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """22 pictures to train on, 5 to validate: with batches of 8 epochs end with steps 2, 5, 8."""
     path = tmp_path_factory.mktemp("training") / "shards"
-    return make_data_set(path, {"train": 22, "validation": 5}, size_px=((12, 12),), hot=True)
+    return make_data_set(path, {"train": 22, "validation": 5}, size_px=((12, 12),))
 
 
 @pytest.fixture(scope="session")

@@ -12,30 +12,22 @@ import pytest
 
 import imageshards as ims
 from imageshards.errors import UserError
-from tests.support import tiny_models
+from tests.support.errors import refused
 
 tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402
 from keras.callbacks import LambdaCallback  # noqa: E402
 
+from tests.support.tiny_models import StopAfter, linear  # noqa: E402
 from trainer.models import optimizer, strategy  # noqa: E402
 from trainer.training.fit import _check  # noqa: E402
-
-
-def compiled(optimizer: Any = "sgd") -> keras.Model:
-    picture = keras.Input((12, 12, 3))
-    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(picture))
-    model = keras.Model(picture, keras.layers.Dense(3)(x))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, weighted_metrics=["accuracy"], jit_compile=False)
-    return model
 
 
 @pytest.fixture(scope="module")
 def wrong(data: Any, train: Any) -> dict[str, Any]:
     """Arguments that `fit` refuses, by the names that the table below has for them."""
-    made_later = compiled()
+    made_later = linear()
     made_later.second = keras.optimizers.Adam()
     return {
         "train": train,
@@ -54,41 +46,39 @@ def wrong(data: Any, train: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"epochs": "3"}, "epochs received '3'; expected a whole number"),
-        ({"initial_epoch": -1}, "initial_epoch received -1; expected an int, at least 0"),
-        ({"steps_per_epoch": 0}, "steps_per_epoch received 0; expected an int"),
-        ({"validation_freq": ["1"]}, r"validation_freq received '1'; expected"),
-        ({"class_weight": {0: 1, 2: 1}}, "class_weight received {0: 1, 2: 1}; .* 0 to 2"),
-        ({"class_weight": {0: 1, 1: 1, 2: -1}}, "class_weight received .* at least 0"),
+        ({"epochs": "3"}, "epochs received '3'"),
+        ({"initial_epoch": -1}, "initial_epoch received -1"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch received 0"),
+        ({"validation_freq": ["1"]}, "validation_freq received '1'"),
+        ({"class_weight": {0: 1, 2: 1}}, "class_weight received {0: 1, 2: 1}"),
+        ({"class_weight": {0: 1, 1: 1, 2: -1}}, "class_weight received .*-1"),
         (
             {"train": "balanced", "class_weight": {0: 1}},
-            "class_weight received weights together with balance='weights'",
+            "class_weight received .* balance='weights'",
         ),
-        ({"callbacks": "backup"}, "callbacks received BackupAndRestore; expected che"),
+        ({"callbacks": "backup"}, "callbacks received Backup"),
         (
             {"checkpoint_dir": "nowhere://run"},
-            "checkpoint_dir 'nowhere://run' is on no file system",
+            "checkpoint_dir .*'nowhere://run'",
         ),
         ({"train": "batches"}, r"train received \w+; expected .*\.train\(…\)"),
         ({"validation_data": "train"}, r"validation_data received \w+; .*\.evaluation\(…\)"),
-        ({"validation_data": "two classes"}, "validation_data received the classes square, circle"),
-        ({"model": "not compiled"}, "model received one that is not compiled"),
-        ({"model": "no model"}, "model received tensorflow.*; expected a keras.Model"),
+        ({"validation_data": "two classes"}, "validation_data received .*square, circle"),
+        ({"model": "not compiled"}, "model received .*not compiled"),
+        ({"model": "no model"}, "model received tensorflow"),
         (
             {"train": "without source", "checkpoint_dir": "run"},
-            "augment received <lambda>, whose source cannot be read",
+            "augment received <lambda>",
         ),
         (
             {"train": "mapped", "checkpoint_dir": "run"},
-            "map received <lambda>, whose source cannot be read",
+            "map received <lambda>",
         ),
-        ({"model": "second optimizer", "checkpoint_dir": "run"}, ".*'second' has no variables"),
+        ({"model": "second optimizer", "checkpoint_dir": "run"}, "model received .*'second'"),
         ({"checkpoint_dir": "others", "overwrite": True}, r"checkpoint_dir .*thesis\.tex"),
     ],
 )
-def test_an_argument_that_cannot_be_meant_is_refused(
-    train, wrong, tmp_path, monkeypatch, change, sentence
-):
+def test_wrong_arguments_are_refused(train, wrong, tmp_path, monkeypatch, change, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "thesis.tex").write_text("years of work")
@@ -97,26 +87,23 @@ def test_an_argument_that_cannot_be_meant_is_refused(
         for name, value in change.items()
     }
     with pytest.raises(UserError, match=f"^{sentence}"):
-        ims.fit(**{"model": compiled(), "train": train} | named)
+        ims.fit(**{"model": linear(), "train": train} | named)
     assert [path.name for path in (tmp_path / "others").iterdir()] == ["thesis.tex"]
 
 
-def test_an_uneven_batch_another_keras_and_another_backend_are_refused(train, monkeypatch):
+def test_an_uneven_batch_and_another_keras_are_refused(train, monkeypatch):
     with pytest.raises(UserError, match="batch_size received 8, which 3 replicas cannot share"):
-        _check(compiled(), train, None, 3)
+        _check(linear(), train, None, 3)
     monkeypatch.setattr(keras, "__version__", "3.16.0")
     with pytest.raises(UserError, match=r"Keras 3.16.0 is .*expected 3.15.*pip install 'keras=="):
-        ims.fit(compiled(), train)
-    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    with pytest.raises(UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
-        ims.fit(compiled(), train)
+        ims.fit(linear(), train)
 
 
 def test_keras_with_channels_first_is_told_that_pictures_have_them_last(train, data, monkeypatch):
-    model = compiled()
+    model = linear()
     monkeypatch.setattr(keras.config, "image_data_format", lambda: "channels_first")
-    said = "Keras's image_data_format is 'channels_first', but pictures are"
-    with pytest.raises(UserError, match=f"^{said}.*set_image_data_format"):
+    said = "Keras's image_data_format is 'channels_first'"
+    with refused("", said, "set_image_data_format"):
         ims.fit(model, train)
     for described in (train, data.evaluation(batch_size=8)):
         with pytest.warns(UserWarning, match=said) as warned:
@@ -129,26 +116,24 @@ def test_keras_with_channels_first_is_told_that_pictures_have_them_last(train, d
 @pytest.mark.parametrize(
     ("optimizer", "jit_compile", "sentence"),
     [
-        ({"gradient_accumulation_steps": 2}, False, "has gradient_accumulation_steps=2"),
-        ({"use_ema": True, "ema_overwrite_frequency": 3}, False, "has ema_overwrite_f"),
-        ({}, True, "replicas received 2, where .* has jit_compile"),
-        ({"clipnorm": 1.0, "loss_scale": True}, False, "has clipping and float16"),
+        ({"gradient_accumulation_steps": 2}, False, "gradient_accumulation_steps=2"),
+        ({"use_ema": True, "ema_overwrite_frequency": 3}, False, "ema_overwrite_f"),
+        ({}, True, "jit_compile"),
+        ({"clipnorm": 1.0, "loss_scale": True}, False, "clipping and float16"),
     ],
 )
-def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
-    train: Any, optimizer: dict[str, Any], jit_compile: bool, sentence: str
-) -> None:
+def test_several_replicas_refuse_what_keras_does_otherwise(train, optimizer, jit_compile, sentence):
     scaled = optimizer.pop("loss_scale", False)
     made: Any = keras.optimizers.SGD(**optimizer)
-    model = compiled(keras.optimizers.LossScaleOptimizer(made) if scaled else made)
+    model = linear(keras.optimizers.LossScaleOptimizer(made) if scaled else made)
     model.jit_compile = jit_compile
     _check(model, train, None, 1)
-    with pytest.raises(UserError, match=sentence):
+    with refused("replicas", "the strategy of model received 2", sentence):
         _check(model, train, None, 2)
 
 
 def test_xla_on_several_gpus_is_said_to_be_untested(train, monkeypatch, capsys):
-    model = compiled()
+    model = linear()
     model.jit_compile = True
     monkeypatch.setattr(optimizer, "gpu_count", lambda: 2)
     _check(model, train, None, 2)
@@ -161,13 +146,13 @@ def test_fit_says_that_a_gpu_is_not_seen(train, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(strategy, "NVIDIA_DRIVER", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(strategy, "gpu_count", lambda: 0)
-    ims.fit(compiled(), train, steps_per_epoch=1, verbose=0)
+    ims.fit(linear(), train, steps_per_epoch=1, verbose=0)
     assert "note: TensorFlow sees no GPU of this machine" in capsys.readouterr().err
 
 
 def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(train, tmp_path, capsys):
     def fit(*callbacks: Any) -> Any:
-        model = compiled()
+        model = linear()
 
         def explode(batch: int, logs: Any) -> None:
             if batch == 1:
@@ -182,13 +167,13 @@ def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(train,
     told = capsys.readouterr().err
     assert told.count("became infinite or not a number between the steps 2 and 2 (last good") == 1
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001.npz"]
-    with pytest.raises(UserError, match="learning rate for which .* the steps 2 and 2") as caught:
+    with refused("", "learning rate", "the steps 2 and 2") as caught:
         fit()
     assert "--" not in str(caught.value)
 
 
 def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
-    model, waiting = compiled(keras.optimizers.SGD(0.01, clipnorm=1.0)), ims.WaitingTime(8)
+    model, waiting = linear(keras.optimizers.SGD(0.01, clipnorm=1.0)), ims.WaitingTime(8)
     validation = data.evaluation(batch_size=8)
     steps = {"steps_per_epoch": 2, "verbose": 0}
     model.fit(train.dataset(), **steps)
@@ -212,7 +197,7 @@ def test_a_signal_at_the_end_of_an_epoch_waits_for_no_further_step(train, tmp_pa
     stops = LambdaCallback(on_epoch_end=lambda epoch, logs: signal.raise_signal(signal.SIGTERM))
     options: dict[str, Any] = {"epochs": epochs, "steps_per_epoch": 1, "verbose": 0}
     with pytest.raises(KeyboardInterrupt, match="^SIGTERM: saved; .* to resume after step 1"):
-        ims.fit(compiled(), train, checkpoint_dir=tmp_path, callbacks=[stops], **options)
+        ims.fit(linear(), train, checkpoint_dir=tmp_path, callbacks=[stops], **options)
 
 
 def test_a_hook_has_ended_before_a_checkpoint_asks_what_its_callback_remembers(train: Any) -> None:
@@ -221,16 +206,16 @@ def test_a_hook_has_ended_before_a_checkpoint_asks_what_its_callback_remembers(t
         on_train_batch_end=lambda batch, logs: threads.add(threading.get_ident())
     )
     watching.async_safe = True  # Keras may call its hooks beside the training
-    ims.fit(compiled(), train, callbacks=[watching], steps_per_epoch=2, verbose=0)
+    ims.fit(linear(), train, callbacks=[watching], steps_per_epoch=2, verbose=0)
     assert threads == {threading.get_ident()}
 
 
 def test_a_run_that_a_callback_ended_says_how_to_go_on(train, tmp_path, capsys):
-    model, run = compiled(), tmp_path / "run"
+    model, run = linear(), tmp_path / "run"
 
     def fit(folder: pathlib.Path, epochs: int, **more: Any) -> Any:
         options = {"steps_per_epoch": 1, "checkpoint_dir": folder, "verbose": 0, **more}
-        return ims.fit(model, train, epochs=epochs, callbacks=[tiny_models.StopAfter()], **options)
+        return ims.fit(model, train, epochs=epochs, callbacks=[StopAfter()], **options)
 
     assert fit(run, 5).epoch == [0, 1]
     assert not capsys.readouterr().err
@@ -247,6 +232,6 @@ def test_a_run_that_a_callback_ended_says_how_to_go_on(train, tmp_path, capsys):
 def test_places_below_home_are_found(train, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     given: dict[str, Any] = {"steps_per_epoch": 1, "verbose": 0, "checkpoint_dir": "~/run"}
-    ims.fit(compiled(), train, callbacks=[ims.MetricsFile("~/metrics.jsonl")], **given)
+    ims.fit(linear(), train, callbacks=[ims.MetricsFile("~/metrics.jsonl")], **given)
     assert [*(tmp_path / "run" / "checkpoints").glob("step-*.npz")]
     assert (tmp_path / "metrics.jsonl").exists()
