@@ -49,7 +49,9 @@ def build(
     """
     try:
         if isinstance(beam_args, str):
-            raise UserError(f"beam_args received {beam_args!r}; expected a list of texts.")
+            raise UserError(
+                argument="beam_args", received=repr(beam_args), expected="a list of texts"
+            )
         asked = cli.options_of({"input": input, "output": output, **options})
         command_line.check_installed("apache_beam")
         from beam_pipeline.run import run
@@ -68,6 +70,4 @@ def build(
         known = command_line.as_user_error(e)
         if known is None:
             raise
-        # What comes from a worker, or through Beam, is plain text: its flags have no brackets.
-        known.name_arguments({flag[2:]: flag[2:] for flag in cli.make_parser().flags})
         raise known from None

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
+from beam_pipeline.option_texts import beam_flag
 from imageshards import storage
 from imageshards.errors import StorageError
 from imageshards.storage.base import Backend, Stat
@@ -111,8 +112,10 @@ def store_settings(scheme: str) -> dict[str, Any]:
     if verify is not None and not os.path.exists(verify):
         if verify.lower() not in ("true", "false"):
             raise StorageError(
-                f"--s3_verify received {verify!r}; expected true, false, or the path of a file of "
-                "certificates to trust, on every machine that reads or writes s3://."
+                argument=beam_flag("s3_verify"),
+                received=repr(verify),
+                expected="true, false, or the path of a file of certificates to trust, on every "
+                "machine that reads or writes s3://",
             )
         settings["verify"] = verify.lower() == "true"
     return settings
@@ -171,10 +174,11 @@ class BeamBackend(Backend):
         yield from sorted(found, key=lambda s: s.path)
 
     def check_bucket(self, path: str, flag: str, must_list: bool) -> None:
-        if flag == "--output":
+        if flag == "output":
             raise StorageError(
-                f"--output received {path!r}, on a file system that is only read; expected a path "
-                "of this machine, gs:// or s3://."
+                argument="output",
+                received=f"{path!r}, on a file system that is only read",
+                expected="a path of this machine, gs:// or s3://",
             )
 
 

@@ -53,15 +53,18 @@ def options_of(keywords: Mapping[str, Any]) -> opt.BuildOptions:
         action = parser._option_string_actions.get(f"--{name}")
         if action is None or name in ("help", "version"):
             known = [flag for flag in parser.flags if flag not in ("--help", "--version")]
-            hint = did_you_mean(nearest_flags(name, known))
-            hint = hint or f"a flag of Beam goes into beam_args, as in beam_args=['--{name}=...']."
-            raise UserError(f"build received {name}={value!r}, no keyword of it; {hint.rstrip()}")
+            names = [flag.removeprefix("--") for flag in nearest_flags(name, known)]
+            hint = did_you_mean(names)
+            hint = hint or f"a flag of Beam goes into beam_args, as in beam_args=['--{name}=...']"
+            raise UserError(
+                argument=name, received=f"{value!r}, no keyword of build", remedy=hint.rstrip()
+            )
         if value is None and name not in ("input", "output"):
             continue
         if action.nargs != 0:
             values[action.dest] = _value(name, value, action.type)
         elif not isinstance(value, bool):
-            raise UserError(f"--{name} received {value!r}; expected True or False.")
+            raise UserError(argument=name, received=repr(value), expected="True or False")
         elif value:
             values[action.dest] = action.const
     return _options(values)
@@ -88,7 +91,7 @@ def _value(name: str, value: Any, parse: Any) -> Any:
         texts = [*value, *(value.values() if is_pairs else ())]
         if is_pairs != (name == "class_map") or not all(isinstance(one, str) for one in texts):
             expected = "texts" if name == "class_names" else "a dict of texts"
-            raise UserError(f"--{name} received {value!r}; expected {expected}.")
+            raise UserError(argument=name, received=repr(value), expected=expected)
         return dict(value) if is_pairs else tuple(texts)
     elif is_pairs:
         text = ",".join(f"{key}={each!s}" for key, each in value.items())

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from imageshards.commands.command_line import names_or_file, split_names
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 
 COLUMN_KINDS = ("int", "float", "string")
 SCALINGS = ("none", "zscore", "minmax")
@@ -36,16 +36,25 @@ class ColumnSpec:
     scale: str = "none"
 
     def __post_init__(self) -> None:
-        flag = f"--columns {self.name}"
         if self.shape is not None and self.shape != () and self.shape[0] < 1:
-            expected = "at least 1, or [] for a variable length"
-            raise _refused(flag, f"the length {self.shape[0]}", expected)
+            raise UserError(
+                argument="columns",
+                received=f"{self.name} with the length {self.shape[0]}",
+                expected="at least 1, or [] for a variable length",
+            )
         for received, allowed in ((self.kind, COLUMN_KINDS), (self.scale, SCALINGS)):
             if received not in allowed:
-                raise _refused(flag, repr(received), f"one of {', '.join(allowed)}")
+                raise UserError(
+                    argument="columns",
+                    received=f"{self.name} with {received!r}",
+                    expected=f"one of {', '.join(allowed)}",
+                )
         if self.scale != "none" and self.kind != "float":
-            received = f"scaling {self.scale!r} for a {self.kind} column"
-            raise _refused(flag, received, "a float column")
+            raise UserError(
+                argument="columns",
+                received=f"{self.name} with scaling {self.scale!r} for a {self.kind} column",
+                expected="a float column",
+            )
 
     def __str__(self) -> str:
         """As --columns takes it."""
@@ -54,15 +63,18 @@ class ColumnSpec:
         return f"{self.name}:{self.kind}{size}{scale}"
 
 
-def _refused(flag: str, received: str, expected: str) -> UserError:
-    return UserError(f"{flag} received {received}; expected {expected}.")
+def beam_flag(name: str) -> Arg:
+    """A flag of Beam, which has its dashes in Python, too: there it is a text of `beam_args`."""
+    return Arg(name, python=f"--{name}")
 
 
 def parse_size(text: str) -> tuple[int, int]:
     """`N` or `HEIGHTxWIDTH` → (height, width) in pixels."""
     found = _SIZE.fullmatch(text.strip())
     if not found:
-        raise _refused("--image_size", repr(text), "pixels as N or HEIGHTxWIDTH")
+        raise UserError(
+            argument="image_size", received=repr(text), expected="pixels as N or HEIGHTxWIDTH"
+        )
     return int(found[1]), int(found[2] or found[1])
 
 
@@ -77,11 +89,11 @@ def parse_timeouts(text: str) -> tuple[float, ...]:
             "three numbers of seconds above 0, to connect, between two pieces and in all, for "
             "example 10,30,120"
         )
-        raise _refused("--url_timeouts", repr(text), expected)
+        raise UserError(argument="url_timeouts", received=repr(text), expected=expected)
     return seconds
 
 
-def parse_pairs(flag: str, kind: type, text: str) -> dict[str, Any]:
+def parse_pairs(argument: str, kind: type, text: str) -> dict[str, Any]:
     """`a=1,b=2` → {"a": 1, "b": 2}."""
     pairs: dict[str, Any] = {}
     for part in text.split(","):
@@ -92,7 +104,11 @@ def parse_pairs(flag: str, kind: type, text: str) -> dict[str, Any]:
             number = None
         if not name or number is None or name in pairs:
             what = "numbers" if kind is float else "whole numbers"
-            raise _refused(flag, repr(text), f"names with {what}, as in name=1,other=2")
+            raise UserError(
+                argument=argument,
+                received=repr(text),
+                expected=f"names with {what}, as in name=1,other=2",
+            )
         pairs[name] = number
     return pairs
 
@@ -103,19 +119,19 @@ def parse_num_shards(text: str) -> dict[str, int]:
         return {"*": int(text.strip())}
     if "=" not in text:
         expected = "a number, or one for each split as in train=64,validation=8"
-        raise _refused("--num_shards", repr(text), expected)
-    return parse_pairs("--num_shards", int, text)
+        raise UserError(argument="num_shards", received=repr(text), expected=expected)
+    return parse_pairs("num_shards", int, text)
 
 
 def parse_class_map(text: str) -> dict[str, str]:
     """`old=new,…`, or a file with one on each line."""
     found: dict[str, str] = {}
-    for pair in names_or_file("--class_map", text):
+    for pair in names_or_file("class_map", text):
         old, _, new = map(str.strip, pair.partition("="))
         if not old or not new or old in found:
             received = f"{text!r}, where {old!r} becomes {new!r}"
             expected = "pairs of names as in old=new,other=new, each old one once"
-            raise _refused("--class_map", received, expected)
+            raise UserError(argument="class_map", received=received, expected=expected)
         found[old] = new
     return found
 
@@ -124,7 +140,7 @@ def parse_extensions(text: str) -> tuple[str, ...]:
     """`jpg,.PNG` → (".jpg", ".png")."""
     names = [name.strip().lstrip("*").lstrip(".").lower() for name in text.split(",")]
     if not all(names):
-        raise _refused("--extensions", repr(text), "a list as in jpg,png")
+        raise UserError(argument="extensions", received=repr(text), expected="a list as in jpg,png")
     return tuple("." + name for name in names)
 
 
@@ -132,7 +148,11 @@ def parse_globs(text: str) -> tuple[str, ...]:
     """`*_small.jpg,cat/old` → ("*_small.jpg", "cat/old")."""
     globs = split_names(text)
     if not all(glob.strip("/") for glob in globs or [""]):
-        raise _refused("--exclude_glob", repr(text), "globs as in '*_small.jpg' or 'cat/old'")
+        raise UserError(
+            argument="exclude_glob",
+            received=repr(text),
+            expected="globs as in '*_small.jpg' or 'cat/old'",
+        )
     return globs
 
 
@@ -145,7 +165,7 @@ def parse_columns(text: str) -> tuple[ColumnSpec, ...]:
             expected = (
                 "name:int|float|string, with [] or [N] for lists and :zscore or :minmax for floats"
             )
-            raise _refused("--columns", repr(part), expected)
+            raise UserError(argument="columns", received=repr(part), expected=expected)
         size = found["size"]
         shape = None if found["list"] and not size else (int(size),) if size else ()
         specs.append(ColumnSpec(found["name"], found["kind"], shape, found["scale"] or "none"))

@@ -21,7 +21,7 @@ from beam_pipeline.option_texts import (
 from imageshards import storage
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.images.options import ImageOptions as ImageOptions
 from imageshards.manifest import NONE, ONE, SEVERAL, SPLIT_NAME
@@ -130,30 +130,40 @@ class InputOptions:
         if self.label_separator is not None:
             if self.label == NONE or not self.label_separator:
                 raise UserError(
-                    f"--label_separator received {self.label_separator!r} with --label "
-                    f"{self.label}; expected a text such as '|', and several labels an image."
+                    argument="label_separator",
+                    received=f"{self.label_separator!r} with " + Arg("label", self.label),
+                    expected="a text such as '|', and several labels an image",
                 )
             object.__setattr__(self, "label", SEVERAL)
         if self.label == NONE:
             if self.label_regex is not None:
-                raise UserError("--label_regex was given with --label none; leave one of them out.")
+                raise UserError(
+                    argument="label_regex",
+                    received=f"{self.label_regex!r} with " + Arg("label", NONE),
+                    remedy="leave one of them out",
+                )
         if self.label_regex is not None:
             try:
                 regex = re.compile(self.label_regex)
             except re.error as e:
                 raise UserError(
-                    f"--label_regex received {self.label_regex!r}, which is no regular expression "
-                    f"({e})."
+                    argument="label_regex",
+                    received=f"{self.label_regex!r}, which cannot be read ({e})",
+                    expected="a regular expression",
                 ) from e
             if label_group(regex) is None:
                 raise UserError(
-                    f"--label_regex received {self.label_regex!r}; expected a group that captures "
-                    "the label, for example '^([a-z]+)\\.'."
+                    argument="label_regex",
+                    received=repr(self.label_regex),
+                    expected="a group that captures the label, for example '^([a-z]+)\\.'",
                 )
             if self.layout in ("class_folders", TABLE, DATA_SET):
                 raise UserError(
-                    f"--label_regex was given with --layout {self.layout}, which has labels of "
-                    "its own; leave one of them out."
+                    argument="label_regex",
+                    received=f"{self.label_regex!r} with "
+                    + Arg("layout", self.layout)
+                    + ", which has labels of its own",
+                    remedy="leave one of them out",
                 )
 
 
@@ -222,7 +232,7 @@ class PlanOptions:
         "--group_column, so that more images move none; records of a data set keep theirs unless "
         "this is given (default: those of a data set among the inputs, else "
         "train=0.9,validation=0.1)", metavar="NAME=F,...",
-        parse=functools.partial(parse_pairs, "--splits", float),
+        parse=functools.partial(parse_pairs, "splits", float),
         )] = dataclasses.field(default_factory=lambda: {"train": 0.9, "validation": 0.1})
     salt: Annotated[str, Option(
         "changes all hashes: another split, another order")] = "imageshards"
@@ -238,7 +248,7 @@ class PlanOptions:
         "per line of a file; another label is an error, but for the number of a class (default: "
         "sorted names, whole numbers as numbers; on --overwrite the old order first)",
         group="input", metavar="A,B|FILE",
-        parse=functools.partial(names_or_file, "--class_names"))] = None
+        parse=functools.partial(names_or_file, "class_names"))] = None
     pinned_classes: tuple[str, ...] = ()
     allow_one_class: Annotated[bool, Option(
         "accept an input with one class only", group="input")] = False
@@ -253,26 +263,33 @@ class PlanOptions:
         for name, fraction in self.splits.items():
             if not is_split_name(name):
                 raise UserError(
-                    f"--splits received the name {name!r}; expected letters, digits and "
-                    "underscores."
+                    argument="splits",
+                    received=f"the name {name!r}",
+                    expected="letters, digits and underscores",
                 )
             if not 0 < fraction <= 1:
                 raise UserError(
-                    f"--splits received {name}={fraction}; expected a fraction above 0 and at most "
-                    "1."
+                    argument="splits",
+                    received=f"{name}={fraction}",
+                    expected="a fraction above 0 and at most 1",
                 )
         if abs(sum(self.splits.values()) - 1) > 1e-9:
             raise UserError(
-                f"--splits received fractions that sum to {sum(self.splits.values()):g}; expected "
-                "1, for example train=0.9,validation=0.1."
+                argument="splits",
+                received=f"fractions that sum to {sum(self.splits.values()):g}",
+                expected="1, for example train=0.9,validation=0.1",
             )
         for name, count in self.num_shards.items():
             if not 1 <= count <= MAX_SHARDS:
                 given = str(count) if name == "*" else f"{name}={count}"
-                raise UserError(f"--num_shards received {given}; expected 1 to {MAX_SHARDS}.")
+                raise UserError(
+                    argument="num_shards", received=given, expected=f"1 to {MAX_SHARDS}"
+                )
         if self.class_names is not None and len(set(self.class_names)) != len(self.class_names):
             twice = sorted({c for c in self.class_names if self.class_names.count(c) > 1})
-            raise UserError(f"--class_names received {twice[0]!r} twice; expected each class once.")
+            raise UserError(
+                argument="class_names", received=f"{twice[0]!r} twice", expected="each class once"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -370,21 +387,31 @@ class BuildOptions:
         check_options(self)
         if printable(self.output) != self.output:
             raise UserError(
-                f"--output received {self.output!r}, a name with bytes that are no UTF-8; expected "
-                "one in UTF-8, as Beam and TensorFlow take no other: rename the folder."
+                argument="output",
+                received=f"{self.output!r}, a name with bytes that are no UTF-8",
+                expected="a name in UTF-8, as Beam and TensorFlow take no other",
+                remedy="rename the folder",
             )
-        for flag in ("class_names", "class_map"):
-            if self.source.label == NONE and vars(self).get(flag, vars(self.plan).get(flag)):
-                raise UserError(f"--{flag} was given with --label none; leave one of them out.")
+        for name in ("class_names", "class_map"):
+            if self.source.label == NONE and vars(self).get(name, vars(self.plan).get(name)):
+                raise UserError(
+                    argument=name,
+                    received="names of classes with " + Arg("label", NONE),
+                    remedy="leave one of them out",
+                )
         renamed = {composed(old): composed(new) for old, new in self.class_map.items()}
         object.__setattr__(self, "class_map", renamed)
         for old, new in renamed.items():
             if old == new:
                 raise UserError(
-                    f"--class_map received {old}={new}; expected a class and another name for it."
+                    argument="class_map",
+                    received=f"{old}={new}",
+                    expected="a class and another name for it",
                 )
             if new in renamed:
                 raise UserError(
-                    f"--class_map received {old}={new} and {new}={renamed[new]}; expected "
-                    "each class on one side only: rename what is swapped in two builds."
+                    argument="class_map",
+                    received=f"{old}={new} and {new}={renamed[new]}",
+                    expected="each class on one side only",
+                    remedy="rename what is swapped in two builds",
                 )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from imageshards import __version__
 from imageshards.commands import COMMANDS, GROUPS, load_command
 from imageshards.commands.command_line import EXIT_USER_ERROR, did_you_mean, end_now, run
-from imageshards.errors import UserError
+from imageshards.errors import UserError, naming_flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(help_text() if not name else _unknown(name), file=sys.stderr)
         return EXIT_USER_ERROR
     try:
-        command = load_command(name)
+        with naming_flags():
+            command = load_command(name)
     except UserError as e:
         print(f"imageshards {name}: {e}", file=sys.stderr)
         return EXIT_USER_ERROR

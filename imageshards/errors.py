@@ -2,54 +2,190 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-# Brackets that no path or value of a user has.
-_OPTION = re.compile(r"⟦(?P<shown>(?:--)?(?P<flag>[^⟧|]*))(?:\|(?P<argument>[^⟧]*))?⟧")
-# A flag without them; a command to type is left as it is.
-_BARE = re.compile(r"imageshards \w+(?: --\w+ [^\s;,)]+)+|--(?P<flag>\w+)")
+# Whether errors of this process name flags, as in a command, or arguments, as in Python.
+_names_flags = False
+
+
+@contextlib.contextmanager
+def naming_flags(flags: bool = True) -> Iterator[None]:
+    """Errors name flags (`--batch_size`) instead of arguments (`batch_size`) for the whole process.
+
+    Commands run in this context, and so do the workers of a build that a command started.
+    """
+    global _names_flags
+    before, _names_flags = _names_flags, flags
+    try:
+        yield
+    finally:
+        _names_flags = before
+
+
+def names_flags() -> bool:
+    """Returns whether errors of this process name flags."""
+    return _names_flags
+
+
+@dataclasses.dataclass(frozen=True)
+class Phrase:
+    """Text in which some words are options, whose form is chosen when an error is printed.
+
+    >>> str("leave classes out by " + Arg("classes") + ", or use " + Arg("balance", "weights"))
+    "leave classes out by classes, or use balance='weights'"
+    """
+
+    parts: tuple[str | Arg, ...]
+
+    def __add__(self, other: Text) -> Phrase:
+        return Phrase((*self.parts, *_parts_of(other)))
+
+    def __radd__(self, other: str) -> Phrase:
+        return Phrase((other, *self.parts))
+
+    def __str__(self) -> str:
+        return self.render({})
+
+    def render(self, renamed: Mapping[str, str]) -> str:
+        """Returns the text; `renamed` maps names of options to those of the arguments."""
+        parts = (part if isinstance(part, str) else part.render(renamed) for part in self.parts)
+        return "".join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arg:
+    """An option in the text of an error, with a value to give if there is one.
+
+    Attributes:
+        name: The flag without its dashes. A name in capitals, such as `DIR`, has no dashes.
+        value: The value to give; True for a flag without a value.
+        python: How Python says the whole, where that is not the name of the argument.
+    """
+
+    name: str
+    value: Any = None
+    python: str | None = None
+
+    def __add__(self, other: Text) -> Phrase:
+        return Phrase((self, *_parts_of(other)))
+
+    def __radd__(self, other: str) -> Phrase:
+        return Phrase((other, self))
+
+    def __str__(self) -> str:
+        return self.render({})
+
+    def render(self, renamed: Mapping[str, str]) -> str:
+        """Returns the flag in a command, and the argument in Python."""
+        if _names_flags:
+            name = self.name.removeprefix("--")
+            flag = name if name.isupper() else f"--{name}"
+            is_bare = self.value is None or self.value is True
+            return flag if is_bare else f"{flag} {shlex.quote(str(self.value))}"
+        if self.python is not None:
+            return self.python
+        name = renamed.get(self.name, self.name)
+        return name if self.value is None else f"{name}={self.value!r}"
+
+
+Text = str | Arg | Phrase
+
+
+def _parts_of(text: Text) -> tuple[str | Arg, ...]:
+    return text.parts if isinstance(text, Phrase) else (text,)
 
 
 class UserError(Exception):
     """Something the caller can fix: shown as one sentence without a traceback.
 
-    The message names the argument, what was received, what was expected and the remedy. An option
-    that also is an argument of a function stands between brackets: `⟦--batch_size⟧` is read as
-    `--batch_size` by who runs a command, and as `batch_size` by who calls Python;
-    `⟦--cache pixels|cache='pixels'⟧` says how each would write it. An argument without a flag, such
-    as `⟦DIR⟧`, is read as `DIR` by who runs a command. All else is read as it is.
+    >>> str(UserError(argument="seed", received="-1", expected="0 or more", remedy="leave it out"))
+    'seed received -1; expected 0 or more: leave it out.'
+
+    Args:
+        problem: What is wrong where no argument is to blame, or the sentence as a whole.
+        argument: The name of the option that received the value.
+        received: The value, and what is wrong with it.
+        expected: What would have been right.
+        remedy: What to do.
+
+    Attributes:
+        argument, received, expected, remedy: As given; "" for what was not.
     """
 
-    def __init__(self, sentence: str = ""):
-        super().__init__(_OPTION.sub(r"\g<shown>", sentence))
-        self._sentence = sentence
+    def __init__(
+        self,
+        problem: Text = "",
+        *,
+        argument: str | Arg = "",
+        received: Text = "",
+        expected: Text = "",
+        remedy: Text = "",
+    ):
+        self.argument = argument.name if isinstance(argument, Arg) else argument
+        self.problem, self.received = _from_brackets(problem), received
+        self.expected, self.remedy = expected, remedy
+        self._subject = Arg(argument) if isinstance(argument, str) and argument else argument
+        self._renamed: Mapping[str, str] = {}
+        # Beam copies an error of a step as `type(e)(e.args[0] + " [while running ...]")`.
+        super().__init__(str(self))
 
-    def name_arguments(self, renamed: Mapping[str, str]) -> None:
-        """From now on the sentence names arguments, some of them `renamed`, in place of flags.
+    def __str__(self) -> str:
+        text: Phrase = Phrase(()) + self.problem
+        if self._subject:
+            text = text + self._subject + " received " + self.received
+        if self.expected:
+            text = text + "; expected " + self.expected
+        if self.remedy:
+            text = text + (": " if self.expected else "; ") + self.remedy
+        sentence = text.render(self._renamed)
+        has_end = not (self.argument or self.expected or self.remedy) or sentence[-1:] in ".!?"
+        return sentence if has_end else f"{sentence}."
 
-        Those that are `renamed` are found without brackets, too.
-        """
+    def rename(self, renamed: Mapping[str, str]) -> None:
+        """Uses other names for some arguments from now on, where arguments are named at all."""
+        self._renamed = renamed
+        self.args = (str(self),)
 
-        def argument(match: re.Match[str]) -> str:
-            return match["argument"] or renamed.get(match["flag"], match["flag"])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), vars(self))
 
-        def bare(match: re.Match[str]) -> str:
-            return renamed.get(match["flag"], match[0])
 
-        self.args = (_BARE.sub(bare, _OPTION.sub(argument, self._sentence)),)
+_BRACKETS = re.compile(r"⟦(?:--)?(?P<flag>[^⟧| ]*)(?: (?P<value>[^⟧|]*))?(?:\|(?P<python>[^⟧]*))?⟧")
+
+
+def _from_brackets(text: Text) -> Text:
+    """Until every error has fields: `⟦--flag value|python⟧` in a sentence is an `Arg`."""
+    if not isinstance(text, str) or "⟦" not in text:
+        return text
+    found, end = Phrase(()), 0
+    for match in _BRACKETS.finditer(text):
+        found = found + text[end : match.start()] + Arg(*match.groups())
+        end = match.end()
+    return found + text[end:]
+
+
+def _unpickled(kind: type[UserError], fields: dict[str, Any]) -> UserError:
+    error = kind.__new__(kind)
+    vars(error).update(fields)
+    error.args = (str(error),)
+    return error
 
 
 def names_arguments(
     **renamed: str,
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Decorates a function that people call: its `UserError`s name arguments in place of flags,
-    those of another name as they are `renamed`.
+    """Decorates a function that people call: its `UserError`s use the names of its arguments.
+
+    `renamed` maps names of options to the arguments that are named otherwise.
     """
 
     def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -58,7 +194,7 @@ def names_arguments(
             try:
                 return function(*args, **kwargs)
             except UserError as e:
-                e.name_arguments(renamed)
+                e.rename(renamed)
                 raise
 
         return named
@@ -122,15 +258,16 @@ _WHILE_HANDLING = "During handling of the above exception, another exception occ
 def user_error_in(error: BaseException) -> UserError | None:
     """Returns the `UserError` that caused `error`, looked for in its chain of causes and its text.
 
-    The sentence names flags, also where it came through a function that names arguments. An error
-    that was raised while a `UserError` was handled (its `__context__`) is an error of its own.
+    An error that was raised while a `UserError` was handled (its `__context__`) is an error of its
+    own.
     """
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         if isinstance(current, UserError):
-            return UserError(current._sentence.split(" [while running ")[0])
+            sentence, *step = str(current).split(" [while running ")
+            return UserError(sentence) if step else current
         current = current.__cause__
     found = _IN_TEXT.findall(str(error).rpartition(_WHILE_HANDLING)[2])
     return UserError(found[-1]) if found else None

@@ -12,7 +12,7 @@ import pyarrow as pa
 from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.text import shortened
 
 # Column with the pickled reference, which TFT passes through; a reserved feature name.
@@ -143,6 +143,7 @@ def _wrong_value(ref: ImageRef, row: Any, spec: ColumnSpec) -> UserError:
         one = f"a list{f' of {spec.shape[0]}' if spec.shape else ''}, each value {one}"
     received = "no value" if row is None else shortened(repr(row), 80)
     return UserError(
-        f"column {spec.name!r} of {ref.key!r} received {received}; expected {one}; "
-        "fix the row or leave the column out of --columns."
+        f"column {spec.name!r} of {ref.key!r} received {received}",
+        expected=one,
+        remedy="fix the row or leave the column out of " + Arg("columns"),
     )

@@ -22,7 +22,7 @@ from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.classes import ClassOrder
 from imageshards.commands.command_line import quiet_stderr, search_here
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import NONE, RECORD_NAMES
 
 RESERVED_FEATURES = RECORD_NAMES | {REF_COLUMN}
@@ -38,9 +38,11 @@ def check_installed() -> None:
     """
     if importlib.util.find_spec("tensorflow_transform") is None:
         raise UserError(
-            "extra columns and --transform_module need tensorflow-transform, which is not "
-            "installed; pip install 'imageshards[columns]', or leave the columns of an image table "
-            "out by --columns ''."
+            "extra columns and "
+            + Arg("transform_module")
+            + " need tensorflow-transform, which is not installed",
+            remedy="pip install 'imageshards[columns]', or leave the columns of an image table "
+            "out by " + Arg("columns", "''", python="columns=''"),
         )
 
 
@@ -122,8 +124,9 @@ class TransformModule(importlib.abc.InspectLoader):
 
     def _unusable(self, problem: str) -> UserError:
         return UserError(
-            f"--transform_module received {self.name!r}, which {problem}; expected a Python file "
-            "or module with a function preprocessing_fn(inputs)."
+            argument="transform_module",
+            received=f"{self.name!r}, which {problem}",
+            expected="a Python file or module with a function preprocessing_fn(inputs)",
         )
 
     def _module(self) -> types.ModuleType:
@@ -196,13 +199,16 @@ class Preprocess:
             outputs = function(inputs)
         except Exception as e:
             raise UserError(
-                f"--transform_module {module.name!r}: preprocessing_fn raised {_cause(e)}; "
-                "fix the function."
+                argument="transform_module",
+                received=f"{module.name!r}, whose preprocessing_fn raised {_cause(e)}",
+                remedy="fix the function",
             ) from e
         if not isinstance(outputs, Mapping):
             raise UserError(
-                f"--transform_module {module.name!r}: preprocessing_fn returned a "
-                f"{type(outputs).__name__}; expected a dict from feature names to tensors."
+                argument="transform_module",
+                received=f"{module.name!r}, whose preprocessing_fn returned a "
+                f"{type(outputs).__name__}",
+                expected="a dict from feature names to tensors",
             )
         return {
             name: _checked_output(name, tensor, module.name) for name, tensor in outputs.items()
@@ -249,26 +255,27 @@ def _scaled(values: Any, scale: str) -> Any:
 def _checked_output(name: Any, tensor: Any, module: str) -> Any:
     import tensorflow as tf
 
-    def refuse(problem: str, remedy: str) -> UserError:
+    def refuse(problem: str, expected: str) -> UserError:
         return UserError(
-            f"--transform_module {module!r}: preprocessing_fn returned {name!r} {problem}; "
-            f"{remedy}."
+            argument="transform_module",
+            received=f"{module!r}, whose preprocessing_fn returned {name!r} {problem}",
+            expected=expected,
         )
 
     if not isinstance(name, str) or not name or name in RESERVED_FEATURES:
-        raise refuse("as a feature, a name every record already has", "choose another name")
+        raise refuse("as a feature, a name every record already has", "another name")
     if isinstance(tensor, tf.RaggedTensor):
         tensor = tensor.to_sparse()
     if not isinstance(tensor, tf.Tensor | tf.SparseTensor):
-        raise refuse(f"as a {type(tensor).__name__}", "expected a tensor")
+        raise refuse(f"as a {type(tensor).__name__}", "a tensor")
     if tensor.dtype.name not in _RECORD_DTYPES:
-        raise refuse(f"of {tensor.dtype.name}", f"cast it to {', '.join(_RECORD_DTYPES)}")
+        raise refuse(f"of {tensor.dtype.name}", f"one of {', '.join(_RECORD_DTYPES)}")
     shape = tensor.shape
     if isinstance(tensor, tf.SparseTensor):
         if shape.rank != 2:
-            raise refuse(f"with shape {shape}", "expected [batch, any] of a sparse tensor")
+            raise refuse(f"with shape {shape}", "[batch, any] of a sparse tensor")
     elif not shape.rank or not shape[1:].is_fully_defined():
-        raise refuse(f"with shape {shape}", "expected [batch, ...] with known inner sizes")
+        raise refuse(f"with shape {shape}", "[batch, ...] with known inner sizes")
     return tensor
 
 

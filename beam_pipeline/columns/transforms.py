@@ -39,7 +39,7 @@ from beam_pipeline.options import BuildOptions, ColumnSpec, ShardOptions
 from beam_pipeline.planning.classes import ClassOrder, distinct_labels
 from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import ONE
 from imageshards.progress import note_activity
 
@@ -191,9 +191,10 @@ def transform_temp_folder(
         yield storage.join(staging, TFT_TEMP)
     else:
         raise UserError(
-            f"--output {options.output!r} is in a store that TensorFlow does not read; "
-            "tensorflow-transform needs a folder that every worker sees: give one on a shared "
-            "mount or gs:// by --transform_temp_dir."
+            argument="output",
+            received=f"{options.output!r}, in a store that TensorFlow does not read",
+            expected="a folder for tensorflow-transform that every worker sees",
+            remedy="give one on a shared mount or gs:// by " + Arg("transform_temp_dir"),
         )
 
 
@@ -202,10 +203,14 @@ def _check_names(columns: Sequence[ColumnSpec]) -> None:
     for name in names:
         if name in RESERVED_FEATURES or not name:
             raise UserError(
-                f"--columns received {name!r}, a name every record already has; rename the column."
+                argument="columns",
+                received=f"{name!r}, a name every record already has",
+                remedy="rename the column",
             )
         if names.count(name) > 1:
-            raise UserError(f"--columns received {name!r} twice; expected each column once.")
+            raise UserError(
+                argument="columns", received=f"{name!r} twice", expected="each column once"
+            )
 
 
 def _export(

@@ -8,6 +8,8 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from beam_pipeline.planning.missing import HOW_PATHS_ARE_READ, why_missing
 from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, merge_stats, most_first
 from imageshards import storage
@@ -69,7 +71,7 @@ def write_list(rejects: Iterable[Reject], folder: str) -> str:
     path = storage.join(folder, REJECTS_NAME)
     with storage.open_write(path) as lines:
         for reject in rejects:
-            fields = dataclasses.asdict(reject)
+            fields = msgspec.structs.asdict(reject)
             lines.write((json.dumps(fields, ensure_ascii=False) + "\n").encode())
     return path
 
@@ -78,7 +80,7 @@ def remedies(counts: Mapping[str, int]) -> list[str]:
     """What to do about rejects of some reasons, in sentences."""
     if pointers := counts.get("git_lfs_pointer"):
         return [
-            f"{counted(pointers, 'file')} of --input held a pointer of Git LFS in place of the "
+            f"{counted(pointers, 'file')} of the input held a pointer of Git LFS in place of the "
             "picture: run git lfs pull in the clone, then build again"
         ]
     return []
@@ -98,11 +100,11 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
         table += f", such as {why_missing(_first_place(where, 'not_found'))}"
         remedy = HOW_PATHS_ARE_READ
     raise UserError(
-        f"--max_reject_fraction {max_fraction:g} allows {allowed} of {counted(listed, 'image')} "
-        f"to be rejected, but {rejected} were ({table}), first {_first_rejects(where)}; see "
-        f"{where}, {remedy}, then give the same "
-        "command again: finished shards are kept and nothing was committed."
-        + "".join(f" {sentence}." for sentence in remedies(counts))
+        argument="max_reject_fraction",
+        received=f"{max_fraction:g}, which allows {allowed} of {counted(listed, 'image')} to be "
+        f"rejected, but {rejected} were ({table}), first {_first_rejects(where)}",
+        remedy=f"see {where}, {remedy}, then give the same command again: finished shards are kept "
+        "and nothing was committed" + "".join(f". {sentence}" for sentence in remedies(counts)),
     )
 
 

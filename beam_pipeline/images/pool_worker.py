@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from beam_pipeline import beam_files
 from imageshards import storage
-from imageshards.errors import ImageError, UserError
+from imageshards.errors import ImageError, UserError, naming_flags
 from imageshards.images.encode import tune_allocator
 
 # What each process notes in shared memory, as numbers of 8 bytes: images, bytes read, rejects and
@@ -118,7 +118,8 @@ def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | N
             os.environ.update(settings[0])
             beam_files.use_flags(settings[1])
             storage.forget_clients()  # settings may be in the environment, too
-        connected.send(_do_task(packed, Watch(noted, crashed, alone, turns_fd)))
+        with naming_flags(settings[2]):
+            connected.send(_do_task(packed, Watch(noted, crashed, alone, turns_fd)))
 
 
 def _receive(connected: connection.Connection, tasks: queue.SimpleQueue[Any]) -> None:

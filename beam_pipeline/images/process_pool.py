@@ -34,9 +34,10 @@ from beam_pipeline import beam_files
 from beam_pipeline.images import pool_worker
 from beam_pipeline.images.pool_worker import AT, COUNTS, SINCE, WIDTH, Done, Watch
 from beam_pipeline.images.read import read_images
+from beam_pipeline.option_texts import beam_flag
 from beam_pipeline.options import UrlOptions
 from imageshards import storage
-from imageshards.errors import ImageError, UserError
+from imageshards.errors import Arg, ImageError, UserError, names_flags
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
 from imageshards.storage import OutputLock
@@ -53,8 +54,11 @@ PICTURE_SEC = 300.0
 _ENDING_SEC = 20.0
 
 _MEMORY_REMEDY = (
-    "if the system was out of memory, use fewer processes (--direct_num_workers) or a smaller "
-    "--max_image_mpx; "
+    "if the system was out of memory, use fewer processes ("
+    + beam_flag("direct_num_workers")
+    + ") or a smaller "
+    + Arg("max_image_mpx")
+    + "; "
 )
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
@@ -173,7 +177,8 @@ class LocalPool:
             remedy = _MEMORY_REMEDY if death.may_be_memory else ""
             raise UserError(
                 f"the process that writes shard {name} {death.how} after {MAX_ATTEMPTS - 1} others "
-                f"were lost; {remedy}finished shards are kept."
+                "were lost",
+                remedy=remedy + "finished shards are kept",
             )
         finally:
             self._idle.put(worker)
@@ -187,7 +192,8 @@ class LocalPool:
         with self._changing:
             if self.is_stopped:
                 raise UserError(
-                    "the job was stopped; run the same command again to resume from its shards."
+                    "the job was stopped",
+                    remedy="run the same command again to resume from its shards",
                 )
             if worker is not None and worker.has_ended():
                 worker.end(_ENDING_SEC)
@@ -366,7 +372,7 @@ class _Worker:
         Raises:
             EOFError, OSError: It has ended.
         """
-        settings = dict(os.environ), beam_files.pipeline_flags()
+        settings = dict(os.environ), beam_files.pipeline_flags(), names_flags()
         self.connection.send((settings, blame.crashed, blame.alone, packed))
         wait_sec = picture_sec
         while not self.connection.poll(wait_sec):

@@ -7,8 +7,10 @@ columns stay as they are in the records: the values that they were made from are
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from beam_pipeline.inputs.archives.members import with_files
 from beam_pipeline.inputs.folders import is_data_set
@@ -26,27 +28,29 @@ from beam_pipeline.options import (
     InputOptions,
 )
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import (
     NONE,
     ONE,
     RECORD_NAMES,
     SEVERAL,
     TRANSFORM_NAME,
-    label_of,
+    Manifest,
+    Origin,
     load_manifest,
 )
+from imageshards.typed import convert
 
 # What decides the bytes of a record's picture has the flag of its name, but for the size.
-_IMAGE_FLAGS = {"height_px": "--image_size", "width_px": "--image_size"} | {
-    name: f"--{name}"
+_IMAGE_FLAGS = {"height_px": "image_size", "width_px": "image_size"} | {
+    name: name
     for name in (
         "resize_mode", "filter", "quality", "subsampling", "colorspace", "background",
         "icc", "only_shrink",
     )
 }  # fmt: skip
 
-Found = tuple[InputOptions, Mapping[str, Any]]
+Found = tuple[InputOptions, Manifest]
 
 
 def open_inputs(options: BuildOptions) -> BuildOptions:
@@ -62,7 +66,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     options = options.with_sources([*map(with_files, options.sources)])
     options = options.with_sources(_with_layouts(options))
     found = [
-        (source, load_manifest(source.input, "--input", complete=True))
+        (source, load_manifest(source.input, "input", complete=True))
         for source in options.sources
         if source.layout == DATA_SET
     ]
@@ -70,8 +74,11 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
         return options
     if options.transform_module is not None:
         raise UserError(
-            f"--transform_module was given, but --input {found[0][0].input!r} is a finished data "
-            "set, whose records lack its inputs; leave it out, or build from the original images."
+            argument="transform_module",
+            received=f"{options.transform_module!r}, but "
+            + Arg("input")
+            + f" {found[0][0].input!r} is a finished data set, whose records lack its inputs",
+            remedy="leave it out, or build from the original images",
         )
     options = _with_plan(_with_labels(options, found), found)
     image, copied = _image_options(options, found), _copied_columns(options, found)
@@ -110,11 +117,14 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
     found = []
     for source, is_one in zip(options.sources, are_data_sets, strict=True):
         if is_one:
-            for flag in ("label_regex", "label_separator"):
-                if getattr(source, flag) is not None and not others:
+            for name in ("label_regex", "label_separator"):
+                if getattr(source, name) is not None and not others:
                     raise UserError(
-                        f"--{flag} was given, but --input {source.input!r} is a finished data set, "
-                        "which has labels of its own; leave it out."
+                        argument=name,
+                        received=f"{getattr(source, name)!r}, but "
+                        + Arg("input")
+                        + f" {source.input!r} is a finished data set, which has labels of its own",
+                        remedy="leave it out",
                     )
             source = dataclasses.replace(source, layout=DATA_SET, label_regex=None, **for_tables)
         else:
@@ -130,14 +140,21 @@ def _with_labels(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     """The build with as many labels an image as --label says, else as the first data set has."""
     label = options.source.label
     if label == ONE and "label" not in options.given:
-        label = label_of(found[0][1])
+        label = found[0][1].label
     for source, manifest in found:
-        has = label_of(manifest)
+        has = manifest.label
         if label not in (has, NONE) and (has, label) != (ONE, SEVERAL):
             raise UserError(
-                f"--label {label} was given, or is that of other inputs, but --input "
-                f"{source.input!r} is a data set with --label {has}; expected the same of all: "
-                "--label none leaves labels out, --label several makes lists of single ones."
+                argument="label",
+                received=f"{label}, or other inputs have it, but "
+                + Arg("input")
+                + f" {source.input!r} is a data set with "
+                + Arg("label", has),
+                expected="the same of all",
+                remedy=Arg("label", NONE)
+                + " leaves labels out, "
+                + Arg("label", SEVERAL)
+                + " makes lists of single ones",
             )
     return options.with_sources(
         [dataclasses.replace(source, label=label) for source in options.sources]
@@ -146,41 +163,43 @@ def _with_labels(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
 
 def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     """The build with the classes of data sets in their order, and the first one's splits."""
-    classes = dict.fromkeys(name for _, manifest in found for name in manifest["classes"])
+    classes = dict.fromkeys(name for _, manifest in found for name in manifest.classes)
     plan: dict[str, Any] = {"pinned_classes": tuple(classes)}
-    first = found[0][1].get("options", {}).get("plan", {})
+    first = found[0][1].options.get("plan", {})
     for name in ("splits", "salt"):
         if name not in options.given and first.get(name):
             plan[name] = first[name]
     return dataclasses.replace(options, plan=dataclasses.replace(options.plan, **plan))
 
 
-def _contribution(
-    source: InputOptions, manifest: Mapping[str, Any], options: BuildOptions
-) -> CopiedInput:
+def _contribution(source: InputOptions, manifest: Manifest, options: BuildOptions) -> CopiedInput:
     """Returns a dataset with what its manifest contributes.
 
     Raises:
         UserError: Its splits cannot be drawn again.
     """
-    drawn = manifest.get("options", {}).get("plan", {})
+    origin = convert(manifest.options, Origin)
     # Drawing again with the same fractions and salt would change nothing but splits that the
     # original input gave, so the records keep theirs.
     keeps = "splits" not in options.given or (
-        (drawn.get("splits"), drawn.get("salt")) == (dict(options.plan.splits), options.plan.salt)
+        (origin.plan.splits, origin.plan.salt) == (dict(options.plan.splits), options.plan.salt)
     )
-    group = manifest.get("options", {}).get("input", {}).get("group_column")
+    group = origin.input.group_column
     if group and not keeps:
         raise UserError(
-            f"--splits was given, but --input {source.input!r} was built with --group_column "
-            f"{group}, which its records do not have; leave --splits out, or build from the "
-            "original table."
+            argument="splits",
+            received=f"{dict(options.plan.splits)}, but "
+            + Arg("input")
+            + f" {source.input!r} was built with "
+            + Arg("group_column", group)
+            + ", which its records do not have",
+            remedy="leave " + Arg("splits") + " out, or build from the original table",
         )
     return CopiedInput(
         **vars(source) | {"label": options.source.label},
-        fingerprint=manifest["fingerprint"],
+        fingerprint=manifest.fingerprint,
         keeps_splits=keeps,
-        record_label=label_of(manifest),
+        record_label=manifest.label,
     )
 
 
@@ -188,52 +207,63 @@ def _image_options(options: BuildOptions, found: Sequence[Found]) -> ImageOption
     """Those of the data sets: what is given must be the same, limits may be others."""
     (first, manifest), *others = found
     image = _image_options_of(first.input, manifest)
-    said, asked = _as_flags(image), _as_flags(options.image)
+    said, asked = _as_options(image), _as_options(options.image)
     for source, of_other in others:
-        other = _as_flags(_image_options_of(source.input, of_other))
-        for name, flag in said.items():
-            if flag != other[name]:
+        other = _as_options(_image_options_of(source.input, of_other))
+        for name, option in said.items():
+            if option != other[name]:
                 raise UserError(
-                    f"--input {first.input!r} was built with {flag} and --input {source.input!r} "
-                    f"with {other[name]}; expected the same image options, as records are copied: "
-                    "build one of them again from its original images."
+                    argument="input",
+                    received=f"{first.input!r}, built with "
+                    + option
+                    + f", and {source.input!r}, built with "
+                    + other[name],
+                    expected="the same image options, as records are copied",
+                    remedy="build one of them again from its original images",
                 )
-    for name, flag in said.items():
-        if name in options.given and asked[name] != flag:
+    for name, option in said.items():
+        if name in options.given and asked[name] != option:
             raise UserError(
-                f"{asked[name].replace(' ', ' received ')}, but --input {first.input!r} is a "
-                f"finished data set built with {flag}, whose records are copied; leave the flag "
-                "out, or build from the original images."
+                argument=option.name,
+                received=f"{asked[name].value}, but "
+                + Arg("input")
+                + f" {first.input!r} is a finished data set built with "
+                + option
+                + ", whose records are copied",
+                remedy="leave it out, or build from the original images",
             )
     limits = {field.name for field in dataclasses.fields(image)} - said.keys()
     given = {name: getattr(options.image, name) for name in limits & options.given}
     return dataclasses.replace(image, **given)
 
 
-def _as_flags(image: ImageOptions) -> dict[str, str]:
-    """What decides the bytes of a picture, by name, as its flag would be given."""
+def _as_options(image: ImageOptions) -> dict[str, Arg]:
+    """What decides the bytes of a picture, by name, as an option with its value."""
     size = f"{image.height_px}x{image.width_px}"
     values = dataclasses.asdict(image) | {
         "height_px": size, "width_px": size, "background": bytes(image.background).hex(),
     }  # fmt: skip
-    return {name: f"{flag} {values[name]}" for name, flag in _IMAGE_FLAGS.items()}
+    return {name: Arg(flag, values[name]) for name, flag in _IMAGE_FLAGS.items()}
 
 
-def _image_options_of(path: str, manifest: Mapping[str, Any]) -> ImageOptions:
+def _image_options_of(path: str, manifest: Manifest) -> ImageOptions:
     """How the pictures of a data set were made.
 
     Raises:
         UserError: The manifest does not say it.
     """
-    said = manifest["image"]
+    said = manifest.image
     try:
-        if absent := sorted(ImageOptions().to_manifest().keys() - {"icc"} - said.keys()):
+        wanted = msgspec.to_builtins(ImageOptions().to_manifest()).keys() - {"icc"}
+        if absent := sorted(wanted - msgspec.to_builtins(said).keys()):
             raise KeyError(absent[0])
         return ImageOptions.from_manifest(said)
     except (KeyError, TypeError, ValueError, UserError) as e:
         raise UserError(
-            f"--input {path!r} is a data set whose manifest.json does not say how its pictures "
-            f"were made ({e}); build it again from its original images."
+            argument="input",
+            received=f"{path!r}, a data set whose manifest.json does not say how its pictures were "
+            f"made ({e})",
+            remedy="build it again from its original images",
         ) from e
 
 
@@ -251,37 +281,42 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
     for source, other in found[1:]:
         if _extra_columns(other) != columns:
             raise UserError(
-                f"--input {first.input!r} has the extra columns {named(columns)} and --input "
-                f"{source.input!r} {named(_extra_columns(other))}; expected the same ones of "
-                "the same types: build one of them again from its original images."
+                argument="input",
+                received=f"{first.input!r} with the extra columns {named(columns)} and "
+                f"{source.input!r} with {named(_extra_columns(other))}",
+                expected="the same ones of the same types",
+                remedy="build one of them again from its original images",
             )
     if not columns:
         return None
-    as_given = all(manifest.get("options", {}).get("columns_as_given") for _, manifest in found)
+    as_given = all(convert(manifest.options, Origin).columns_as_given for _, manifest in found)
     photos = [source.input for source in options.sources if source.layout != DATA_SET]
     if photos or (len(found) > 1 and not as_given):
         beside = photos[0] if photos else found[1][0].input
         raise UserError(
-            f"--input {first.input!r} has the extra columns {named(columns)}, which cannot be "
-            f"joined with those of --input {beside!r}; expected one dataset, or several whose "
-            "columns were not scaled or transformed: build from the original tables together."
+            argument="input",
+            received=f"{first.input!r} with the extra columns {named(columns)}, which cannot be "
+            f"joined with those of {beside!r}",
+            expected="one dataset, or several whose columns were not scaled or transformed",
+            remedy="build from the original tables together",
         )
-    if any(label_of(manifest) != options.source.label for _, manifest in found):
+    if any(manifest.label != options.source.label for _, manifest in found):
         raise UserError(
-            f"--label received {options.source.label}, but --input {first.input!r} has the extra "
-            f"columns {named(columns)} and a transform for other labels; build from the original "
-            "table."
+            argument="label",
+            received=f"{options.source.label}, but "
+            + Arg("input")
+            + f" {first.input!r} has the extra columns {named(columns)} and a transform for other "
+            "labels",
+            remedy="build from the original table",
         )
     return CopiedColumns(storage.join(first.input, TRANSFORM_NAME), as_given)
 
 
-def _extra_columns(manifest: Mapping[str, Any]) -> tuple[ColumnSpec, ...]:
+def _extra_columns(manifest: Manifest) -> tuple[ColumnSpec, ...]:
     kinds = {"int64": "int", "float32": "float", "string": "string"}
     return tuple(
-        ColumnSpec(
-            name, kinds[spec["dtype"]], None if spec["shape"] is None else tuple(spec["shape"])
-        )
-        for name, spec in sorted(manifest["features"].items())
+        ColumnSpec(name, kinds[spec.dtype], spec.shape)
+        for name, spec in sorted(manifest.features.items())
         if name not in RECORD_NAMES
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam import pvalue
 
 from beam_pipeline.planning.refs import UNIQUE, KeyHasher, RefBatch
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 
 # Parts of all hashes that are compared side by side: of 100 million images one is 50 MB.
 NUM_BUCKETS = 16
@@ -61,15 +61,20 @@ def refuse(key: str, uris: list[str]) -> None:
     """Raises `UserError` with both images of a key that occurs twice."""
     if uris[0] == uris[1]:
         raise UserError(
-            f"--input has two rows with the key {key!r} for the image {uris[0]!r}; expected one "
-            "row for each image: put its boxes or labels into one row, as lists, or, where a "
-            "record for each row is wanted, name a unique column by --key_column."
+            argument="input",
+            received=f"two rows with the key {key!r} for the image {uris[0]!r}",
+            expected="one row for each image",
+            remedy="put its boxes or labels into one row, as lists, or, where a record for each "
+            "row is wanted, name a unique column by " + Arg("key_column"),
         )
     raise UserError(
-        f"--input has the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}; expected unique "
-        "keys: name a unique column by --key_column or remove one row; where two inputs have a "
-        "key, copy one of them without it first (imageshards build --input ONE --exclude KEYS "
-        "--output ANOTHER)."
+        argument="input",
+        received=f"the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}",
+        expected="unique keys",
+        remedy="name a unique column by "
+        + Arg("key_column")
+        + " or remove one row; where two inputs have a key, copy one of them without it first "
+        "(imageshards build --input ONE --exclude KEYS --output ANOTHER)",
     )
 
 

@@ -9,8 +9,8 @@ from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.tables.cells import split_labels
 from beam_pipeline.options import InputOptions, label_group
 from beam_pipeline.planning.refs import Label
-from imageshards.errors import UserError
-from imageshards.manifest import ONE, SPLIT_NAMES
+from imageshards.errors import Arg, UserError
+from imageshards.manifest import NONE, ONE, SPLIT_NAMES
 from imageshards.text import composed
 
 EMPTY_CLASS_FOLDER = "empty_class_folder"
@@ -53,9 +53,13 @@ def layout_by_names(path: str, top: Sequence[str], nested: bool) -> str:
     if len(splits) == len(top) and nested:
         return "split_folders"
     raise UserError(
-        f"--input {path!r} has the folder {splits[0]!r}, which may be a split or a class; say "
-        "--layout split_folders for ROOT/<split>/<class>/*.jpg, or --layout class_folders for "
-        "ROOT/<class>/*.jpg."
+        argument="input",
+        received=f"{path!r} with the folder {splits[0]!r}, which may be a split or a class",
+        remedy="say "
+        + Arg("layout", "split_folders")
+        + " for ROOT/<split>/<class>/*.jpg, or "
+        + Arg("layout", "class_folders")
+        + " for ROOT/<class>/*.jpg",
     )
 
 
@@ -80,19 +84,25 @@ def check_masks(source: InputOptions, stems_in: Mapping[str, Callable[[], Iterab
     of_images = [stem for stem in found if stem in known or stem.rpartition("_")[0] in known]
     if 2 * len(of_images) > len(found):
         raise UserError(
-            f"--input {source.input!r} has images in {images!r} and files of the same names in "
-            f"{masks!r}, as masks or annotations are kept, which are not supported; expected "
-            "folders that are classes: give the folder of the images alone, with an image table, "
-            "--label_regex or --label none."
+            argument="input",
+            received=f"{source.input!r} with images in {images!r} and files of the same names in "
+            f"{masks!r}, as masks or annotations are kept, which are not supported",
+            expected="folders that are classes",
+            remedy="give the folder of the images alone, with an image table, "
+            + Arg("label_regex")
+            + " or "
+            + Arg("label", NONE),
         )
 
 
 def no_class_folder(source: InputOptions) -> UserError:
     """The error for an input whose labels are in no folder."""
     return UserError(
-        f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, an image "
-        "table (.csv, .jsonl, .parquet), or labels in file names and a --label_regex that "
-        "finds them, such as '^([a-z]+)' for cat.0.jpg; --label none takes images without one."
+        argument="input",
+        received=f"{source.input!r}, which has no class folder",
+        expected="ROOT/<class>/*.jpg, an image table (.csv, .jsonl, .parquet), or labels in file "
+        "names and a " + Arg("label_regex") + " that finds them, such as '^([a-z]+)' for cat.0.jpg",
+        remedy="say " + Arg("label", NONE) + " for images without a label",
     )
 
 
@@ -117,8 +127,9 @@ def labels_by_name(
         label = found.group(group) if found and group is not None else None
         if found is None or not label:
             raise UserError(
-                f"--label_regex {regex.pattern!r} does not match the file name {name!r}; fix the "
-                "expression or take the file out."
+                argument="label_regex",
+                received=f"{regex.pattern!r}, which does not match the file name {name!r}",
+                remedy="fix the expression or take the file out",
             )
         label, groups = cut_label(label, source), found.groupdict()
     top = key.split("/")[0]

@@ -16,7 +16,7 @@ from beam_pipeline.options import (
     InputOptions,
 )
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 from imageshards.storage import is_local
 
@@ -84,8 +84,11 @@ def layout_of(source: InputOptions) -> str:
         if is_file:
             if source.label_regex is not None:
                 raise UserError(
-                    f"--label_regex was given, but --input {source.input!r} is an image table, "
-                    "which has labels in a column; leave it out, or name that by --label_column."
+                    argument="label_regex",
+                    received=f"{source.label_regex!r}, but "
+                    + Arg("input")
+                    + f" {source.input!r} is an image table, which has labels in a column",
+                    remedy="leave it out, or name that column by " + Arg("label_column"),
                 )
             return TABLE
     if source.label_regex is not None or source.label == NONE:
@@ -109,8 +112,10 @@ def check_output_apart(source: InputOptions, output: str) -> None:
         replaced = storage.join(output, name)
         if _is_within(source.input, replaced) or _is_within(root, replaced):
             raise UserError(
-                f"--input {source.input!r} is in a folder that this build would replace, "
-                f"{replaced!r}; choose another --output, or move the images."
+                argument="input",
+                received=f"{source.input!r}, in a folder that this build would replace, "
+                f"{replaced!r}",
+                remedy="choose another " + Arg("output") + ", or move the images",
             )
     if layout_of(source) == TABLE or not _is_within(output, root):
         return
@@ -120,8 +125,12 @@ def check_output_apart(source: InputOptions, output: str) -> None:
             return
     where = "is" if _is_within(root, output) else "is inside"
     raise UserError(
-        f"--output {output!r} {where} --input {source.input!r}, which is only read; expected a "
-        "folder outside of it: choose another --output."
+        argument="output",
+        received=f"{output!r}, which {where} "
+        + Arg("input")
+        + f" {source.input!r}, which is only read",
+        expected="a folder outside of it",
+        remedy="choose another one",
     )
 
 

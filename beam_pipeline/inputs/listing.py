@@ -8,7 +8,6 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from beam_pipeline.inputs.archives import webdataset
 from beam_pipeline.inputs.archives.members import archive_files
@@ -54,8 +53,8 @@ from beam_pipeline.options import (
 )
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
-from imageshards.errors import UserError
-from imageshards.manifest import NONE
+from imageshards.errors import Arg, UserError
+from imageshards.manifest import NONE, Shard
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import composed, key_of
 
@@ -83,7 +82,7 @@ class ListingTask:
     label: str | None = None
     kind: str = "folder"
     row_groups: range | None = None
-    entry: dict[str, Any] = dataclasses.field(default_factory=dict)
+    entry: Shard | None = None
     source: int = 0
     prefix: str = ""
 
@@ -122,8 +121,12 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
     if source.exclude_glob and layout in (TABLE, DATA_SET):
         what = "an image table" if layout == TABLE else "a finished data set"
         raise UserError(
-            f"--exclude_glob was given, but --input {source.input!r} is {what}; expected a folder "
-            "or a glob: leave images out of this input by their keys, in a file for --exclude."
+            argument="exclude_glob",
+            received=f"{source.exclude_glob[0]!r}, but "
+            + Arg("input")
+            + f" {source.input!r} is {what}",
+            expected="a folder or a glob",
+            remedy="leave images out of this input by their keys, in a file for " + Arg("exclude"),
         )
     schema = None
     if layout == TABLE:
@@ -133,11 +136,12 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
     if schema is not None:
         names = schema.class_names or tuple(class_names or ())
         return dataclasses.replace(schema, class_names=names)
-    for flag in TABLE_FLAGS:
-        if getattr(source, flag) != getattr(InputOptions, flag):
+    for name in TABLE_FLAGS:
+        if getattr(source, name) != getattr(InputOptions, name):
             raise UserError(
-                f"--{flag} was given, but --input {source.input!r} is no image table; expected a "
-                ".csv, .jsonl or .parquet file."
+                argument=name,
+                received="a value, but " + Arg("input") + f" {source.input!r} is no image table",
+                expected="a .csv, .jsonl or .parquet file",
             )
     return None
 
@@ -155,9 +159,11 @@ def schemas_of(
     for source, found in zip(sources[1:], columns[1:], strict=True):
         if set(found) != set(columns[0]):
             raise UserError(
-                f"--input {sources[0].input!r} has the extra columns {named(columns[0])} and "
-                f"--input {source.input!r} {named(found)}; expected the same ones in all: say "
-                "which by --columns, '' for none."
+                argument="input",
+                received=f"{sources[0].input!r} with the extra columns {named(columns[0])} and "
+                f"{source.input!r} with {named(found)}",
+                expected="the same ones in all",
+                remedy="say which by " + Arg("columns") + ", '' for none",
             )
     return schemas
 
@@ -171,7 +177,7 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     """
     layout = layout_of(source)
     if not is_local(source.input):
-        storage.check_bucket(source.input, "--input")
+        storage.check_bucket(source.input, "input")
     if layout == TABLE:
         files = table_files(source.input)
         for path, found in map_concurrently(lambda path: (path, parts(path)), files):
@@ -185,9 +191,12 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     elif layout == "flat":
         if source.label_regex is None and source.label != NONE:
             raise UserError(
-                f"--input {source.input!r} is a flat folder or glob, so the label must be in the "
-                "file name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg, or "
-                "--label none."
+                argument="input",
+                received=f"{source.input!r}, a flat folder or glob, so the label must be in the "
+                "file name",
+                expected=Arg("label_regex")
+                + ", for example '^([a-z]+)\\.' for cat.0.jpg, or "
+                + Arg("label", NONE),
             )
         if is_data_set(input_root(source)):
             raise finished_input(input_root(source))
@@ -246,8 +255,11 @@ def _stems(folder: str) -> Iterator[str]:
 
 def _nothing_readable(source: InputOptions, folder: str) -> UserError:
     return UserError(
-        f"--input {source.input!r} holds no image outside of folders that this user may not list, "
-        f"such as {folder!r}; expected folders that may be read: fix their permissions."
+        argument="input",
+        received=f"{source.input!r}, which holds no image outside of folders that this user may "
+        f"not list, such as {folder!r}",
+        expected="folders that may be read",
+        remedy="fix their permissions",
     )
 
 
@@ -272,7 +284,7 @@ def list_task(
         refs = archive_refs(task.path, task.prefix, source, schema, spool)
     elif schema is not None:
         refs = read_refs(task.path, schema, task.row_groups, spool)
-    elif task.kind == "shard":
+    elif task.entry is not None:
         labels = _as_copied(source).record_label, source.label
         refs = list_records(task.path, task.split, task.entry, labels)
     else:

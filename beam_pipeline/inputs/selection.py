@@ -14,7 +14,7 @@ from apache_beam.utils.shared import Shared
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Skipped
 from beam_pipeline.planning.refs import Label, RefBatch, names_of
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.index import read_index
 from imageshards.manifest import MANIFEST_NAME, load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
@@ -60,8 +60,8 @@ def read_keys(path: str) -> list[str]:
     """
     try:
         if storage.exists(storage.join(path, MANIFEST_NAME)):
-            manifest = load_manifest(path, "--exclude")
-            index = read_index(path, manifest, columns=["key"], argument="--exclude")
+            manifest = load_manifest(path, "exclude")
+            index = read_index(path, manifest, columns=["key"], argument="exclude")
             keys = index["key"].to_pylist()
         else:
             text = storage.read(path).decode("utf-8-sig")
@@ -70,11 +70,16 @@ def read_keys(path: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as e:
         reason = getattr(e, "strerror", None) or str(e)
         raise UserError(
-            f"--exclude {path!r} cannot be read ({reason}); expected a text file with a key on "
-            "each line, or a data set."
+            argument="exclude",
+            received=f"{path!r}, which cannot be read ({reason})",
+            expected="a text file with a key on each line, or a data set",
         ) from e
     if not keys:
-        raise UserError(f"--exclude {path!r} names no key; expected a key on each line.")
+        raise UserError(
+            argument="exclude",
+            received=f"{path!r}, which names no key",
+            expected="a key on each line",
+        )
     return sorted(set(keys))
 
 
@@ -165,8 +170,9 @@ def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
         more = ", …" if len(near) < len(classes) else ""
         alike = about_look_alikes(unknown[0], classes)
         raise UserError(
-            f"--class_map received the class {unknown[0]!r}{alike}, which no --input "
-            f"has; expected one of {', '.join(map(repr, near))}{more}."
+            argument="class_map",
+            received=f"the class {unknown[0]!r}{alike}, which no " + Arg("input") + " has",
+            expected=f"one of {', '.join(map(repr, near))}{more}",
         )
     return "checked"
 
@@ -204,9 +210,14 @@ def check_globs(found: Iterable[str], globs: Iterable[str]) -> str:
     absent = [glob for glob in globs if str(Skipped(EXCLUDED_BY_GLOB, glob)) not in found]
     if absent:
         raise UserError(
-            f"--exclude_glob received {absent[0]!r}, which matches no file and no folder of "
-            "--input that the other globs leave; expected a glob without a slash such as "
-            "'*_small.jpg', or one of the path below --input such as 'cat/old': fix or remove it."
+            argument="exclude_glob",
+            received=f"{absent[0]!r}, which matches no file and no folder of "
+            + Arg("input")
+            + " that the other globs leave",
+            expected="a glob without a slash such as '*_small.jpg', or one of the path below "
+            + Arg("input")
+            + " such as 'cat/old'",
+            remedy="fix or remove it",
         )
     return "checked"
 
@@ -220,8 +231,11 @@ def check_excluded(found: set[str], excluded: KeysFile) -> str:
     keys = excluded.keys()
     if absent := keys - found:
         raise UserError(
-            f"--exclude {excluded.given!r} has {len(absent):,} of {counted(len(keys), 'key')} that "
-            f"no --input has, {min(absent)!r} among them; expected keys as image/filename has them "
-            "(paths below the input's folder, or keys of the image table): fix or remove them."
+            argument="exclude",
+            received=f"{excluded.given!r} with {len(absent):,} of {counted(len(keys), 'key')} that "
+            "no " + Arg("input") + f" has, {min(absent)!r} among them",
+            expected="keys as image/filename has them (paths below the input's folder, or keys of "
+            "the image table)",
+            remedy="fix or remove them",
         )
     return "checked"

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.storage.base import RANGE_BYTES, Stat
 
 SPOOL_NAME = "spool"
@@ -48,8 +48,10 @@ def spooled_path(folder: str, source: Stat, part: str = "") -> str:
     """
     if not folder:
         raise UserError(
-            f"--input {source.path!r} cannot be read by ranges; expected a folder to unpack it in: "
-            "give ListImages one by spool."
+            argument="input",
+            received=f"{source.path!r}, which cannot be read by ranges",
+            expected="a folder to unpack it in",
+            remedy="give ListImages one by spool",
         )
     said = repr((source.path, source.size_bytes, source.mtime_ns, source.version, part))
     digest = hashlib.sha256(said.encode("utf-8", "backslashreplace"))
@@ -74,8 +76,10 @@ def spool_tar(source: Stat, folder: str) -> str:
                     target.write(data)
         except DECOMPRESSION_ERRORS as e:
             raise UserError(
-                f"--input {source.path!r} cannot be unpacked to its end ({e}); expected a whole "
-                "archive: fetch or pack it again."
+                argument="input",
+                received=f"{source.path!r}, which cannot be unpacked to its end ({e})",
+                expected="a whole archive",
+                remedy="fetch or pack it again",
             ) from e
     return path
 
@@ -92,9 +96,13 @@ def check_space(folder: str, num_bytes: int, path: str) -> None:
     free = shutil.disk_usage(place).free
     if num_bytes + _LEFT_FREE_BYTES > free:
         raise UserError(
-            f"--input {path!r} is unpacked into {folder!r}, where {free / 1e9:.1f} GB are free; "
-            f"expected at least {(num_bytes + _LEFT_FREE_BYTES) / 1e9:.1f} GB: make room, choose "
-            "another --output, or pack the images without compression."
+            argument="input",
+            received=f"{path!r}, which is unpacked into {folder!r}, where {free / 1e9:.1f} GB are "
+            "free",
+            expected=f"at least {(num_bytes + _LEFT_FREE_BYTES) / 1e9:.1f} GB",
+            remedy="make room, choose another "
+            + Arg("output")
+            + ", or pack the images without compression",
         )
 
 

@@ -42,16 +42,19 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
     for label, key in sorted(keys.items()):
         if not label.strip() or {"\n", "\r"} & set(label) or not is_text(label):
             raise UserError(
-                f"the label {label!r} of {key!r} cannot name a class; expected text on one line "
-                "that is not blank; rename it."
+                f"the label {label!r} of {key!r} cannot name a class",
+                expected="text on one line that is not blank",
+                remedy="rename it",
             )
         if class_names is not None and label not in class_names:
             known = ", ".join(repr(name) for name in class_names[:5])
             more = ", …" if len(class_names) > 5 else ""
             alike = about_look_alikes(label, class_names)
             raise UserError(
-                f"--class_names does not hold the label {label!r}{alike} of {key!r}; expected one "
-                f"of {known}{more}; add the class or leave the image out."
+                argument="class_names",
+                received=f"no {label!r}{alike}, the label of {key!r}",
+                expected=f"one of {known}{more}",
+                remedy="add the class or leave the image out",
             )
     return set(keys)
 

@@ -49,8 +49,10 @@ def check_some_exist(num_images: int, missing: Missing) -> None:
     """
     if num_images and missing.num_images == num_images:
         raise UserError(
-            f"--input has {counted(num_images, 'image')} and none of them was found, such as "
-            f"{why_missing(missing.first)}; {HOW_PATHS_ARE_READ}."
+            argument="input",
+            received=f"{counted(num_images, 'image')}, and none of them was found, such as "
+            f"{why_missing(missing.first)}",
+            remedy=HOW_PATHS_ARE_READ,
         )
 
 

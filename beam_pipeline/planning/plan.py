@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
 from beam_pipeline.planning.classes import ClassOrder
 from beam_pipeline.planning.refs import SPLIT, KeyHasher
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import NONE, ONE, SEVERAL
 from imageshards.text import counted
 
@@ -173,26 +173,36 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
     """How many labels each image has, as `label_kind` tells it; checks that a plan can be made."""
     if not kinds:
         raise UserError(
-            "--input holds no image; expected files below it whose names end as --extensions says "
-            "(.jpg, .png and others); HEIC needs pip install 'imageshards[heif]', and raw pictures "
-            "have to be converted first."
+            argument="input",
+            received="no image",
+            expected="files below it whose names end as "
+            + Arg("extensions")
+            + " says (.jpg, .png and others)",
+            remedy="HEIC needs pip install 'imageshards[heif]', and raw pictures have to be "
+            "converted first",
         )
     if len(kinds) > 1:
         raise UserError(
-            f"images with {' and '.join(sorted(kinds))} of labels reached PlanShards; expected the "
-            "same of all: in each ImageRef a text, in each a tuple of texts, or in each None."
+            f"images with {' and '.join(sorted(kinds))} of labels reached PlanShards",
+            expected="the same of all",
+            remedy="give each ImageRef a text, each a tuple of texts, or each None",
         )
     (label,) = kinds
     if label == SEVERAL and not labels:
         raise UserError(
-            "--label several was given, but no image of --input has a label; expected lists of "
-            "labels: name their column by --label_column, or say --label none."
+            argument="label",
+            received="several, but no image of " + Arg("input") + " has a label",
+            expected="lists of labels",
+            remedy="name their column by " + Arg("label_column") + ", or say " + Arg("label", NONE),
         )
     if label == ONE and len(labels) == 1 and not options.allow_one_class:
         raise UserError(
-            f"--input holds one class only, {min(labels)!r}; expected at least two "
-            "(ROOT/<class>/*.jpg, or a --label_regex that captures the class); pass "
-            "--allow_one_class if that is meant."
+            argument="input",
+            received=f"one class only, {min(labels)!r}",
+            expected="at least two (ROOT/<class>/*.jpg, or a "
+            + Arg("label_regex")
+            + " that captures the class)",
+            remedy="pass " + Arg("allow_one_class", True) + " if one class is meant",
         )
     return label
 
@@ -201,13 +211,16 @@ def _check_splits(splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
     for split in splits:
         if not is_split_name(split):
             raise UserError(
-                f"--input gives the split {split!r}; expected letters, digits and underscores, as "
-                "it becomes part of file names; rename it."
+                argument="input",
+                received=f"images of the split {split!r}",
+                expected="letters, digits and underscores, as the name becomes part of file names",
+                remedy="rename it",
             )
     for split in sorted(set(num_shards) - {*splits, "*"}):
         raise UserError(
-            f"--num_shards received the split {split!r}; the splits of this input are "
-            f"{', '.join(splits)}."
+            argument="num_shards",
+            received=f"the split {split!r}",
+            expected=f"a split of this input, one of {', '.join(splits)}",
         )
 
 
@@ -219,13 +232,17 @@ def _shards_for(split: str, images: int, options: PlanOptions, mean_record_bytes
         wanted = min(images, max(1, by_size, least))
     if wanted > images:
         raise UserError(
-            f"--num_shards received {wanted} for split {split!r}, which has "
-            f"{counted(images, 'image')}; expected at most one shard per image; ask for fewer "
-            "shards or change --splits."
+            argument="num_shards",
+            received=f"{wanted} for split {split!r}, which has {counted(images, 'image')}",
+            expected="at most one shard per image",
+            remedy="ask for fewer shards or change " + Arg("splits"),
         )
     if wanted > MAX_SHARDS:
         raise UserError(
-            f"--shard_mb received {options.shard_mb:g}, which makes {counted(wanted, 'shard')} of "
-            f"split {split!r}; expected at most {MAX_SHARDS}; ask for larger shards."
+            argument="shard_mb",
+            received=f"{options.shard_mb:g}, which makes {counted(wanted, 'shard')} of split "
+            f"{split!r}",
+            expected=f"at most {MAX_SHARDS}",
+            remedy="ask for larger shards",
         )
     return wanted

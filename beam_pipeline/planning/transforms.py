@@ -77,8 +77,8 @@ def count_labels(
     for ref in batch.refs:
         if ref.split is None:
             raise UserError(
-                f"the image {ref.key!r} reached PlanShards without a split; expected AssignSplits "
-                "before it."
+                f"the image {ref.key!r} reached PlanShards without a split",
+                expected="AssignSplits before it",
             )
     return collections.Counter(
         (str(r.split), name) for r in batch.refs for name in {*names_of(r.label)}

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from apache_beam.options import pipeline_options as beam_options
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 
+from beam_pipeline.option_texts import beam_flag
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, missing_defaults, runner_name
 from beam_pipeline.runners.runner import RemoteRunner, Runner
@@ -39,8 +40,9 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
         direct = options.view_as(beam_options.DirectOptions)
         if direct.direct_running_mode != "in_memory":
             raise UserError(
-                f"--direct_running_mode received {direct.direct_running_mode!r}; expected "
-                "in_memory, the default: processes of our own write the shards, one per core."
+                argument=beam_flag("direct_running_mode"),
+                received=repr(direct.direct_running_mode),
+                expected="in_memory, the default, as processes of our own write the shards",
             )
         direct.direct_num_workers = 1  # the pool's processes do the work
         # Each side input is read once, and weighing it for the cache takes longer than that.
@@ -59,8 +61,9 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
         from beam_pipeline.runners.dataflow import DataflowRunner
     except ImportError as e:
         raise UserError(
-            f"--runner {given} needs Google's clients, which are not installed ({e}); install "
-            "them with pip install 'imageshards[dataflow]'."
+            argument=beam_flag("runner"),
+            received=f"{given}, but Google's clients are not installed ({e})",
+            remedy="install them with pip install 'imageshards[dataflow]'",
         ) from e
     return DataflowRunner(options, build)
 
@@ -84,17 +87,22 @@ def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None
             _, unknown = parser.parse_known_args(list(beam_args))
     except SystemExit:
         reason = printed.getvalue().strip().rpartition("error: ")[2]
-        raise UserError(f"Beam refuses its flags ({reason}); fix or leave out the flag.") from None
+        raise UserError(
+            f"Beam refuses its flags ({reason})", remedy="fix or leave out the flag"
+        ) from None
     if not unknown:
         return
     names = [text.partition("=")[0] for text in unknown if text.startswith("-")]
     if not names:
         raise UserError(
-            f"{unknown[0]!r} belongs to no flag; expected --name value: put quotes around a glob "
-            "or a path with spaces."
+            f"{unknown[0]!r} belongs to no flag",
+            expected=beam_flag("name") + " value",
+            remedy="put quotes around a glob or a path with spaces",
         )
     # A flag of our own first: there are hundreds of Beam's.
     near = nearest_flags(names[0], [*own_flags])
     near = near or nearest_flags(names[0], [*parser._option_string_actions])
-    hint = did_you_mean(near) or "see --help."
-    raise UserError(f"{names[0]!r} is a flag neither of this program nor of Beam; {hint.rstrip()}")
+    hint = did_you_mean(near) or "see imageshards build --help"
+    raise UserError(
+        f"{names[0]!r} is a flag neither of this program nor of Beam", remedy=hint.rstrip()
+    )

@@ -15,6 +15,7 @@ from apache_beam.options import pipeline_options as beam_options
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
+from beam_pipeline.option_texts import beam_flag
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.runners.flags import REQUIREMENTS, checkout_setup
 from beam_pipeline.runners.runner import RemoteRunner
@@ -34,19 +35,21 @@ class DataflowRunner(RemoteRunner):
     def check(self) -> None:
         """Checks flags, paths and buckets that Beam does not; see `Runner.check`."""
         self._check_flags()
-        inputs = [("--input", source.input) for source in self.build.sources]
-        for flag, path in [*inputs, ("--output", self.build.output)]:
+        inputs = [("input", source.input) for source in self.build.sources]
+        for name, path in [*inputs, ("output", self.build.output)]:
             if storage.is_local(path):
                 raise UserError(
-                    f"{flag} {path!r} is on this machine, where no worker of Dataflow sees it; "
-                    "expected gs://BUCKET/FOLDER: copy the data there (gcloud storage cp -r)."
+                    argument=name,
+                    received=f"{path!r}, a path of this machine, which no worker of Dataflow sees",
+                    expected="gs://BUCKET/FOLDER",
+                    remedy="copy the data there (gcloud storage cp -r)",
                 )
         if self.options.view_as(beam_options.TestOptions).dry_run:
             return
         for flag in ("temp_location", "staging_location"):
             folder = getattr(self._cloud, flag)
             if folder and not storage.is_local(folder):
-                storage.check_bucket(folder, f"--{flag}")
+                storage.check_bucket(folder, flag)
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
         """See `Runner.new_pipeline`; what Beam's own image lacks for columns is asked for."""
@@ -68,15 +71,20 @@ class DataflowRunner(RemoteRunner):
         validator = PipelineOptionsValidator(self.options, None)
         if problems := validator.validate_gcs_path(self._cloud, "temp_location"):
             raise UserError(
-                f"Beam refuses the flags for Dataflow: {' '.join(problems)} "
-                "See docs/howto/dataflow.md for a whole command."
+                f"Beam refuses the flags for Dataflow ({' '.join(problems).rstrip('.')})",
+                remedy="see docs/howto/dataflow.md for a whole command",
             )
         if self.options.view_as(beam_options.StandardOptions).streaming:
-            raise UserError("--streaming was given, but a build ends with its input; leave it out.")
+            raise UserError(
+                argument=beam_flag("streaming"),
+                received="True, but a build ends with its input",
+                remedy="leave it out",
+            )
         if self.options.view_as(beam_options.S3Options).s3_secret_access_key:
             raise UserError(
-                "--s3_secret_access_key was given, and Dataflow shows every flag to whoever may "
-                "see the job; copy the input to gs://, or see docs/howto/dataflow.md."
+                argument=beam_flag("s3_secret_access_key"),
+                received="a secret, and Dataflow shows every flag to whoever may see the job",
+                remedy="copy the input to gs://, or see docs/howto/dataflow.md",
             )
         setup = self._setup
         if setup.setup_file:
@@ -85,8 +93,11 @@ class DataflowRunner(RemoteRunner):
         elif not (self._image or setup.extra_packages or setup.prebuild_sdk_container_engine):
             raise UserError(
                 "workers would have no imageshards, which is installed here but not run from a "
-                "checkout; expected --sdk_container_image with it inside (deploy/dataflow), or "
-                "--extra_package imageshards-….whl."
+                "checkout",
+                expected=beam_flag("sdk_container_image")
+                + " with imageshards inside (deploy/dataflow), or "
+                + beam_flag("extra_package")
+                + " imageshards-….whl",
             )
 
     def _failure(self, e: Exception) -> UserError:
@@ -95,8 +106,8 @@ class DataflowRunner(RemoteRunner):
             return super()._failure(e)
         job, cloud = e.result, self._cloud
         return UserError(
-            f"the Dataflow job {job.job_id()} ended as {job.state} ({last_line(str(e))}); its logs "
-            "are at https://console.cloud.google.com/dataflow/jobs/"
-            f"{cloud.region}/{job.job_id()}?project={cloud.project}; "
-            "finished shards are kept for the same command."
+            f"the Dataflow job {job.job_id()} ended as {job.state} ({last_line(str(e))})",
+            remedy="its logs are at https://console.cloud.google.com/dataflow/jobs/"
+            f"{cloud.region}/{job.job_id()}?project={cloud.project}; finished shards are kept for "
+            "the same command",
         )

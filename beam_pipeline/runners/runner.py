@@ -16,11 +16,13 @@ from typing import Any
 import apache_beam as beam
 import grpc
 from apache_beam.options import pipeline_options as beam_options
+from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 
+from beam_pipeline.option_texts import beam_flag
 from beam_pipeline.options import BuildOptions
 from imageshards import storage
-from imageshards.errors import UserError, last_line, user_error_in
+from imageshards.errors import UserError, last_line, names_flags, naming_flags, user_error_in
 
 CANCEL_TIMEOUT_SEC = 40.0
 _POLL_SEC = 0.25
@@ -50,7 +52,9 @@ class Runner:
         # Beam finds the runner and validates the options here, and lists what is wrong.
         except (AttributeError, ImportError, ValueError) as e:
             problems = " ".join(str(e).splitlines()[1:]) or str(e)
-            raise UserError(f"Beam refuses its flags: {problems} Fix or add the flag.") from e
+            raise UserError(
+                f"Beam refuses its flags ({problems.rstrip('.')})", remedy="fix or add the flag"
+            ) from e
         # Only transforms of other languages need it, and a killed process would leave it behind.
         os.rmdir(pipeline.local_tempdir)
         return pipeline
@@ -93,6 +97,8 @@ class RemoteRunner(Runner):
 
     def run(self, pipeline: beam.Pipeline) -> bool:
         """Runs a job to its end; see `Runner.run`."""
+        if names_flags():
+            pipeline.visit(_NamesFlags())
         try:
             with _quiet_log():
                 result = pipeline.run()
@@ -135,14 +141,42 @@ class RemoteRunner(Runner):
         if isinstance(e, (grpc.RpcError, grpc.FutureTimeoutError)):
             endpoint = self.options.view_as(beam_options.PortableOptions).job_endpoint
             return UserError(
-                f"--job_endpoint {endpoint!r}: no job service answers there ({said}); start one "
-                "(on this host: make job-service), then give the same command: finished shards "
-                "are kept."
+                argument=beam_flag("job_endpoint"),
+                received=f"{endpoint!r}, but no job service answers there ({said})",
+                remedy="start one (on this host: make job-service), then give the same command: "
+                "finished shards are kept",
             )
         return UserError(
-            f"the job failed ({said}); the logs of the runner and of its workers have more; "
-            "finished shards are kept for the same command."
+            f"the job failed ({said})",
+            remedy="the logs of the runner and of its workers have more; finished shards are kept "
+            "for the same command",
         )
+
+
+class _NamesFlags(PipelineVisitor):
+    """Lets each worker name flags in its errors, which reach the client as text.
+
+    The steps of the pipeline carry this to the workers: Beam's worker pool passes no flag on.
+    """
+
+    def visit_transform(self, transform_node: AppliedPTransform) -> None:
+        step = getattr(transform_node.transform, "fn", None)
+        if isinstance(step, beam.DoFn | beam.CombineFn):
+            vars(step)["names_flags"] = self
+
+    enter_composite_transform = visit_transform
+
+    def __reduce__(self) -> Any:
+        return _name_flags, ()
+
+
+_naming = contextlib.ExitStack()
+
+
+def _name_flags() -> None:
+    """Runs when a worker unpickles a step; the worker names flags until it ends."""
+    if not names_flags():
+        _naming.enter_context(naming_flags())
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ import errno
 import hashlib
 import tempfile
 
+import msgspec
+
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.places import ShardPlaces
@@ -53,10 +55,10 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
     staged = places.staged_path(name)
     for path in dict.fromkeys((places.finished_path(name), places.final_path(name), staged)):
         if holds(path, result):
-            found = dataclasses.replace(result, staged=path == staged)
+            found = msgspec.structs.replace(result, staged=path == staged)
             if found != result:  # the commit reads where it is
                 write_result(found, places)
-            return dataclasses.replace(found, reused=True)
+            return msgspec.structs.replace(found, reused=True)
     return None
 
 
@@ -67,20 +69,21 @@ def read_result(name: str, places: ShardPlaces) -> ShardResult:
         OutputError: It is not what a build writes.
     """
     try:
-        result = ShardResult.from_json(storage.read(places.result_path(name)).decode())
+        result = ShardResult.from_json(storage.read(places.result_path(name)))
         if result.name != name:
             raise ValueError(f"it is that of {result.name!r}")
         return result
     except ValueError as e:
         raise OutputError(
             f"{places.result_path(name)!r}, in the folder of an unfinished build, is not what one "
-            f"writes beside a shard ({e}); delete it and give the same command again."
+            f"writes beside a shard ({e})",
+            remedy="delete it and give the same command again",
         ) from e
 
 
 def write_result(result: ShardResult, places: ShardPlaces) -> None:
     """Makes a shard finished."""
-    storage.write(places.result_path(result.name), result.to_json())
+    storage.write(places.result_path(result.name), msgspec.json.encode(result))
 
 
 def holds(path: str, result: ShardResult) -> bool:
@@ -105,6 +108,7 @@ def output_error(path: str, e: OSError) -> Exception:
     if not is_local and e.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = f"make room in {tempfile.gettempdir()}, where a shard waits (TMPDIR is another)"
     return OutputError(
-        f"--output {path!r} cannot be written ({e.strerror or e}); {remedy}, then give the same "
-        "command again: finished shards are kept."
+        argument="output",
+        received=f"{path!r}, which cannot be written ({e.strerror or e})",
+        remedy=f"{remedy}, then give the same command again: finished shards are kept",
     )

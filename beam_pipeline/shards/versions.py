@@ -57,7 +57,8 @@ def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
     )
     if differ:
         raise UserError(
-            f"versions on worker host {socket.gethostname()} differ from the client's "
-            f"({differ}); expected the same ones, as the bytes depend on them: install this "
-            "release with its constraints.txt on both, and start the workers again."
+            f"versions on worker host {socket.gethostname()} differ from the client's ({differ})",
+            expected="the same ones, as the bytes depend on them",
+            remedy="install this release with its constraints.txt on both, and start the workers "
+            "again",
         )

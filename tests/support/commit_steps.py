@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from beam_pipeline.columns.export import export_labels
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
-from beam_pipeline.commit.finalize import FinalizeTask, finalize_shard
+from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, finalize_shard
 from beam_pipeline.commit.summary import add_up, without_shards
 from beam_pipeline.commit.transforms import summary_of
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions
@@ -25,7 +25,7 @@ from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
-from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME, load_manifest, shards_of
+from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME, load_manifest
 from imageshards.storage import AtomicFile, files
 from imageshards.storage.base import Backend, Stat
 from imageshards.storage.local import LocalBackend
@@ -195,10 +195,10 @@ class Job:
     def begin_commit(self) -> list[FinalizeTask]:
         return begin_commit(self.summary, self.plan, self.spec)
 
-    def finalize(self, task: FinalizeTask) -> dict[str, Any]:
+    def finalize(self, task: FinalizeTask) -> FinalShard:
         return finalize_shard(task, self.places)
 
-    def finish(self, entries: Iterable[dict[str, Any]]) -> str:
+    def finish(self, entries: Iterable[FinalShard]) -> str:
         totals = without_shards(self.summary)
         return finish_commit(self.plan, entries, totals, [], self.spec)
 
@@ -251,17 +251,17 @@ def fingerprint_if_whole(folder: str) -> str | None:
     if not storage.exists(storage.join(folder, MANIFEST_NAME)):
         return None
     manifest = load_manifest(folder)
-    for _, entry in shards_of(manifest):
-        data = storage.read(storage.join(folder, entry["file"]))
-        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-            raise ValueError(f"{folder}: {entry['file']} is not what the manifest says")
-    return str(manifest["fingerprint"])
+    for _, entry in manifest.shards():
+        data = storage.read(storage.join(folder, entry.file))
+        if hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise ValueError(f"{folder}: {entry.file} is not what the manifest says")
+    return manifest.fingerprint
 
 
 def spreads(output: str) -> set[int]:
     """How much the shards differ in records, and in records of each class."""
-    shards = [entry for _, entry in shards_of(load_manifest(output))]
-    rows = [collections.Counter(shard["classes"]) for shard in shards]
-    columns = [[shard["num_records"] for shard in shards]]
+    shards = [entry for _, entry in load_manifest(output).shards()]
+    rows = [collections.Counter(shard.classes) for shard in shards]
+    columns = [[shard.num_records for shard in shards]]
     columns += [[row[name] for row in rows] for name in CLASSES]
     return {max(column) - min(column) for column in columns}

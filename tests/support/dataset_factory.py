@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from PIL import Image
 
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
-from imageshards.manifest import RECORD_FEATURES
 from imageshards.tfrecord import frame_record
-from tests.support.manifests import write_manifest
+from tests.support.manifests import RECORD_FEATURES, write_manifest
 from tests.support.pictures import saved
 
 CLASSES = ("cat", "dog")
@@ -151,7 +151,7 @@ class Dataset:
         for payload in self.payloads[name]:
             rows.add(decode_example(payload), len(payload) + 16, 1000)
         table = index_table(rows, split, name, features)
-        return {"index": write_index(str(self.directory), name, table)}
+        return {"index": msgspec.to_builtins(write_index(str(self.directory), name, table))}
 
     def _write_companions(self) -> None:
         for name in ("transform_fn", "transformed_metadata"):

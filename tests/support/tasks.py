@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from beam_pipeline import beam_files
 from imageshards import storage
-from imageshards.errors import ImageError
+from imageshards.errors import Arg, ImageError
 from tests.support.commands import wait_until
 
 
@@ -94,6 +94,10 @@ def wait_for(batch: Batch, begun: str, go_on: str, watch) -> int:
 def settings(batch: Batch, variable: str, watch) -> tuple[int, str | None, object]:
     """Its process, a variable of the environment, and Beam's flags."""
     return os.getpid(), os.environ.get(variable), beam_files.pipeline_flags()
+
+
+def name_of_an_option(batch: Batch, watch) -> str:
+    return str(Arg("seed"))
 
 
 def write(batch: Batch, path: str, watch) -> None:

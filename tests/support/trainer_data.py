@@ -6,9 +6,11 @@ import hashlib
 import io
 import json
 import pathlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from PIL import Image, ImageDraw
 
@@ -16,6 +18,7 @@ from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
 from imageshards.tfrecord import read_records, write_records
 from tests.support import manifests
+from tests.support.manifests import typed_features
 
 CLASSES = ("circle", "square", "triangle")
 RECORD_FEATURES: dict[str, Any] = {
@@ -161,7 +164,10 @@ def write_shard(
         "num_records": len(records),
         "num_bytes": num_bytes,
         "sha256": hashlib.sha256((folder / file).read_bytes()).hexdigest(),
-        "index": write_index(str(folder), file, index_table(rows, split, file, features)),
+        "classes": Counter(rows.columns["class_name"]),
+        "index": msgspec.to_builtins(
+            write_index(str(folder), file, index_table(rows, split, file, typed_features(features)))
+        ),
     }
 
 
@@ -177,7 +183,6 @@ def rewrite_shard(folder: pathlib.Path, file: str, payloads: Sequence[bytes]) ->
     old = [record.payload for record in read_records(str(folder / file))]
     rows = [old[place % len(old)] for place in range(len(payloads))]
     raw["splits"][split]["num_records"] += len(payloads) - entry["num_records"]
-    entry.pop("classes", None)
     first_label = raw.get("first_label", 0)
     entry |= write_shard(
         folder, split, file, rows, raw["features"], raw["classes"], first_label, payloads

@@ -70,8 +70,10 @@ def archive_files(source: InputOptions) -> list[tuple[str, str]]:
     found = matching_files(pattern)
     if not found:
         raise UserError(
-            f"--input {pattern!r} matches no file; expected archives (.tar, .zip, .tar.gz): fix "
-            "the pattern."
+            argument="input",
+            received=f"{pattern!r}, which matches no file",
+            expected="archives (.tar, .zip, .tar.gz)",
+            remedy="fix the pattern",
         )
     start = len(glob_root(pattern)) + 1
     return [(path, _SUFFIX.sub("", path[start:])) for path in found]
@@ -210,11 +212,15 @@ def unreadable(path: str, e: BaseException) -> UserError:
     reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
     if isinstance(e, OSError) and e.errno:
         return UserError(
-            f"--input {path!r} cannot be read ({reason}); fix the path or its permissions."
+            argument="input",
+            received=f"{path!r}, which cannot be read ({reason})",
+            remedy="fix the path or its permissions",
         )
     return UserError(
-        f"--input {path!r} is damaged, cut off or no archive of its name ({reason}); expected a "
-        "whole .tar, .zip or .tar.gz: fetch or pack it again."
+        argument="input",
+        received=f"{path!r}, which is damaged, cut off or no archive of its name ({reason})",
+        expected="a whole .tar, .zip or .tar.gz",
+        remedy="fetch or pack it again",
     )
 
 

@@ -53,7 +53,10 @@ def archive_refs(
     found = storage.stat(path)
     if found is None:
         raise UserError(
-            f"--input {path!r} is no file; expected an archive (.tar, .zip, .tar.gz): fix the path."
+            argument="input",
+            received=f"{path!r}, which is no file",
+            expected="an archive (.tar, .zip, .tar.gz)",
+            remedy="fix the path",
         )
     spooled = spool_tar(found, spool) if decompressed(path) else ""
     blank = ImageRef("", path, None, mtime_ns=found.mtime_ns, spooled=spooled)

@@ -52,7 +52,11 @@ def read_schema(source: InputOptions) -> TableSchema | None:
             for key, _, row, _ in itertools.islice(samples, _INFERENCE_SAMPLES)
         ]
     if not head:
-        raise UserError(f"--input {path!r} has no sample with an image; expected KEY.jpg members.")
+        raise UserError(
+            argument="input",
+            received=f"{path!r}, which has no sample with an image",
+            expected="KEY.jpg members",
+        )
     named = source
     names = {name for _, row in head for name in row}
     if source.label != NONE and source.label_column is None and "cls" in names:
@@ -138,15 +142,15 @@ def _cells(archive: Archive, path: str, member: Member, ending: str) -> dict[str
     """
     where = f"{path}: {printable(member.name)}"
     if member.size_bytes > _MAX_TEXT_BYTES:
-        raise UserError(f"{where} has {member.size_bytes:,} bytes; expected a short text.")
+        raise UserError(f"{where} has {member.size_bytes:,} bytes", expected="a short text")
     try:
         text = archive.read(member).decode()
         found = json.loads(text) if ending == "json" else {ending: text.strip()}
     except (ValueError, RecursionError) as e:
         kind = "JSON" if ending == "json" else "UTF-8 text"
-        raise UserError(f"{where} is not {kind} ({e}); pack the archive again.") from e
+        raise UserError(f"{where} is not {kind} ({e})", remedy="pack the archive again") from e
     if not isinstance(found, dict):
-        raise UserError(f"{where} is no JSON object; expected {{column: value}}.")
+        raise UserError(f"{where} is no JSON object", expected="{column: value}")
     return found
 
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec
+from beam_pipeline.options import PIXELS, RELATIVE, XYWH, ColumnSpec
 from beam_pipeline.planning.classes import is_text
-from imageshards.errors import UserError
+from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 
 _INT = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
@@ -120,8 +120,11 @@ def _check_one_form(name: str, cells: Sequence[tuple[str, Any]]) -> None:
             expected += f" ({_AS_LIST})"
         raise UserError(
             f"{where} has {shown(cell)} in column {name!r}, where most rows have values such as "
-            f"{shown(example)}; expected {expected}: fix the row, declare the type by --columns "
-            f"({name}:string) or leave the column out."
+            f"{shown(example)}",
+            expected=expected,
+            remedy="fix the row, declare the type by "
+            + Arg("columns", f"{name}:string")
+            + " or leave the column out",
         )
 
 
@@ -179,8 +182,10 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
         if is_of(value):
             return _with_box_type(ColumnSpec(name, kind_name, shape))
     raise UserError(
-        f"--input has the column {name!r} of type {kind}; expected int, float, string or lists "
-        "of them: cast it, or name the columns wanted by --columns."
+        argument="input",
+        received=f"the column {name!r} of type {kind}",
+        expected="int, float, string or lists of them",
+        remedy="cast it, or name the columns wanted by " + Arg("columns"),
     )
 
 
@@ -209,15 +214,17 @@ def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
             return values
     except ValueError:
         pass  # told below, as another length is
-    expected, remedy = column.kind, "fix the row, or declare another type by --columns"
+    expected = column.kind
+    remedy: Text = "fix the row, or declare another type by " + Arg("columns")
     if column.shape != ():
         expected += f" x {column.shape[0] if column.shape else 'any number'}"
         if isinstance(cell, str):
             expected += f" ({_AS_LIST})"
     if column.shape != () and cell in (None, ""):
-        remedy += f" ({column.name}:{column.kind}[] if values may be missing)"
+        remedy = remedy + f" ({column.name}:{column.kind}[] if values may be missing)"
     elif column.kind == "int" and is_missing(cell) and not column.name.startswith(OBJECT_PREFIX):
-        remedy = f"fix the row, or say --columns {column.name}:float, where missing values are NaN"
+        declared = Arg("columns", f"{column.name}:float")
+        remedy = "fix the row, or say " + declared + ", where missing values are NaN"
     raise wrong_cell(where, name or column.name, cell, expected, remedy)
 
 
@@ -270,11 +277,11 @@ def split_labels(text: str, separator: str) -> tuple[str, ...]:
 
 
 def wrong_cell(
-    where: str, column: str | None, cell: Any, expected: str, remedy: str = "fix the row"
+    where: str, column: str | None, cell: Any, expected: str, remedy: Text = "fix the row"
 ) -> UserError:
     """The error for a cell that cannot be taken."""
     return UserError(
-        f"{where} has {shown(cell)} in column {column!r}; expected {expected}: {remedy}."
+        f"{where} has {shown(cell)} in column {column!r}", expected=expected, remedy=remedy
     )
 
 
@@ -352,15 +359,17 @@ def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
         scaled_side = column.name in BOX_FEATURES and column.scale != "none"
         if scaled_side or column != _with_box_type(column):
             raise UserError(
-                f"--columns received another type for {column.name!r}; expected "
-                f"{column.name}:{_with_box_type(column).kind}[], one value per box."
+                argument="columns",
+                received=f"another type for {column.name!r}",
+                expected=f"{column.name}:{_with_box_type(column).kind}[], one value per box",
             )
     sides = [column.name for column in columns if column.name in BOX_FEATURES]
     absent = [name for name in BOX_FEATURES if name not in sides]
     if sides and absent:
         raise UserError(
-            f"--input {path!r} gives {sides[0]!r} without {absent[0]!r}; expected all of "
-            f"{', '.join(BOX_FEATURES)}, or none."
+            argument="input",
+            received=f"{path!r}, which gives {sides[0]!r} without {absent[0]!r}",
+            expected=f"all of {', '.join(BOX_FEATURES)}, or none",
         )
 
 
@@ -399,8 +408,9 @@ def check_boxes(
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
         raise UserError(
-            f"{where} has boxes with sides of different number ({counts}); expected one value of "
-            "each per box: fix the row."
+            f"{where} has boxes with sides of different number ({counts})",
+            expected="one value of each per box",
+            remedy="fix the row",
         )
     for name, values in sides.items():
         if bbox_format != RELATIVE:
@@ -410,6 +420,10 @@ def check_boxes(
         bad = [v for v in values if not -_BOX_MARGIN <= v <= 1 + _BOX_MARGIN]
         if bad:
             raise UserError(
-                f"{where} has {bad[0]:g} in column {name!r}; expected 0 to 1, relative to the "
-                "picture: of pixels say --bbox_format pixels or --bbox_format xywh."
+                f"{where} has {bad[0]:g} in column {name!r}",
+                expected="0 to 1, relative to the picture",
+                remedy="of pixels say "
+                + Arg("bbox_format", PIXELS)
+                + " or "
+                + Arg("bbox_format", XYWH),
             )

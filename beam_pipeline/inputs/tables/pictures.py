@@ -69,7 +69,9 @@ def read_rows(
     with open_parquet(path) as file:
         groups = range(file.num_row_groups) if row_groups is None else row_groups
         if found is None or groups.stop > file.num_row_groups:
-            raise UserError(f"{path} was replaced while it was read; run the same command again.")
+            raise UserError(
+                f"{path} was replaced while it was read", remedy="run the same command again"
+            )
         spooled = spooled_path(spool, found, f"{groups.start}-{groups.stop}")
         number = sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
         blank = ImageRef("", path, None, split_of(path), mtime_ns=found.mtime_ns, spooled=spooled)
@@ -90,8 +92,9 @@ def read_rows(
                     where = f"{path} row {number}"
                     if size is None:
                         raise UserError(
-                            f"{where} has no picture in column {image!r}; expected bytes of one: "
-                            "fill it in, or remove the row."
+                            f"{where} has no picture in column {image!r}",
+                            expected="bytes of one",
+                            remedy="fill it in, or remove the row",
                         )
                     key = name or row_key(where)
                     ref = blank._replace(key=key, size_bytes=size, offset_bytes=offset)

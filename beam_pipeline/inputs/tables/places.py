@@ -12,7 +12,7 @@ from beam_pipeline.inputs.tables.cells import (
 )
 from beam_pipeline.planning.refs import MISSING, ImageRef
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.storage import is_local
 
 # An address of a store or a web server. Any other text is a path of this machine.
@@ -59,8 +59,10 @@ def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
         return path
     raise UserError(
         f"{where} names the image {shown(image)}, which is {path!r}, outside of the table's folder "
-        f"{folder!r}; expected a path below that folder, or an address: move the table above its "
-        "images, or, if you trust the table, say --allow_any_path."
+        f"{folder!r}",
+        expected="a path below that folder, or an address",
+        remedy="move the table above its images, or, if you trust the table, say "
+        + Arg("allow_any_path", True),
     )
 
 

@@ -30,12 +30,8 @@ from beam_pipeline.inputs.tables.rows import (
 from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, is_split_name
 from beam_pipeline.planning.refs import ImageRef, Label, names_of
-from imageshards.errors import UserError
-from imageshards.manifest import (
-    BOX_CLASS_FEATURE,
-    BOX_FEATURES,
-    OBJECT_PREFIX,
-)
+from imageshards.errors import Arg, Text, UserError
+from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, OBJECT_PREFIX, SEVERAL
 from imageshards.storage import is_local
 from imageshards.text import composed, printable
 
@@ -151,15 +147,24 @@ def _shared_values(ref: ImageRef, schema: TableSchema) -> dict[str | None, Any]:
 def _rows_differ(
     key: str, schema: TableSchema, column: str | None, one: Any, other: Any
 ) -> UserError:
-    told = f"--input has {shown(one)} and {shown(other)} in column {column!r} of the image {key!r}"
+    received = f"{shown(one)} and {shown(other)} in column {column!r} of the image {key!r}"
     if column == schema.label:
         return UserError(
-            f"{told}; expected one label for each image: say --label several, which takes the "
-            "classes of all its boxes, or --label none."
+            argument="input",
+            received=received,
+            expected="one label for each image",
+            remedy="say "
+            + Arg("label", SEVERAL)
+            + ", which takes the classes of all its boxes, or "
+            + Arg("label", NONE),
         )
     return UserError(
-        f"{told}; expected one value in all rows of an image: fix the rows, leave the column out "
-        f"by --columns, or call it {OBJECT_PREFIX}{column} to keep a value for each box."
+        argument="input",
+        received=received,
+        expected="one value in all rows of an image",
+        remedy="fix the rows, leave the column out by "
+        + Arg("columns")
+        + f", or call it {OBJECT_PREFIX}{column} to keep a value for each box",
     )
 
 
@@ -187,13 +192,24 @@ def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
         return () if name is None else (_class_of(where, name, schema),)
     if not schema.several:
         if is_list(cell):
-            remedy = "say --label several, or name another column by --label_column"
+            remedy: Text = (
+                "say "
+                + Arg("label", SEVERAL)
+                + ", or name another column by "
+                + Arg("label_column")
+            )
             raise wrong_cell(where, schema.label, cell, "one class, a text", remedy)
         if isinstance(cell, float) and not (cell.is_integer() or math.isnan(cell)):
             expected = "the name of a class, a text or a whole number"
             remedy = (
-                "name another column by --label_column, or, to learn a quantity, say --label none "
-                f"--columns {schema.label}:float and train with --target {schema.label}"
+                "name another column by "
+                + Arg("label_column")
+                + ", or, to learn a quantity, say "
+                + Arg("label", NONE)
+                + " and "
+                + Arg("columns", f"{schema.label}:float")
+                + " and train with "
+                + Arg("target", schema.label)
             )
             raise wrong_cell(where, schema.label, cell, expected, remedy)
         return _class_of(where, _text(where, row, schema.label), schema)
@@ -201,11 +217,12 @@ def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
         labels = labels_in(cell, schema.separator)
         return tuple(sorted({_class_of(where, label, schema) for label in labels}))
     except ValueError:
-        expected, remedy = 'a list of labels as in ["a", "b"]', "of text say the --label_separator"
+        expected = 'a list of labels as in ["a", "b"]'
+        remedy = "fix the row; of text say the " + Arg("label_separator")
         if schema.separator is not None:
             expected = f"labels with {schema.separator!r} between them"
-            remedy = "of lists leave --label_separator out"
-        raise wrong_cell(where, schema.label, cell, expected, f"fix the row; {remedy}") from None
+            remedy = "fix the row; of lists leave " + Arg("label_separator") + " out"
+        raise wrong_cell(where, schema.label, cell, expected, remedy) from None
 
 
 def _class_of(where: str, label: str, schema: TableSchema) -> str:
@@ -253,7 +270,8 @@ def _value(where: str, row: Mapping[str, Any], column: ColumnSpec, name: str) ->
     is_number = column.kind != "string" and column.shape == ()
     if name not in row and column.shape is not None and not is_number:
         raise UserError(
-            f"{where} has no column {name!r}; expected it in every row: fix the row, or "
-            "leave the column out by --columns."
+            f"{where} has no column {name!r}",
+            expected="it in every row",
+            remedy="fix the row, or leave the column out by " + Arg("columns"),
         )
     return convert(where, column, row.get(name), name)

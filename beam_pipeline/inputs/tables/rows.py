@@ -22,7 +22,7 @@ from pyarrow import parquet
 from beam_pipeline.inputs.tables.cells import MAX_WHOLE_FLOAT32
 from beam_pipeline.planning.classes import is_text
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import OBJECT_PREFIX
 from imageshards.text import counted
 
@@ -97,7 +97,7 @@ def parquet_schema(path: str) -> pa.Schema:
     """
     with open_parquet(path) as file:
         schema = file.schema_arrow
-    _check_unique(f"--input {path!r}", schema.names)
+    _check_unique(path, schema.names)
     for name in set(_INDEX_COLUMNS).intersection(schema.names):
         schema = schema.remove(schema.get_field_index(name))
     return schema
@@ -127,7 +127,9 @@ def whole_numbers_with_nulls(path: str, schema: pa.Schema) -> set[str]:
 def _unreadable(path: str, e: Exception) -> UserError:
     reason = getattr(e, "strerror", None) or next(iter(str(e).splitlines()), type(e).__name__)
     return UserError(
-        f"--input {path!r} cannot be read ({reason}); fix the path or its permissions."
+        argument="input",
+        received=f"{path!r}, which cannot be read ({reason})",
+        remedy="fix the path or its permissions",
     )
 
 
@@ -140,7 +142,9 @@ def _lines(path: str) -> Iterator[str]:
             for number, line in enumerate(text, start=1):
                 if not line.isascii() and not is_text(line):
                     raise UserError(
-                        f"--input {path!r} line {number} is not UTF-8 text; save the file as UTF-8."
+                        argument="input",
+                        received=f"{path!r}, whose line {number} is not UTF-8 text",
+                        remedy="save the file as UTF-8",
                     )
                 yield line
     except OSError as e:
@@ -169,21 +173,21 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
             if cells and len(cells) != len(header):
                 separators = _SEPARATORS.get(separator, repr(separator))
                 raise UserError(
-                    f"{path} line {line} has {counted(len(cells), 'cell')}; expected "
-                    f"{len(header)} as in its header, separated by {separators}: fix "
-                    f"the row, or put quotes around text with {separators}."
+                    f"{path} line {line} has {counted(len(cells), 'cell')}",
+                    expected=f"{len(header)} as in its header, separated by {separators}",
+                    remedy=f"fix the row, or put quotes around text with {separators}",
                 )
             if cells:
                 yield f"{path} line {line}", {n: c for n, c in zip(header, cells, strict=True) if n}
             line = reader.line_num + 1 + skipped
     except csv.Error as e:
-        raise UserError(f"{path} line {line} is not CSV ({e}); fix its quotes.") from e
+        raise UserError(f"{path} line {line} is not CSV ({e})", remedy="fix its quotes") from e
 
 
 def _check_unique(where: str, names: Sequence[str]) -> None:
     twice = [name for name in names if name and names.count(name) > 1]
     if twice:
-        raise UserError(f"{where} names the column {twice[0]!r} twice; rename one.")
+        raise UserError(f"{where} names the column {twice[0]!r} twice", remedy="rename one")
 
 
 def _check_present(path: str, columns: Sequence[str] | None, names: Sequence[str]) -> None:
@@ -191,8 +195,8 @@ def _check_present(path: str, columns: Sequence[str] | None, names: Sequence[str
     absent = [name for name in columns or () if name not in names]
     if absent:
         raise UserError(
-            f"{path} has no column {absent[0]!r}, which the first file of --input has; expected "
-            "the same columns in every file."
+            f"{path} has no column {absent[0]!r}, which the first file of " + Arg("input") + " has",
+            expected="the same columns in every file",
         )
 
 
@@ -206,11 +210,11 @@ def _json_rows(path: str) -> Iterator[Row]:
         except (ValueError, RecursionError) as e:
             reason = f"{e.msg} at column {e.colno}" if isinstance(e, json.JSONDecodeError) else e
             raise UserError(
-                f"{where} is not JSON ({reason}); expected one object on each line."
+                f"{where} is not JSON ({reason})", expected="one object on each line"
             ) from e
         if not isinstance(row, dict):
             raise UserError(
-                f"{where} is not a JSON object; expected {{column: value}} on each line."
+                f"{where} is not a JSON object", expected="{column: value} on each line"
             )
         yield where, row
 
@@ -223,7 +227,9 @@ def _parquet_rows(
         _check_present(path, columns, file.schema_arrow.names)
         groups = range(file.num_row_groups) if row_groups is None else row_groups
         if groups.stop > file.num_row_groups:
-            raise UserError(f"{path} was replaced while it was read; run the same command again.")
+            raise UserError(
+                f"{path} was replaced while it was read", remedy="run the same command again"
+            )
         number = sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=wanted):
             for row in batch.to_pylist():

@@ -32,7 +32,7 @@ from beam_pipeline.inputs.tables.rows import (
 )
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, Text, UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.manifest import (
     BOX_CLASS_FEATURE,
@@ -126,8 +126,10 @@ def table_files(path: str) -> list[str]:
     if names:
         return names
     raise UserError(
-        f"--input {path!r} matches no file; expected image tables (.csv, .jsonl, .parquet) outside "
-        "of finished data sets: fix the pattern."
+        argument="input",
+        received=f"{path!r}, which matches no file",
+        expected="image tables (.csv, .jsonl, .parquet) outside of finished data sets",
+        remedy="fix the pattern",
     )
 
 
@@ -139,7 +141,7 @@ def read_schema(source: InputOptions) -> TableSchema:
             type that boxes cannot have; or its bucket cannot be used.
     """
     if not is_local(source.input):
-        storage.check_bucket(source.input, "--input")
+        storage.check_bucket(source.input, "input")
     first = table_files(source.input)[0]
     if is_parquet(first):
         found = _parquet_table(source, first)
@@ -147,7 +149,9 @@ def read_schema(source: InputOptions) -> TableSchema:
         head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
         if not head:
             raise UserError(
-                f"--input {first!r} has no row; expected a header and one row per image."
+                argument="input",
+                received=f"{first!r}, which has no row",
+                expected="a header and one row per image",
             )
         found = schema_of_rows(source, head)
     if found.box_a_row and found.key and source.key_column is None and not found.has_pictures:
@@ -200,7 +204,11 @@ def schema_of_rows(
         roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
         label = ""
         if source.label_column != roles["label"] and source.label_column is not None:
-            raise UserError("--label_column was given with --label none; leave one of them out.")
+            raise UserError(
+                argument="label_column",
+                received=f"{source.label_column!r} with " + Arg("label", NONE),
+                remedy="leave one of them out",
+            )
     columns, warnings = _features(source, head, types, names, roles, cells_of)
     return TableSchema(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
@@ -256,8 +264,11 @@ def _sides(source: InputOptions, names: Sequence[str]) -> dict[str, str]:
     if source.bbox_format != RELATIVE and not sides:
         wanted = "x, y, width, height" if source.bbox_format == XYWH else "xmin, ymin, xmax, ymax"
         raise UserError(
-            f"--bbox_format received {source.bbox_format}, but --input {source.input!r} has the "
-            f"columns {_quoted(names)}; expected {wanted}, and no --columns without boxes."
+            argument="bbox_format",
+            received=f"{source.bbox_format}, but "
+            + Arg("input")
+            + f" {source.input!r} has the columns {_quoted(names)}",
+            expected=f"{wanted}, and no " + Arg("columns") + " without boxes",
         )
     return sides
 
@@ -291,8 +302,13 @@ def _check_keys(path: str, image: str, column: str) -> None:
         if keys.setdefault(name, key) != key:
             raise UserError(
                 f"{where} has {shown(key)} in column {column!r} of the image {name!r}, and a row "
-                f"above has {shown(keys[name])}; expected one key for each image: say "
-                f"--key_column {image}, or --key_column {column} to have a record for each box."
+                f"above has {shown(keys[name])}",
+                expected="one key for each image",
+                remedy="say "
+                + Arg("key_column", image)
+                + ", or "
+                + Arg("key_column", column)
+                + " to have a record for each box",
             )
 
 
@@ -318,8 +334,8 @@ def _role(
     given: str | None = getattr(source, f"{role}_column")
     if given is not None and given not in names and (role, given) != ("key", ROW_NUMBERS):
         raise UserError(
-            f"--{role}_column received {given!r}, but {source.input!r} has the columns "
-            f"{_quoted(names)}."
+            argument=f"{role}_column",
+            received=f"{given!r}, but {source.input!r} has the columns {_quoted(names)}",
         )
     usual = _USUAL_NAMES[role]
     in_any_case = {name.strip().lower(): name for name in reversed(names)}
@@ -331,16 +347,19 @@ def _role(
         with_pictures = (n for n in (found, *types) if n and pictures.holds_pictures(types.get(n)))
         found = next(with_pictures, found)
     if found is None and (role == "image" or (role == "label" and source.label != NONE)):
-        other = ", or --label none" if role == "label" else ""
+        other = ", or " + Arg("label", NONE) if role == "label" else ""
         raise UserError(
-            f"--input {source.input!r} has no {role} column among {_quoted(names)}; expected one "
-            f"named {' or '.join(usual[:2])}, or --{role}_column{other}"
-            f"{_hint(source, head, names, role)}."
+            argument="input",
+            received=f"{source.input!r}, which has no {role} column among {_quoted(names)}",
+            expected=f"one named {' or '.join(usual[:2])}, or "
+            + Arg(f"{role}_column")
+            + other
+            + _hint(source, head, names, role),
         )
     return found
 
 
-def _hint(source: InputOptions, head: Sequence[Row], names: Sequence[str], role: str) -> str:
+def _hint(source: InputOptions, head: Sequence[Row], names: Sequence[str], role: str) -> Text:
     """What the first rows of a table say about a column of a role that it seems to lack."""
     first = head or read_rows(table_files(source.input)[0])  # of Parquet, only types were read
     rows = [row for _, row in itertools.islice(first, _HINT_ROWS)]
@@ -349,12 +368,12 @@ def _hint(source: InputOptions, head: Sequence[Row], names: Sequence[str], role:
     if any(map(_is_image_name, names)):
         return ": its first line looks like a row, so write a header such as image,label above it"
     if role == "image" and with_names:
-        return f" (--image_column {with_names[0]!r} holds names of images)"
+        return " (" + Arg("image_column", with_names[0]) + " holds names of images)"
     one_hot = [name for name in names if {*map(str, cells[name])} <= _ZEROS_AND_ONES]
     if role == "label" and rows and len(one_hot) > 1:
         return (
             f": {_quoted(one_hot)} hold 0 and 1 as one-hot labels do, so write the name of each "
-            "row's class into one column, or a list of names and say --label several"
+            "row's class into one column, or a list of names and say " + Arg("label", SEVERAL)
         )
     return ""
 
@@ -374,12 +393,14 @@ def _check_columns(
     for column in columns:
         if column.name not in names:
             raise UserError(
-                f"--columns received {column.name!r}, but {source.input!r} has the columns "
-                f"{_quoted(names)}."
+                argument="columns",
+                received=f"{column.name!r}, but {source.input!r} has the columns {_quoted(names)}",
             )
         if column.name in RECORD_NAMES:
             raise UserError(
-                f"--input {source.input!r} has a column {column.name!r}, a name that records use "
-                "themselves; rename the column."
+                argument="input",
+                received=f"{source.input!r} with a column {column.name!r}, a name that records use "
+                "themselves",
+                remedy="rename the column",
             )
     check_box_columns(source.input, columns)

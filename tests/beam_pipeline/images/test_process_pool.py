@@ -13,7 +13,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline.images.process_pool import MAX_ATTEMPTS, LocalPool
-from imageshards.errors import UserError
+from imageshards.errors import UserError, naming_flags
 from tests.support import tasks
 from tests.support.commands import wait_until
 
@@ -33,13 +33,6 @@ def pool(said):
 
 def submit(pool: LocalPool, task, *args, name: str = "train-00007-of-00009", size: int = 1):
     return pool.submit(name, task, tasks.PICTURES, *args, size=size)
-
-
-def kill_all(pool: LocalPool) -> None:
-    """Kills all processes of a pool, which reaps them."""
-    for worker in pool._workers:
-        assert worker is not None
-        os.kill(worker._process.pid, signal.SIGKILL)
 
 
 def test_results_come_in_order_and_images_are_counted(pool):
@@ -73,7 +66,8 @@ def test_only_the_task_of_a_killed_process_is_blamed_and_done_again(said, tmp_pa
 
 def test_a_process_killed_between_tasks_is_nobodys_fault(pool, said):
     assert submit(pool, tasks.double, 1).result() == 2
-    kill_all(pool)
+    for worker in pool._workers:
+        os.kill(worker._process.pid, signal.SIGKILL)
     wait_until(lambda: all(worker.has_ended() for worker in pool._workers))
     assert [submit(pool, tasks.double, i).result() for i in range(4)] == [0, 2, 4, 6]
     assert not said
@@ -158,6 +152,12 @@ def test_settings_of_today_reach_processes_that_were_started_before(pool, monkey
         monkeypatch.setattr(FileSystems, "_pipeline_options", options)
         pid, variable, flags = submit(pool, tasks.settings, "A_SETTING").result()
         assert (variable, flags["s3_endpoint_url"]) == (place, place) and pid != os.getpid()
+
+
+def test_errors_of_processes_name_options_as_those_of_the_client(pool):
+    for names_flags, name in ((True, "--seed"), (False, "seed")):
+        with naming_flags(names_flags):
+            assert submit(pool, tasks.name_of_an_option).result() == name
 
 
 def test_no_process_is_left_behind(said):

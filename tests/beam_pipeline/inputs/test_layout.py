@@ -8,7 +8,7 @@ import pytest
 
 from beam_pipeline.inputs.layout import check_output_apart
 from beam_pipeline.options import InputOptions
-from imageshards.errors import UserError
+from tests.support.errors import refused
 
 NONE: dict[str, Any] = {}
 FLAT: dict[str, Any] = {"label_regex": "^([a-z]+)"}
@@ -46,7 +46,7 @@ def test_an_output_inside_the_input_is_refused(tmp_path, root, source, options, 
     if is_apart:
         check_output_apart(given, f"{root}/{output}")
         return
-    with pytest.raises(UserError, match="--output .* --input .*choose another --output"):
+    with refused("output", f"{root}/{output}"):
         check_output_apart(given, f"{root}/{output}")
 
 
@@ -55,7 +55,7 @@ def test_an_output_inside_the_input_is_refused(tmp_path, root, source, options, 
 def test_an_input_that_the_build_would_replace_is_refused(tmp_path, root, name):
     root = root or tmp_path
     for source, options in ((name, NONE), (f"{name}/x/*.jpg", FLAT), (f"{name}/a.jsonl", NONE)):
-        with pytest.raises(UserError, match="--input .*would replace.*--output"):
+        with refused("input", source):
             check_output_apart(InputOptions(f"{root}/out/{source}", **options), f"{root}/out")
 
 
@@ -70,7 +70,7 @@ def test_links_do_not_hide_that_an_output_is_inside_the_input(tmp_path):
         ("to_photos", "photos/shards"),
         ("photos", "photos/to_elsewhere"),
     ):
-        with pytest.raises(UserError, match="choose another --output"):
+        with refused("output", output):
             check_output_apart(InputOptions(str(tmp_path / source)), str(tmp_path / output))
 
 

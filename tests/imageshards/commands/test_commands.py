@@ -49,7 +49,7 @@ SHARD = "train-00000-of-00003.tfrecord"
         ("verify DIR --workers 0", "", "--workers received 0; expected at least 1"),
         ("duplicates DIR --workers 0", "", "--workers received 0; expected at least 1"),
         ("duplicates DIR --distance 11", "", "--distance received 11; expected 0 to 10"),
-        ("duplicates DIR --output /proc/none", "", "--output '/proc/none' cannot be written"),
+        ("duplicates DIR --output /proc/none", "", "--output received '/proc/none'"),
         ("duplicates DIR", INDEX, f"whose {INDEX} is missing"),
         ("duplicates DIR", SHARD, f"whose {SHARD} cannot be read (No such file"),
         ("report DIR", "", "could not be written"),

@@ -22,6 +22,7 @@ from imageshards.reporting.page import write_report
 from tests.support.builds import build, jpeg, manifest
 from tests.support.dataset_factory import Dataset
 from tests.support.html_page import Page
+from tests.support.manifests import typed
 from tests.support.pictures import opened_bytes, saved
 
 pytestmark = pytest.mark.process
@@ -142,7 +143,7 @@ def test_python_gets_what_the_json_holds_and_errors_name_its_arguments(built, fo
     calls: dict[str, Any] = {
         "^data received '.*/none'": lambda: ims.duplicates(tmp_path / "none"),
         "^distance received 11; expected 0 to 10": lambda: ims.duplicates(built, distance=11),
-        "^output '.*' holds 1 file": lambda: ims.duplicates(built, output=tmp_path),
+        "^output received '.*', which holds 1 file": lambda: ims.duplicates(built, output=tmp_path),
     }
     for told, call in calls.items():
         with pytest.raises(ims.UserError, match=told) as caught:
@@ -170,8 +171,12 @@ def test_a_build_counts_equal_files_and_warns_of_those_between_splits(built):
     said = manifest(built)
     assert said["copies"] == {"copies": 2, "between_splits": 1}
     (leak,) = [text for text in said["warnings"] if "in more than one split" in text]
-    assert leak.startswith("1 original is in") and leak in final_table(said, 1, 0) and leak in page
-    assert write_report(str(built), manifest(built))
+    assert (
+        leak.startswith("1 original is in")
+        and leak in final_table(typed(said), 1, 0)
+        and leak in page
+    )
+    assert write_report(str(built), typed(manifest(built)))
     assert (built / "report" / "index.html").read_text() == page
 
 

@@ -56,7 +56,7 @@ def test_many_hashes_with_an_equal_band_do_not_cost_all_pairs(monkeypatch):
 
 def test_too_many_pairs_are_a_sentence(monkeypatch):
     monkeypatch.setattr(near, "MAX_PAIRS", 1000)
-    with pytest.raises(UserError, match=r"^--distance received 10, .* more than 1,000 pairs"):
+    with pytest.raises(UserError, match=r"^distance received 10, .* more than 1,000 pairs"):
         near_pairs(np.arange(5000, dtype=np.uint64), 10)
 
 

@@ -3,21 +3,22 @@
 import base64
 import json
 import re
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from PIL import Image
 
 import imageshards as ims
 from imageshards.example import decode_example, encode_example
-from imageshards.manifest import BOX_FEATURES
+from imageshards.manifest import BOX_FEATURES, IndexFile, Input, Shard, Split
 from imageshards.reporting.command import main
 from imageshards.reporting.page import page_of, write_report
 from imageshards.reporting.pictures import quotas
 from tests.support.dataset_factory import Dataset, framed
 from tests.support.html_page import Page
+from tests.support.manifests import blank, typed
 from tests.support.pictures import opened_bytes, saved
 
 HOSTILE = [
@@ -28,8 +29,11 @@ HOSTILE = [
 ]
 
 
+REJECT = dict.fromkeys(("uri", "label", "split", "stage"), "x")
+
+
 def written(dataset):
-    path = write_report(str(dataset.directory), dataset.manifest)
+    path = write_report(str(dataset.directory), typed(dataset.manifest))
     with open(path, encoding="utf-8") as file:
         text = file.read()
     return path, text, Page(text)
@@ -38,28 +42,20 @@ def written(dataset):
 def many(num_classes, num_shards, **first):
     """A manifest of a large data set, without its files; `first` changes its first shard."""
     classes = [f"class {i}" for i in range(num_classes)]
-    shards: list[dict[str, Any]] = [
-        {
-            "file": f"train-{i:05d}-of-{num_shards:05d}.tfrecord",
-            "num_records": 10 + i % 2,
-            "num_bytes": 1000 + i,
-            "sha256": "0",
-            "classes": {classes[(i * 7 + k) % num_classes]: 1 for k in range(10 + i % 2)},
-        }
+    shards = [
+        Shard(
+            file=f"train-{i:05d}-of-{num_shards:05d}.tfrecord",
+            num_records=10 + i % 2,
+            num_bytes=1000 + i,
+            sha256="0" * 64,
+            classes={classes[(i * 7 + k) % num_classes]: 1 for k in range(10 + i % 2)},
+            index=IndexFile("index/a", 1, "0" * 64),
+        )
         for i in range(num_shards)
     ]
-    shards[0] |= first
-    records = sum(shard["num_records"] for shard in shards)
-    return {
-        "format_version": 1,
-        "splits": {"train": {"num_records": records, "shards": shards}},
-        "classes": classes,
-        "features": {},
-        "image": {"size": 256, "mode": "crop"},
-        "listed": records,
-        "rejects": {},
-        "fingerprint": "f",
-    }
+    shards[0] = replace(shards[0], **first)
+    records = sum(shard.num_records for shard in shards)
+    return blank(splits={"train": Split(records, shards)}, classes=classes, listed=records)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +100,7 @@ def test_hostile_names_are_text(tmp_path):
     dataset.manifest["classes"].append(HOSTILE[3])
     dataset.manifest["options"] = {"input": HOSTILE[0], "seed": HOSTILE[3]}
     dataset.manifest["rejects"] = {HOSTILE[0]: 1}
-    line = json.dumps({"reason": HOSTILE[0], "key": HOSTILE[1], "message": HOSTILE[3]})
+    line = json.dumps(REJECT | {"reason": HOSTILE[0], "key": HOSTILE[1], "message": HOSTILE[3]})
     (tmp_path / "data" / "quarantine" / "rejects.jsonl").write_text(line)
     _, text, page = written(dataset)
     assert "<script" not in text
@@ -143,8 +139,8 @@ def test_boxes_are_drawn_on_the_pictures_and_sides_that_do_not_match_are_not(tmp
 
 
 INPUTS = [
-    {"path": "/sets/a", "fingerprint": "f" * 64, "num_records": 1234},
-    {"path": "/photos", "fingerprint": None, "num_records": 5},
+    Input("/sets/a", "f" * 64, 1234),
+    Input("/photos", None, 5),
 ]
 
 
@@ -153,8 +149,16 @@ INPUTS = [
     [
         (many(2, 4), ["at most one record"], ["Warnings"]),
         (many(2, 4, num_records=12), [], ["at most one record"]),
-        (many(2, 4) | {"warnings": ["'Cat' & 'cat'"]}, ["Warnings", "'Cat' & 'cat'"], []),
-        (many(2, 1) | {"inputs": INPUTS}, ["/sets/a", "1,234", "f" * 64, "not a data set"], []),
+        (
+            replace(many(2, 4), warnings=["'Cat' & 'cat'"]),
+            ["Warnings", "'Cat' & 'cat'"],
+            [],
+        ),
+        (
+            replace(many(2, 1), inputs=INPUTS),
+            ["/sets/a", "1,234", "f" * 64, "not a data set"],
+            [],
+        ),
         (many(2500, 3), ["The first 2,000 of 2,500 classes", "class 1999"], []),
     ],
     ids=["even", "uneven", "warnings", "inputs", "many classes"],

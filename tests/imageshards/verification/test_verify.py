@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from imageshards.index import IndexRows, index_file, index_table, write_index
 from imageshards.verification.command import CHECKS, main, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
 from tests.support.external_sets import flip_byte
+from tests.support.manifests import typed_features
 
 FIRST = "train-00000-of-00003.tfrecord"
 SECOND = "train-00001-of-00003.tfrecord"
@@ -105,13 +107,13 @@ def changed_row(column, value):
         rows = IndexRows()
         for payload in dataset.payloads[SECOND]:
             rows.add(decode_example(payload), len(payload) + 16, 1000)
-        table = index_table(rows, "train", SECOND, dataset.manifest["features"])
+        table = index_table(rows, "train", SECOND, typed_features(dataset.manifest["features"]))
         values = table[column].to_pylist()
         values[4] = value
         place = table.column_names.index(column)
         table = table.set_column(place, table.schema.field(column), [values])
         entry = write_index(str(dataset.directory), SECOND, table)
-        dataset.manifest["splits"]["train"]["shards"][1]["index"] = entry
+        dataset.manifest["splits"]["train"]["shards"][1]["index"] = msgspec.to_builtins(entry)
         dataset.save()
 
     return change

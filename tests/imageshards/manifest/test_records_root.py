@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 import imageshards as ims
 from imageshards.adopt.command import main as adopt_main
 from imageshards.errors import DamagedManifestError, UserError
-from imageshards.manifest import load_manifest, shards_of
-from imageshards.records_root import check_folders, common_root
+from imageshards.manifest import Adopted, IndexFile, Shard, Split, load_manifest
+from imageshards.manifest.records_root import check_folders, common_root
 from tests.support.dataset_factory import Dataset
-from tests.support.manifests import write_manifest
+from tests.support.errors import refused
+from tests.support.manifests import blank, shards_of, write_manifest
 from trainer.commands.flags import parse_config
 from trainer.dataset.open import open_dataset
 
@@ -37,12 +39,15 @@ from trainer.dataset.open import open_dataset
     ],
 )
 def test_a_folder_is_allowed_below_the_place_that_the_user_names(folder, root, is_allowed):
-    manifest = {"splits": {"train": {"shards": [{"file": "a", "folder": folder}]}}}
+    shard = Shard("a", 0, 0, "0" * 64, {}, IndexFile("index/a", 0, "0" * 64), folder)
+    manifest = blank(
+        splits={"train": Split(0, [shard])}, adopted=Adopted("image", "label", None, None)
+    )
     if is_allowed:
-        check_folders("--data received 'x'", manifest, root)
+        check_folders("data", "x", manifest, root)
     else:
-        with pytest.raises(UserError, match=f"are in '{folder}', outside .* --records_root '"):
-            check_folders("--data received 'x'", manifest, root)
+        with refused("data", f"are in '{folder}', outside", "records_root='"):
+            check_folders("data", "x", manifest, root)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +98,7 @@ def test_whatever_opens_a_data_set_needs_the_place_of_shards_elsewhere(sets, nam
         with pytest.raises(UserError) as refused:
             OPENS[name](mine, root)
         told = str(refused.value)
-        assert f"says that shards are in '{theirs}', outside of the data set's folder" in told
+        assert f"says that shards are in '{theirs}', outside of the dataset's folder" in told
         assert "records_root" in told
 
 
@@ -107,7 +112,7 @@ def test_adopt_says_which_flag_opens_what_it_wrote_and_may_be_repeated(sets, tmp
 @pytest.mark.parametrize("folder", ["..", "../x", "a/../../x", "/data/../etc", "./a", "a\0b"])
 def test_a_folder_that_leads_upwards_is_no_form_of_a_manifest(sets, tmp_path, folder):
     mine, _ = sets
-    manifest = load_manifest(mine, adopted=True, records_root="/")
+    manifest = json.loads((mine / "manifest.json").read_text())
     for _, shard in shards_of(manifest):
         shard["folder"] = folder
     write_manifest(str(tmp_path), manifest)
