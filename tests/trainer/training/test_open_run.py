@@ -129,9 +129,16 @@ def test_another_data_set_is_refused(shapes):
         check_same("out", settings, other)
 
 
-def test_a_run_in_another_order_is_not_resumed(shapes: pathlib.Path) -> None:
+def test_runs_of_an_older_trainer_are_resumed_only_where_it_trained_the_same(shapes):
     settings = _settings(shapes)
-    older = {name: value for name, value in settings.items() if name != "order_version"}
+    new = ("target", "sample_weight", "loss", "target_unit")
+    older = {name: value for name, value in settings.items() if name not in new}
+    check_same("out", older, settings)
+    with pytest.raises(UserError, match="--target received words, .* was started with none"):
+        check_same("out", older, settings | {"target": "words"})
+    with pytest.raises(UserError, match="an older imageshards, which trained values without their"):
+        check_same("out", settings, settings | {"target_unit": True})
+    del older["order_version"]
     with pytest.raises(UserError, match="version 1 of their order, .* --overwrite") as caught:
         check_same("out", older, settings)
     assert "order_version" not in str(caught.value)
