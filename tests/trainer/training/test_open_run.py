@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.errors import refused
-from tests.support.trainer_data import edit_manifest, make_data_set
+from imageshards.errors import UserError
 from trainer.cluster.hosts import Hosts
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
@@ -123,17 +122,24 @@ def test_a_changed_setting_is_refused_by_its_flag(shapes, changes, told):
         check_same("out", begun, _settings(shapes, **changes))
 
 
-def test_another_data_set_is_refused(shapes: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    other = make_data_set(tmp_path / "o", {"train": 12, "validation": 3}, size_px=((8, 8),))
-    edit_manifest(other, classes=["circle", "square", "oval"])
-    with refused("output", "other data"):
-        check_same("out", _settings(shapes), _settings(other))
-
-
-def test_a_run_in_another_order_is_not_resumed(shapes: pathlib.Path) -> None:
+def test_another_data_set_is_refused(shapes):
     settings = _settings(shapes)
-    older = {name: value for name, value in settings.items() if name != "order_version"}
-    with refused("output", "version 1", "overwrite=True") as caught:
+    other = settings | {"classes": ["oval"], "data": "another fingerprint"}
+    with pytest.raises(UserError, match="a run on other data: the manifest has changed"):
+        check_same("out", settings, other)
+
+
+def test_runs_of_an_older_trainer_are_resumed_only_where_it_trained_the_same(shapes):
+    settings = _settings(shapes)
+    new = ("target", "sample_weight", "loss", "target_unit")
+    older = {name: value for name, value in settings.items() if name not in new}
+    check_same("out", older, settings)
+    with pytest.raises(UserError, match="--target received words, .* was started with none"):
+        check_same("out", older, settings | {"target": "words"})
+    with pytest.raises(UserError, match="an older imageshards, which trained values without their"):
+        check_same("out", settings, settings | {"target_unit": True})
+    del older["order_version"]
+    with pytest.raises(UserError, match="version 1 of their order, .* --overwrite") as caught:
         check_same("out", older, settings)
     assert "order_version" not in str(caught.value)
 

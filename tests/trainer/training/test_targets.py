@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from typing import Any
 
@@ -24,7 +23,7 @@ import keras
 from trainer.models.metrics import make_metrics
 from trainer.models.model import build_model, compile_model
 from trainer.models.optimizer import make_loss
-from trainer.training.open_run import check_same, settings_of
+from trainer.training.open_run import settings_of
 from trainer.training.run import train
 
 pytestmark = pytest.mark.process
@@ -77,26 +76,10 @@ def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, o
             assert record[name] == pytest.approx(value, rel=2e-4, abs=1e-6), name
     assert ours[-1]["loss"] < ours[0]["loss"]
     assert ("accuracy" in ours[0]) == (kind == "class")
+    assert settings_of(config, training)["target_unit"] == (kind == "values" or None)
     _, card = load_model(str(tmp_path / "run"), PLAIN)
     of_run = (kind, target, training.num_outputs, training.classes)
     assert (card.target, card.column, card.num_outputs, card.classes) == of_run
-
-
-def test_runs_of_before_targets_are_resumed_and_those_of_another_target_refused(made):
-    read = ReadConfig(str(made), batch_size=8)
-    training, _ = open_data(read)
-    settings = settings_of(RunConfig(read), training)
-    new = ("target", "sample_weight", "loss", "target_unit")
-    older = {k: v for k, v in settings.items() if k not in new}
-    check_same("run", older, settings)
-    values = dataclasses.replace(read, target="rgb")
-    settings = settings_of(RunConfig(values), open_data(values)[0])
-    check_same("run", settings, settings)
-    with refused("output", "an older imageshards"):
-        check_same("run", {k: v for k, v in settings.items() if k != "target_unit"}, settings)
-    words = dataclasses.replace(read, target="words")
-    with pytest.raises(UserError, match="--target received words, .* was started with none"):
-        check_same("run", older, settings_of(RunConfig(words), open_data(words)[0]))
 
 
 @pytest.mark.parametrize(
