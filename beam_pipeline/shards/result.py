@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from beam_pipeline.planning.refs import Label, names_of
-from imageshards.index import IndexRows
+from imageshards.index import index_file
 from imageshards.manifest import ONE
-from imageshards.typed import Whole, decode
+from imageshards.typed import Whole
 
 if TYPE_CHECKING:  # the commit needs no Pillow
     from imageshards.images.encode import EncodedImage
@@ -115,44 +115,48 @@ def most_first(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-class ShardResult(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenFile(msgspec.Struct, frozen=True):
+    """A file that was written: its size, its SHA-256, and the version of its object in a store."""
+
+    num_bytes: Whole
+    sha256: str
+    version: str = ""
+
+
+class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that is known of a written shard; kept beside it, as JSON, when it is finished.
 
     Attributes:
         name: Of the shard: the part of its file's name between prefix and suffix.
-        num_bytes, sha256: Of the file.
         classes: Class name → records that have it.
         label: How many labels an image has: `ONE`, `NONE` or `SEVERAL`.
         num_rejects: Its images that were rejected.
+        file: The shard itself.
+        index: Its part of `index/` as long as no records move; None for a unit without features.
+        rejects_file: The file with the rejected originals; None without any.
         staged: Whether its bytes are in the staging folder, not in their final place.
         digest: Of everything its bytes depend on; tells finished work from stale work.
-        rows: Of its records, in order: they become its part of `index/`.
         read_bytes: Bytes of originals that were read.
-        rejects_bytes, rejects_sha256: Of the file with the rejected originals.
         run_id: Of the run that wrote it.
-        stored: Version of its object in a store, by which an earlier run's is known again.
         reused: Whether an earlier run had written it.
     """
 
     name: str
     split: str
     num_records: Whole
-    num_bytes: Whole
-    sha256: str
     classes: dict[str, Whole]
+    label: str = ONE
     num_rejects: Whole
+    file: WrittenFile
+    index: WrittenFile | None = None
+    rejects_file: WrittenFile | None = None
     staged: bool = True
     digest: str
-    rows: IndexRows
     read_bytes: Whole
     rejects: list[Reject]
     stats: ShardStats
-    rejects_bytes: Whole = 0
-    rejects_sha256: str = ""
     run_id: str = ""
-    stored: str = ""
     reused: bool = False
-    label: str = ONE
 
     @property
     def strata(self) -> dict[str, int]:
@@ -167,24 +171,26 @@ class ShardResult(msgspec.Struct, frozen=True, kw_only=True):
     def without_details(self) -> ShardResult:
         """What the commit plans by: of a size that does not grow with the shard's.
 
-        One process sees the results of all shards; details are read again where they are needed.
+        One process sees the results of all shards; rejects are read again where they are needed.
         """
-        return msgspec.structs.replace(self, rows=IndexRows(), rejects=[], stats=ShardStats())
+        return msgspec.structs.replace(self, rejects=[], stats=ShardStats())
 
-    @classmethod
-    def from_json(cls, text: bytes) -> ShardResult:
-        """Raises ValueError for a text that is no result."""
-        result = decode(text, cls)
-        result.rows.check(result.num_records, result.label)
-        return result
+    def entry(self, file: str) -> dict[str, Any]:
+        """What the manifest says of the shard, where no records move; `file` is its name."""
+        entry: dict[str, Any] = {
+            "file": file,
+            "num_records": self.num_records,
+            "num_bytes": self.file.num_bytes,
+            "sha256": self.file.sha256,
+            "classes": self.classes,
+        }
+        if self.index:
+            sums = {"num_bytes": self.index.num_bytes, "sha256": self.index.sha256}
+            entry["index"] = {"file": index_file(file), **sums}
+        return entry
 
 
 def count_classes(labels: Iterable[Label | list[str]]) -> dict[str, int]:
     """Class name → records that have it, by name."""
     names = (name for label in labels for name in names_of(label))
     return dict(sorted(collections.Counter(names).items()))
-
-
-def strata_of(rows: IndexRows) -> list[str]:
-    """Of each record the one of `ShardResult.strata`."""
-    return [name if isinstance(name, str) else "" for name in rows.columns["class_name"]]

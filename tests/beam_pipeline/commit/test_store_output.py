@@ -16,7 +16,6 @@ from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.finished import read_result
 from beam_pipeline.shards.places import JOB_NAME, ShardPlaces
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.writer import write_shard
@@ -72,7 +71,7 @@ def unit_of(folder: pathlib.Path, count: int) -> ShardUnit:
     """One shard of the pictures in a folder."""
     paths = sorted(folder.glob("cat*.jpg"))[:count]
     refs = [ImageRef(path.name, str(path), "cat", "train") for path in paths]
-    return ShardUnit("train", 0, 1, {"cat": 0}, refs)
+    return ShardUnit("train", 0, 1, {"cat": 0}, refs, {})
 
 
 def places_of(output: str, in_place: bool) -> ShardPlaces:
@@ -128,7 +127,7 @@ def test_a_data_set_in_a_store_is_byte_for_byte_that_of_a_folder(built, local):
     assert verify.main([f"{built}/", "--workers", "1"]) == 0
 
 
-def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
+def test_a_shard_costs_four_requests_and_one_at_the_commit(server, photos):
     output = f"{server.bucket()}/set"
     unit = unit_of(photos / "cat", 20)
     places = places_of(output, in_place=True)
@@ -137,9 +136,9 @@ def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
     assert not storage.exists(f"{output}/y")
 
     def finalize(result: ShardResult, places: ShardPlaces) -> None:
-        finalize_shard(plan_finalize([result.without_details()], {})[0], places)
+        finalize_shard(plan_finalize([result.without_details()])[0], places)
         stored = storage.read(places.final_path(result.name))
-        assert hashlib.sha256(stored).hexdigest() == result.sha256
+        assert hashlib.sha256(stored).hexdigest() == result.file.sha256
 
     def asked(number: int) -> None:
         assert len(server.requests()) == number, server.requests()
@@ -147,20 +146,18 @@ def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
 
     server.clear()
     result = write_shard(unit, places, OPTIONS)
-    asked(3)  # a look for an earlier result, the shard, and the file beside it
+    asked(4)  # a look for an earlier result, the shard, its index, and the file beside them
     finalize(result, places)
-    asked(2 + 1)  # the file beside it is read, and its index written; the last is this test's
+    asked(1 + 1)  # the index is copied; the last is this test's
     again = write_shard(unit, places, OPTIONS)
-    assert again.reused and not again.staged and again.stored == result.stored
-    asked(3)
-    # One process sees all results: rows stay in the files.
-    assert (len(again.rows), len(read_result(again.name, places).rows)) == (0, 20)
+    assert again.reused and not again.staged and again.file == result.file
+    asked(4)
     waiting = places_of(f"{server.bucket()}/set", in_place=False)
     result = write_shard(unit, waiting, OPTIONS)
     assert not storage.exists(waiting.final_path(result.name))
     server.clear()
     finalize(result, waiting)
-    asked(3 + 1)  # a copy, too
+    asked(2 + 1)  # the shard is copied, too
 
 
 @ONLY_S3
@@ -174,7 +171,7 @@ def test_a_finished_result_is_not_used_where_its_shard_was_replaced(server, phot
     storage.write(path, whole[:-1] + b"x")
     found = write_shard(unit, places, OPTIONS)
     assert found.reused and found.staged
-    finalize_shard(plan_finalize([found.without_details()], {})[0], places)
+    finalize_shard(plan_finalize([found.without_details()])[0], places)
     assert storage.read(path) == whole
     storage.delete([places.staged_path(result.name)])
     storage.write(path, whole)  # of another version, with the same bytes

@@ -21,7 +21,8 @@ REFS = st.builds(
 @example([])
 @example([ImageRef("nul\0in a key", "elsewhere", "x", None, "g", 2**64, -1, {"a": [1]})])
 def test_references_round_trip_in_batches_and_in_units(refs):
-    unit = ShardUnit("train", 3, 8, {"dog": 1, "cat": 0}, refs)
+    features = {"age": {"dtype": "int64", "shape": []}}
+    unit = ShardUnit("train", 3, 8, {"dog": 1, "cat": 0}, refs, features)
     batch, found = pickle.loads(pickle.dumps((RefBatch(refs), unit), protocol=5))
     assert batch.refs == refs and found == unit
     assert list(found.class_ids) == ["dog", "cat"]
