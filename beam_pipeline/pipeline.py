@@ -104,8 +104,8 @@ def construct(
         finished=finished,
         job=job,
     )
-    written = planned.units | "Write" >> write  # final paths of the shards, rejects
-    written.files | "Commit" >> CommitShards(
+    files = planned.units | "Write" >> write  # final paths of the shards
+    files | "Commit" >> CommitShards(
         commit_spec(options, write, schemas),
         planned.plan,
         listed.skipped,

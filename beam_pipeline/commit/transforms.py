@@ -39,7 +39,7 @@ class CommitShards(beam.PTransform):
             batches = listed.batches | bp.AssignSplits(options)
             columns = batches | bp.AnalyseColumns("shards/.staging/transform", options=options)
             planned = columns.batches | bp.PlanShards(options, features=columns.features)
-            files, _ = planned.units | write
+            files = planned.units | write
             spec = bp.CommitSpec(write.places, write.options)
             files | bp.CommitShards(spec, planned.plan, (listed.skipped,))
 

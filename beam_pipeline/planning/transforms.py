@@ -290,7 +290,7 @@ class PlanShards(beam.PTransform):
 
         options = ShardOptions(plan=PlanOptions(num_shards={"train": 64, "validation": 8}))
         planned = batches | AssignSplits(options) | PlanShards(options)
-        files, rejects = planned.units | WriteBalancedTFRecord("out/set-", options)
+        files = planned.units | WriteBalancedTFRecord("out/set-", options)
 
     Args:
         options: How images become shards. A sample of them is encoded to tell how many shards are

@@ -93,10 +93,10 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
         batches = own | bp.BatchRefs() | bp.AssignSplits(options)
         columns = batches | bp.AnalyseColumns(f"{staging}/transform", options=options)
         planned = columns.batches | bp.PlanShards(options, features=columns.features)
-        files, rejects = planned.units | write
+        files = planned.units | write
         spec = bp.CommitSpec(write.places, write.options, max_reject_fraction=0.1)
         files | bp.CommitShards(spec, planned.plan)
-        found = rejects | beam.Map(lambda reject: (reject.key, reject.reason))
+        found = files | bp.ReadRejects(write) | beam.Map(lambda reject: (reject.key, reject.reason))
         assert_that(found, equal_to([("cat/bad.jpg", "not_an_image"), ("dog/bad.jpg", "empty")]))
     assert all(next(counter) >= 2 for counter in calls)  # each of them failed once
     made = manifest(tmp_path / "set")
