@@ -9,7 +9,7 @@ import pytest
 
 from beam_pipeline.inputs import folders, layout
 from beam_pipeline.inputs.folders import PathFilter, Skipped
-from imageshards.errors import UserError
+from tests.support.errors import refused
 from tests.support.listings import listed, put
 from tests.support.stores import store_uri
 

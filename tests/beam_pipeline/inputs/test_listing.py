@@ -25,6 +25,7 @@ from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import names_of
 from imageshards.errors import UserError
+from tests.support.errors import refused
 from tests.support.listings import labels, listed, put
 from tests.support.stores import store_uri
 

@@ -21,8 +21,8 @@ from beam_pipeline.planning.classes import label_kind
 from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES, bucket_ranks, make_plan
 from beam_pipeline.planning.refs import ORDER, ImageRef, KeyHasher, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import AssignSplits, BatchByKeyFn, PlanShards
+from imageshards.errors import UserError
 from tests.support.builds import jpeg
-from tests.support.errors import refused
 
 
 def refs_of(counts: dict[str, int], split: str | None = None) -> list[ImageRef]:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imageshards.errors import UserError
+from tests.support.errors import refused
 from trainer.cluster.hosts import Hosts
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data

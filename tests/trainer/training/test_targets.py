@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.errors import refused
 from tests.support.runs import metrics
 from tests.support.target_sets import make_targets
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig

@@ -24,7 +24,8 @@ from beam_pipeline.inputs.listing import schema_of
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import ImageError, UserError
+from imageshards.errors import ImageError
+from tests.support.errors import refused
 from tests.support.listings import labels, listed
 from tests.support.stores import store_uri
 
