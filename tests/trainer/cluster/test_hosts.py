@@ -255,8 +255,8 @@ def test_a_port_in_use_is_told(index: int) -> None:
     ("indices", "problem"),
     [
         ([1, 1], "two processes"),
-        ([3], "its task index is 3; expected 1 to 2, as localhost:"),
-        ([0], "its task index is 0; expected 1 to 2, as localhost:"),
+        ([3], "the task index 3 of a process; expected 1 to 2, as localhost:"),
+        ([0], "the task index 0 of a process; expected 1 to 2, as localhost:"),
     ],
 )
 def test_a_wrong_index_is_told_to_all(indices: list[int], problem: str) -> None:
