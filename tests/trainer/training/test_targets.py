@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
+from tests.support.errors import refused
 from tests.support.runs import metrics
 from tests.support.target_sets import make_targets
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
@@ -84,17 +84,17 @@ def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, o
 @pytest.mark.parametrize(
     ("target", "flags", "word"),
     [
-        ("values", {"loss": "binary_crossentropy"}, "but the target is values; expected mean_sq"),
-        ("class", {"loss": "huber"}, "expected none: classes are told apart by cross-entropy"),
-        ("values", {"label_smoothing": 0.1}, "--label_smoothing received 0.1, but the target is"),
-        ("values", {"metrics": "top5"}, "expected mae, rmse, r2, mape, or a class of keras.metr"),
-        ("values", {"metrics": "AUC"}, "that takes numbers"),
-        ("class", {"metrics": "Accuracy"}, "takes class probabilities"),
-        ("class", {"metrics": "rmse"}, "expected top5, auc, f1, or a class of keras.metrics"),
+        ("values", {"loss": "binary_crossentropy"}, "mean_sq"),
+        ("class", {"loss": "huber"}, "cross-entropy"),
+        ("values", {"label_smoothing": 0.1}, "0.1"),
+        ("values", {"metrics": "top5"}, "mae, rmse, r2, mape"),
+        ("values", {"metrics": "AUC"}, "numbers"),
+        ("class", {"metrics": "Accuracy"}, "class probabilities"),
+        ("class", {"metrics": "rmse"}, "top5, auc, f1"),
     ],
 )
-def test_a_loss_or_metric_of_another_kind_is_refused(target, flags, message):
-    with pytest.raises(UserError, match=message):
+def test_a_loss_or_metric_of_another_kind_is_refused(target, flags, word):
+    with refused(*flags, word):
         if "metrics" in flags:
             make_metrics([flags["metrics"]], 3, target)
         make_loss(OptimizerConfig(**flags), target, 3)
