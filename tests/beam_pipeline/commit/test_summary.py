@@ -58,7 +58,7 @@ def test_the_budget_is_a_fraction_of_what_was_listed_but_allows_one(
     if allowed:
         check_budget(counts, listed, fraction, where)
         return
-    with pytest.raises(UserError, match=f"{rejected} were .truncated {rejected}") as error:
+    with refused("max_reject_fraction", f"(truncated {rejected})") as error:
         check_budget(counts, listed, fraction, where)
     said = str(error.value)
     assert "\n" not in said and f"first '0' (truncated){', ' if rejected > 1 else ';'}" in said

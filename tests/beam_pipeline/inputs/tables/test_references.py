@@ -593,7 +593,7 @@ def test_labels_lose_the_spaces_around_them_and_numbers_get_their_names(tmp_path
     schema = dataclasses.replace(schema, class_names=("cat", "dog"))
     assert [ref.label for ref in only_refs(source.input, schema)] == ["cat", "dog", "cat"]
     schema = dataclasses.replace(schema, class_names=("cat",))
-    with pytest.raises(UserError, match="line 3 has 1 in column 'label'; expected 0 to 0, the n"):
+    with refused("", "line 3 has 1", "'label'", "0 to 0"):
         list(read_refs(source.input, schema))
 
 
