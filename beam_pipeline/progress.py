@@ -7,9 +7,9 @@ import dataclasses
 import html
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from imageshards.manifest import NONE, ONE, SEVERAL, label_of
+from imageshards.manifest import NONE, ONE, SEVERAL, Manifest
 from imageshards.progress import activity_line, rate_line
 from imageshards.reporting.sections import class_counts, split_table, splits
 from imageshards.text import counted, for_output, shortened, wrapped
@@ -53,28 +53,28 @@ class BuildSummary:
     Attributes:
         output: Folder of the data set, here or in a store.
         text: Tables and sentences.
-        manifest: Of the data set; empty where nothing was written (`plan_only`).
+        manifest: The manifest of the dataset; None where nothing was written (`plan_only`).
     """
 
     output: str
     text: str
-    manifest: Mapping[str, Any]
+    manifest: Manifest | None
 
     @property
     def splits(self) -> dict[str, int]:
         """Name of each split → its number of records."""
-        splits = self.manifest.get("splits", {})
-        return {name: split["num_records"] for name, split in splits.items()}
+        splits = self.manifest.splits if self.manifest else {}
+        return {name: split.num_records for name, split in splits.items()}
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names, in the order of the labels."""
-        return tuple(self.manifest.get("classes", ()))
+        return tuple(self.manifest.classes if self.manifest else ())
 
     @property
     def rejects(self) -> dict[str, int]:
         """Reason → how many images it kept out; `quarantine/` has them."""
-        return dict(self.manifest.get("rejects", {}))
+        return dict(self.manifest.rejects if self.manifest else {})
 
     def __repr__(self) -> str:
         return self.text
@@ -91,11 +91,11 @@ class BuildSummary:
         return f"{table}<pre>{html.escape(text)}</pre>"
 
 
-def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str:
+def final_table(manifest: Manifest, seconds: float, reused: int) -> str:
     """What was built: splits, shards, balance, bytes, classes, rejects, speed; and warnings."""
-    lines = [split_table(manifest), class_line(class_counts(manifest), label_of(manifest))]
-    listed = manifest["listed"]
-    rejects, skipped = manifest["rejects"], manifest.get("skipped")
+    lines = [split_table(manifest), class_line(class_counts(manifest), manifest.label)]
+    listed = manifest.listed
+    rejects, skipped = manifest.rejects, manifest.skipped
     rejected = f"{sum(rejects.values()):,} rejected" + reasons(rejects)
     lines.append(for_output(f"{counted(listed, 'image')} listed, {rejected}"))
     if skipped:
@@ -105,7 +105,7 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
         lines.append(f"{reused:,} images were finished by an earlier run")
     rate = f", {(listed - reused) / seconds:,.0f} images/s" if listed > reused else ""
     lines.append(f"{seconds:.1f} s{rate} with start-up")
-    lines += [for_output(f"warning: {warning}") for warning in manifest.get("warnings", ())]
+    lines += [for_output(f"warning: {warning}") for warning in manifest.warnings]
     return "\n".join(lines)
 
 

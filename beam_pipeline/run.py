@@ -90,7 +90,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
             from beam_pipeline.runners.choice import check_flags, choose
 
             check_flags(beam_args, cli.make_parser().flags)
-            return BuildSummary(options.output, plan_only(options, choose([], options)), {})
+            return BuildSummary(options.output, plan_only(options, choose([], options)), None)
     storage.check_bucket(options.output, "output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
@@ -165,7 +165,7 @@ def _build(
     is_done = staging_folder.check_output(state, options.overwrite, _digest(options))
     if is_done and (done := state.manifest):
         staging_folder.remove(state.staging)
-        text = final_table(done, 0.0, done["listed"]) + f"\ndata set in {options.output}"
+        text = final_table(done, 0.0, done.listed) + f"\ndata set in {options.output}"
         return BuildSummary(options.output, text, done)
     if state.damage:
         print(
@@ -200,12 +200,11 @@ def _run_pipeline(
     if not pipeline.build(options, runner, state, job):
         staging_folder.remove_empty(options.output, staging, fresh=False)
         text = "nothing was submitted: the flags and the graph are in order"
-        return BuildSummary(options.output, text, {})
+        return BuildSummary(options.output, text, None)
     manifest, committed = run_concurrently(
         lambda: load_manifest(options.output, "output", complete=True),
         lambda: staging_folder.committed(staging),
     )
-    reused = committed.get("reused_images", 0)
     staging_folder.remove(staging)
     made = [f"data set in {options.output}"]
     page = _report_page(options.output)
@@ -219,7 +218,9 @@ def _run_pipeline(
     stored = storage.counts()
     if stored.requests:
         made.insert(0, stored.text())
-    text = "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
+    text = "\n".join(
+        [final_table(manifest, time.monotonic() - begun, committed.reused_images), *made]
+    )
     return BuildSummary(options.output, text, manifest)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -88,7 +89,8 @@ class Arg:
         if _names_flags:
             name = self.name.removeprefix("--")
             flag = name if name.isupper() else f"--{name}"
-            return flag if self.value in (None, True) else f"{flag} {self.value}"
+            is_bare = self.value is None or self.value is True
+            return flag if is_bare else f"{flag} {shlex.quote(str(self.value))}"
         if self.python is not None:
             return self.python
         name = renamed.get(self.name, self.name)

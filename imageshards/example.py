@@ -8,7 +8,7 @@ https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/fea
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
@@ -97,8 +97,10 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
         except (TypeError, ValueError) as e:
             shown = ", ".join(repr(value)[:40] for value in values[:4])
             raise UserError(
-                f"features received {name!r} with the values {shown}; expected one value or a list "
-                "of bytes, of texts, of whole numbers of 64 bits, or of floats."
+                argument="features",
+                received=f"{name!r} with the values {shown}",
+                expected="one value or a list of bytes, of texts, of whole numbers of 64 bits, or "
+                "of floats",
             ) from e
     return bytes(example.SerializeToString(deterministic=True))
 
@@ -183,9 +185,12 @@ def decode_record(
         raise RecordError(path, record.number, record.offset_bytes, str(e)) from e
 
 
-def dtype_of(values: Values) -> str:
-    """`string`, `int64` or `float32` as in the manifest; empty where there are no values."""
+Dtype = Literal["int64", "float32", "string"]
+
+
+def dtype_of(values: Values) -> Dtype | None:
+    """Returns the dtype of a feature, as in the manifest; None where there are no values."""
     if not values:
-        return ""
+        return None
     kind = type(values[0])
     return "string" if kind is bytes else "float32" if kind is float else "int64"

@@ -43,11 +43,12 @@ from imageshards.manifest import (
     RECORD_FEATURES,
     SEVERAL,
     SHA256_FEATURE,
+    FeatureSpec,
+    IndexFile,
+    Manifest,
+    Shard,
     find_split,
-    label_of,
     record_features,
-    shard_name,
-    shards_of,
 )
 from imageshards.text import counted
 
@@ -197,10 +198,10 @@ def _text(value: bytes) -> str | None:
         return None
 
 
-def extra_columns(features: Mapping[str, Mapping[str, Any]], label: str = ONE) -> dict[str, str]:
+def extra_columns(features: Mapping[str, FeatureSpec], label: str = ONE) -> dict[str, str]:
     """Column → feature, of the extra columns that are small, by name of the feature.
 
-    `features` are the manifest's, `label` is `label_of(manifest)`.
+    `features` are the manifest's, `label` is `manifest.label`.
     """
     return {
         f"extra/{name}" if name in COLUMNS else name: name
@@ -209,16 +210,16 @@ def extra_columns(features: Mapping[str, Mapping[str, Any]], label: str = ONE) -
     }
 
 
-def _is_small(feature: Mapping[str, Any]) -> bool:
-    if feature["shape"] is None:
-        return feature["dtype"] != "float32"
-    return math.prod(feature["shape"]) <= MAX_VALUES
+def _is_small(feature: FeatureSpec) -> bool:
+    if feature.shape is None:
+        return feature.dtype != "float32"
+    return math.prod(feature.shape) <= MAX_VALUES
 
 
-def index_schema(features: Mapping[str, Mapping[str, Any]], label: str = ONE) -> pa.Schema:
+def index_schema(features: Mapping[str, FeatureSpec], label: str = ONE) -> pa.Schema:
     """The columns of the index of a data set with these features, those of the manifest.
 
-    `label` is its `label_of(manifest)`.
+    `label` is its `manifest.label`.
     """
     import pyarrow as pa
 
@@ -230,10 +231,8 @@ def index_schema(features: Mapping[str, Mapping[str, Any]], label: str = ONE) ->
         if label != NONE or name not in OF_LABEL
     ]
     for column, feature in extra_columns(features, label).items():
-        kind = types[features[feature]["dtype"]]
-        fields.append(
-            pa.field(column, kind if features[feature]["shape"] == [] else pa.list_(kind))
-        )
+        kind = types[features[feature].dtype]
+        fields.append(pa.field(column, kind if features[feature].shape == () else pa.list_(kind)))
     return pa.schema(fields)
 
 
@@ -246,7 +245,7 @@ def index_table(
     rows: IndexRows,
     split: str,
     shard_file: str,
-    features: Mapping[str, Mapping[str, Any]],
+    features: Mapping[str, FeatureSpec],
     label: str = ONE,
 ) -> pa.Table:
     """The index of a shard whose records are `rows`, in order; other args as of `index_schema`."""
@@ -262,7 +261,7 @@ def index_table(
     }
     for column, name in extra_columns(features, label).items():
         values = [*rows.extra.get(name, []), *[None] * count][:count]
-        if features[name]["shape"] == []:
+        if features[name].shape == ():
             values = [value[0] if value else None for value in values]
         columns[column] = values
     schema = index_schema(features, label)
@@ -270,18 +269,18 @@ def index_table(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def write_index(directory: str, shard_file: str, table: pa.Table) -> dict[str, Any]:
-    """Writes the index of one shard; returns what the manifest says of it.
+def write_index(directory: str, shard_file: str, table: pa.Table) -> IndexFile:
+    """Writes the index of one shard; returns its entry in the manifest.
 
     Raises:
         OSError, StorageError: It cannot be written.
     """
     entry, data = encode_index(shard_file, table)
-    storage.write(storage.join(directory, entry["file"]), data)
+    storage.write(storage.join(directory, entry.file), data)
     return entry
 
 
-def encode_index(shard_file: str, table: pa.Table) -> tuple[dict[str, Any], bytes]:
+def encode_index(shard_file: str, table: pa.Table) -> tuple[IndexFile, bytes]:
     """Returns what the manifest says of the index of a shard, and the bytes of its file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -293,13 +292,13 @@ def encode_index(shard_file: str, table: pa.Table) -> tuple[dict[str, Any], byte
         store_schema=False,
     )  # fmt: skip
     data = stream.getvalue().to_pybytes()
-    entry = {"file": index_file(shard_file), "num_bytes": len(data), "sha256": _sha256(data)}
+    entry = IndexFile(index_file(shard_file), len(data), _sha256(data))
     return entry, data
 
 
 def read_index(
     directory: str,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     split: str | None = None,
     columns: Iterable[str] | None = None,
     argument: str = "directory",
@@ -319,19 +318,19 @@ def read_index(
     import pyarrow as pa
 
     if split is not None:
-        split = find_split(split, manifest["splits"], "split")
-    schema = index_schema(manifest["features"], label_of(manifest))
+        split = find_split(split, manifest.splits, "split")
+    schema = index_schema(manifest.features, manifest.label)
     if columns is not None:
         columns = [columns] if isinstance(columns, str) else list(columns)
         for name in columns:
             if name not in schema.names:
-                raise UserError(
-                    f"columns received {name!r}; expected some of {', '.join(schema.names)}."
-                )
+                expected = f"some of {', '.join(schema.names)}"
+                raise UserError(argument="columns", received=repr(name), expected=expected)
             if columns.count(name) > 1:
-                raise UserError(f"columns received {name!r} twice; expected each column once.")
+                received, expected = f"{name!r} twice", "each column once"
+                raise UserError(argument="columns", received=received, expected=expected)
         schema = pa.schema([schema.field(name) for name in columns])
-    wanted = [shard for name, shard in shards_of(manifest) if split in (None, name)]
+    wanted = [shard for name, shard in manifest.shards() if split in (None, name)]
     tables = storage.map_concurrently(
         lambda shard: read_shard_index(directory, shard, schema, argument), wanted
     )
@@ -339,7 +338,7 @@ def read_index(
 
 
 def read_shard_index(
-    directory: str, shard: Mapping[str, Any], schema: pa.Schema, argument: str = "directory"
+    directory: str, shard: Shard, schema: pa.Schema, argument: str = "directory"
 ) -> pa.Table:
     """Some or all columns of `index_schema` of one shard, whose entry in the manifest is `shard`.
 
@@ -349,12 +348,12 @@ def read_shard_index(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    entry = shard["index"]
-    path = storage.join(directory, entry["file"])
+    entry = shard.index
+    path = storage.join(directory, entry.file)
     problem = ""
     try:
         data = storage.read(path)
-        if len(data) != entry["num_bytes"] or _sha256(data) != entry["sha256"]:
+        if len(data) != entry.num_bytes or _sha256(data) != entry.sha256:
             problem = "is not the file that manifest.json names: its bytes are others"
         else:
             # The sizes tell where each record is, whatever else is wanted.
@@ -371,15 +370,17 @@ def read_shard_index(
     except (pa.ArrowException, KeyError, ValueError) as e:
         problem = f"has not the columns of an index ({str(e).splitlines()[0].rstrip('.')})"
     error = IndexDamageError(
-        f"{argument} received {directory!r}, whose {entry['file']} {problem}; expected the file "
-        "as it was written: copy it again, or make it again by imageshards build --overwrite, or "
-        "by imageshards adopt for TFRecords of others."
+        argument=argument,
+        received=f"{directory!r}, whose {entry.file} {problem}",
+        expected="the file as it was written",
+        remedy="copy it again, or make it again by imageshards build --overwrite, or by "
+        "imageshards adopt for TFRecords of others",
     )
     error.problem = problem
     raise error
 
 
-def _rows_problem(table: pa.Table, shard: Mapping[str, Any]) -> str:
+def _rows_problem(table: pa.Table, shard: Shard) -> str:
     """What no rows of this shard can say, as the end of a sentence; "" if they say nothing such.
 
     Rows lead to files and to ranges of bytes: they must not leave the shard.
@@ -388,18 +389,18 @@ def _rows_problem(table: pa.Table, shard: Mapping[str, Any]) -> str:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if table.num_rows != shard["num_records"]:
-        said = counted(shard["num_records"], "record")
+    if table.num_rows != shard.num_records:
+        said = counted(shard.num_records, "record")
         return f"has {counted(table.num_rows, 'row')}; the manifest says {said}"
     for name in table.column_names:
         if name in COLUMNS and name not in _UNKNOWN and table[name].null_count:
             return f"does not say the {name} of each record"
     sizes = table["num_bytes"].to_numpy()
     # Added by Python: NumPy's sum of sizes that nobody wrote may wrap around to the right one.
-    if sum(sizes.tolist()) != shard["num_bytes"] or sizes.min(initial=FRAME_BYTES) < FRAME_BYTES:
+    if sum(sizes.tolist()) != shard.num_bytes or sizes.min(initial=FRAME_BYTES) < FRAME_BYTES:
         return "says other num_bytes than those of its records"
     places = {
-        "shard": shard_name(shard),
+        "shard": shard.name,
         "record": pa.array(np.arange(len(sizes))),
         "offset": pa.array(np.cumsum(sizes) - sizes),
     }

@@ -33,8 +33,10 @@ def foreign_files_error(argument: str, folder: str, foreign: list[str], ours: st
     more = f" and {len(foreign) - _MAX_SHOWN:,} more" if len(foreign) > _MAX_SHOWN else ""
     what = "1 file or folder" if len(foreign) == 1 else f"{len(foreign):,} files or folders"
     return UserError(
-        f"{argument} {folder!r} holds {what} that no {ours} accounts for ({shown}{more}); expected "
-        f"a new or empty folder: choose one, for example {folder.rstrip('/')}/new."
+        argument=argument,
+        received=f"{folder!r}, which holds {what} that no {ours} accounts for ({shown}{more})",
+        expected="a new or empty folder",
+        remedy=f"choose one, for example {folder.rstrip('/')}/new",
     )
 
 

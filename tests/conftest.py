@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import pathlib
@@ -11,7 +10,7 @@ import re
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import hypothesis
@@ -77,8 +76,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     `--no-loadscope-reorder` keeps the order of files.
     """
-    if unnamed := [item.nodeid for item in items if _has_numbered_parameter(item)]:
-        raise pytest.UsageError("ids for parameters (ids=…) are missing:\n" + "\n".join(unnamed))
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     first = {item.path: -slow[item.path] for item in items}
     if seed := config.getoption("--random_files"):
@@ -102,32 +99,11 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     """What tells cases apart by their values, where pytest would number them."""
     if isinstance(val, (str, int, float, complex, type(None))):
         return None  # pytest's own are as good
-    words = _words(val)
-    return words if len(words) <= 60 else f"{words[:57]}..."
-
-
-def _words(val: object) -> str:
-    if isinstance(val, bytes) and len(val) > 16:
-        return f"{_words(val[:12])}... {len(val)} bytes"
-    if isinstance(val, Mapping):
-        return ",".join(f"{_words(key)}={_words(each)}" for key, each in val.items()) or "{}"
     if isinstance(val, (set, frozenset)):
-        return ",".join(sorted(map(_words, val))) or "{}"
-    if isinstance(val, (list, tuple)):
-        return " ".join(map(_words, val)) or "none"
-    if isinstance(val, functools.partial):
-        return " ".join([val.func.__name__, *map(_words, val.args), _words(val.keywords)])
-    name = getattr(val, "__name__", None)
-    words = name if isinstance(name, str) else str(val)
-    return type(val).__name__ if " at 0x" in words else words.encode("unicode_escape").decode()
-
-
-def _has_numbered_parameter(item: pytest.Item) -> bool:
-    call = getattr(item, "callspec", None)
-    return call is not None and any(
-        re.search(rf"(^|-){name}\d+(-|$)", call.id) and not isinstance(value, str)
-        for name, value in call.params.items()
-    )
+        val = sorted(map(str, val))  # processes of xdist order sets differently
+    words = str(getattr(val, "__name__", val))
+    words = type(val).__name__ if " at 0x" in words else words
+    return words if len(words) <= 60 else f"{words[:57]}..."
 
 
 @pytest.hookimpl(wrapper=True)

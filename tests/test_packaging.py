@@ -77,13 +77,8 @@ def test_the_version_is_stated_once(sdist: pathlib.Path, tmp_path: pathlib.Path)
     assert imageshards.__version__ not in (REPOSITORY / "setup.py").read_text("utf-8")
     shutil.unpack_archive(sdist, tmp_path)
     (root,) = tmp_path.iterdir()
-    asked = (sys.executable, "-I", str(root / "setup.py"), "--version")
-    done = _run(*asked, cwd=root)
+    done = _run(sys.executable, "-I", str(root / "setup.py"), "--version", cwd=root)
     assert done.stdout.split() == [imageshards.__version__], done.stderr
-    (root / "imageshards" / "__init__.py").write_text("")
-    done = _run(*asked, cwd=root)
-    assert done.returncode == 1
-    assert "__version__" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_sdist_holds_all_packages_and_no_tests(sdist: pathlib.Path) -> None:
@@ -93,10 +88,8 @@ def test_the_sdist_holds_all_packages_and_no_tests(sdist: pathlib.Path) -> None:
         sources = (REPOSITORY / package).rglob("*.py")
         assert {str(path.relative_to(REPOSITORY)) for path in sources} <= names
     assert {"setup.py", "LICENSE", "README.md"} <= names
-    graph = [
-        p for p in (REPOSITORY / "beam_pipeline/columns/label_graph").rglob("*") if p.is_file()
-    ]
-    assert graph and {p.relative_to(REPOSITORY).as_posix() for p in graph} <= names
+    graph = (REPOSITORY / "beam_pipeline/columns/label_graph").rglob("*.*")
+    assert {path.relative_to(REPOSITORY).as_posix() for path in graph} <= names
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert not {name.partition("/")[0] for name in names} & {*NOT_SHIPPED, "Makefile"}
 

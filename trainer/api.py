@@ -20,7 +20,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards.errors import UserError, names_arguments
+from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.index import read_index
 from imageshards.manifest import TRAIN_NAMES
 from imageshards.storage import place
@@ -230,15 +230,21 @@ class Data:
         asked = {**locals()}  # the arguments
         if not isinstance(augment, str) and not callable(augment):
             raise UserError(
-                f"augment received {augment!r}; expected 'none', 'light', 'strong', or a function "
-                "(images, labels, seeds) -> (images, labels)."
+                argument="augment",
+                received=repr(augment),
+                expected="'none', 'light', 'strong', or a function (images, labels, seeds) -> "
+                "(images, labels)",
             )
         if augment_on == "auto":
-            raise UserError("augment_on received 'auto'; expected 'host' or 'device'.")
+            raise UserError(argument="augment_on", received="'auto'", expected="'host' or 'device'")
         if augment_on == "device" and callable(augment):
             raise UserError(
-                "augment_on received 'device' with a function as augment, which runs on the "
-                "host; expected 'host': leave augment_on out."
+                argument="augment_on",
+                received="'device' with a function as "
+                + Arg("augment")
+                + ", which runs on the host",
+                expected="'host'",
+                remedy="leave " + Arg("augment_on") + " out",
             )
         asked["augment"] = augment if isinstance(augment, str) else "none"
         config = self._config(asked, train_split=split, validation_split="none")
@@ -249,8 +255,10 @@ class Data:
             check_sides(described.model_inputs, augment)
         if callable(augment) and boxes is not None and boxes.is_input:
             raise UserError(
-                "augment received a function together with the input bounding_boxes, which it is "
-                "not given; expected 'none', 'light' or 'strong', or target='bounding_boxes'."
+                argument="augment",
+                received="a function together with the input bounding_boxes, which the function "
+                "is not given",
+                expected="'none', 'light' or 'strong', or " + Arg("target", "bounding_boxes"),
             )
         return dataclasses.replace(described, augment=augment)
 
@@ -291,10 +299,11 @@ class Data:
         config = self._config({**locals()}, validation_split=split, augment="none")
         found = validation_split(self.dataset, None if split == "none" else split)
         if found is None:
-            known = ", ".join(self.splits)
             raise UserError(
-                f"split received {split!r}, and {config.data!r} has no split with records that is "
-                f"called validation, val or valid; expected one of {known}."
+                argument="split",
+                received=f"{split!r}, and {config.data!r} has no split with records that is called "
+                "validation, val or valid",
+                expected=f"one of {', '.join(self.splits)}",
             )
         dataset = with_targets(self.dataset, target, target_kind)
         dataset = with_sample_weight(dataset, sample_weight)
@@ -338,7 +347,7 @@ def _whole_number(name: str, value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise UserError(f"{name} received {value!r}; expected a whole number.")
+        raise UserError(argument=name, received=repr(value), expected="a whole number")
     return int(value)
 
 
@@ -347,7 +356,7 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) else tuple(value)
     wrong = [one for one in values if not isinstance(one, str)]
     if wrong:
-        raise UserError(f"{name} received {wrong[0]!r} among {values!r}; expected texts.")
+        raise UserError(argument=name, received=f"{wrong[0]!r} among {values!r}", expected="texts")
     return values
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from imageshards.commands.command_line import names_or_file, split_names
 from imageshards.commands.options import Option, check_options
-from imageshards.errors import UserError
-from imageshards.records_root import RECORDS_ROOT_HELP
+from imageshards.errors import Arg, UserError
+from imageshards.manifest.records_root import RECORDS_ROOT_HELP
 from imageshards.storage import is_local, place
 from imageshards.text import counted
 
@@ -49,12 +49,13 @@ def parse_image_size(text: str) -> tuple[int, int]:
     sides = text.lower().split("x")
     if len(sides) not in (1, 2) or not all(side.isdecimal() for side in sides):
         raise UserError(
-            f"⟦--image_size⟧ received {text!r}; expected pixels as SIDE or HEIGHTxWIDTH, "
-            "for example 256 or 192x256."
+            argument="image_size",
+            received=repr(text),
+            expected="pixels as SIDE or HEIGHTxWIDTH, for example 256 or 192x256",
         )
     height_px, width_px = int(sides[0]), int(sides[-1])
     if not 1 <= min(height_px, width_px) <= max(height_px, width_px) <= MAX_SIDE_PX:
-        raise UserError(f"⟦--image_size⟧ received {text}; expected 1 to {MAX_SIDE_PX} pixels.")
+        raise UserError(argument="image_size", received=text, expected=f"1 to {MAX_SIDE_PX} pixels")
     return height_px, width_px
 
 
@@ -90,7 +91,7 @@ class ReadConfig:
         "only records of these classes (with one of these labels at least), numbered in this "
         "order, or a file with one per line "
         "(a comma in a name: \\,; default: all)",
-        parse=functools.partial(names_or_file, "--classes"), metavar="A,B|FILE")] = None
+        parse=functools.partial(names_or_file, "classes"), metavar="A,B|FILE")] = None
     where: Annotated[tuple[str, ...], Option(
         "only records that pass it, for example 'image/width>=128' or 'age!=0'; may be given "
         "several times", metavar="CONDITION", action="append")] = ()
@@ -143,13 +144,16 @@ class ReadConfig:
         check_options(self)
         if self.cache_folder is not None and not is_local(self.cache_folder):
             raise UserError(
-                f"⟦--cache_folder⟧ received {self.cache_folder!r}; expected a local folder."
+                argument="cache_folder",
+                received=repr(self.cache_folder),
+                expected="a local folder",
             )
-        for flag, names in (("⟦--classes⟧", self.classes), ("⟦--inputs⟧", self.inputs)):
+        for argument, names in (("classes", self.classes), ("inputs", self.inputs)):
             if names is not None and not 0 < len(names) == len({*names}):
                 raise UserError(
-                    f"{flag} received {','.join(names)!r}; expected at least one name, each of "
-                    "them once."
+                    argument=argument,
+                    received=repr(",".join(names)),
+                    expected="at least one name, each of them once",
                 )
 
 
@@ -199,8 +203,11 @@ class OptimizerConfig:
         check_options(self)
         if self.schedule == "linear" and self.warmup_steps:
             raise UserError(
-                f"--warmup_steps received {self.warmup_steps} with --schedule linear, which has no "
-                "warm-up in Keras; expected --schedule cosine or constant."
+                argument="warmup_steps",
+                received=f"{self.warmup_steps} with "
+                + Arg("schedule", "linear")
+                + ", which has no warm-up in Keras",
+                expected=Arg("schedule", "cosine") + " or constant",
             )
 
 
@@ -280,19 +287,27 @@ class RunConfig:
         check_options(self)
         if self.sync_batchnorm and ":" in self.model:
             raise UserError(
-                f"--sync_batchnorm received with --model {self.model}, a model of your own; "
-                "expected cnn or one of keras.applications: leave it out, and let your layers be "
-                "BatchNormalization(synchronized=True)."
+                argument="sync_batchnorm",
+                received="True with " + Arg("model", self.model) + ", a model of your own",
+                expected="cnn or one of keras.applications",
+                remedy="leave "
+                + Arg("sync_batchnorm")
+                + " out, and let your layers be BatchNormalization(synchronized=True)",
             )
         if self.freeze and not (self.weights or self.model.startswith(KERAS_HUB)):
             raise UserError(
-                f"--freeze received {self.freeze} without --weights, where random weights would "
-                "stay what they are; expected --weights, for example imagenet."
+                argument="freeze",
+                received=f"{self.freeze} without "
+                + Arg("weights")
+                + ", where random weights would stay what they are",
+                expected="weights to start from, for example " + Arg("weights", "imagenet"),
             )
         if self.unfreeze_after and not self.freeze:
             raise UserError(
-                f"--unfreeze_after received {self.unfreeze_after} without --freeze; expected "
-                "--freeze all, or the number of layers that are frozen until then."
+                argument="unfreeze_after",
+                received=f"{self.unfreeze_after} without " + Arg("freeze"),
+                expected=Arg("freeze", "all")
+                + ", or the number of layers that are frozen until then",
             )
         batch_size = self.read.batch_size
         if self.replicas is not None and batch_size % self.replicas:
@@ -304,7 +319,9 @@ def _parse_freeze(text: str) -> str | int | None:
         return text if text == "all" else None
     if text.isdecimal() and int(text):
         return int(text)
-    raise UserError(f"--freeze received {text!r}; expected all, none, or a number of layers.")
+    raise UserError(
+        argument="freeze", received=repr(text), expected="all, none, or a number of layers"
+    )
 
 
 def uneven_batch(batch_size: int, replicas: int, noun: str = "replica") -> UserError:
@@ -315,6 +332,7 @@ def uneven_batch(batch_size: int, replicas: int, noun: str = "replica") -> UserE
     """
     nearest = max(replicas, round(batch_size / replicas) * replicas)
     return UserError(
-        f"⟦--batch_size⟧ received {batch_size}, which {counted(replicas, noun)} cannot share "
-        f"equally; expected a multiple of {replicas}, for example {nearest}."
+        argument="batch_size",
+        received=f"{batch_size}, which {counted(replicas, noun)} cannot share equally",
+        expected=f"a multiple of {replicas}, for example {nearest}",
     )

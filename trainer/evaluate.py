@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options, check_option
-from imageshards.errors import UserError, names_arguments
+from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.manifest import PAGE_NAME
 from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
@@ -103,7 +103,7 @@ def make_parser() -> Parser:
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument(
         "--report",
-        type=functools.partial(storage.place, "--report"),
+        type=functools.partial(storage.place, "report"),
         metavar="DIR",
         help="also writes an HTML report there, local, gs:// or s3://",
     )
@@ -142,7 +142,7 @@ class Figures(dict[str, Any]):
     broken: Sequence[BrokenRecord] = ()
 
 
-@names_arguments(**ARGUMENTS, replicas="replicas", split="split")
+@names_arguments(**ARGUMENTS)
 @callers_settings()
 def evaluate(
     model: str | os.PathLike[str] | keras.Model,
@@ -222,10 +222,10 @@ def evaluate(
     check_option(ReadConfig, "skip_broken", skip_broken or 0)
     if replicas is not None:
         check_option(RunConfig, "replicas", replicas)
-    page = None if report is None else storage.place("⟦--report⟧", report)
+    page = None if report is None else storage.place("report", report)
     if page is not None:
-        storage.check_bucket(page, "⟦--report⟧")
-        check_page_folder("⟦--report⟧", page, PAGE_NAME)
+        storage.check_bucket(page, "report")
+        check_page_folder("report", page, PAGE_NAME)
     saved = find_model(model, last, code, trust)
     if described is None:
         skip_broken = config.skip_broken
@@ -246,14 +246,16 @@ def _config_of(data: str | os.PathLike[str] | Data, given: Mapping[str, Any]) ->
     if isinstance(data, Data):
         _refuse(given, ("records_root",), "data that is open, and was given it by ims.open")
         return with_arguments(data.config, asked)
-    return with_arguments(ReadConfig(storage.place("⟦--data⟧", data)), asked)
+    return with_arguments(ReadConfig(storage.place("data", data)), asked)
 
 
 def _refuse(given: Mapping[str, Any], names: Collection[str], together: str) -> None:
     for name in names:
         if name in given:
             raise UserError(
-                f"{name} received {given[name]!r} together with {together}; leave {name} out."
+                argument=name,
+                received=f"{given[name]!r} together with {together}",
+                remedy="leave " + Arg(name) + " out",
             )
 
 
@@ -290,14 +292,18 @@ def _check_fits(data: EvaluationData, card: ModelCard) -> None:
     ):
         if received != expected:
             raise UserError(
-                f"data received {what} {received}, but the model was trained with {expected}; "
-                f"expected the same: make the EvaluationData with another {argument}, or give "
-                "what ims.open(…) returned."
+                argument="data",
+                received=f"{what} {received}, but the model was trained with {expected}",
+                expected="the same",
+                remedy=f"make the EvaluationData with another {argument}, or give what ims.open(…) "
+                "returned",
             )
     if dataset.weight_feature is not None and not card.compiled:
         raise UserError(
-            f"data received sample_weight={dataset.weight_feature!r}, by which figures of a saved "
-            "model are not weighed; leave sample_weight out."
+            argument="data",
+            received=f"sample_weight={dataset.weight_feature!r}, by which figures of a saved model "
+            "are not weighed",
+            remedy="leave sample_weight out",
         )
 
 
@@ -370,19 +376,21 @@ def _evaluate_compiled(model: Any, data: Any, given: Mapping[str, Any]) -> Figur
     keras = sys.modules.get("keras")  # whoever has a model has loaded Keras
     if keras is None or not isinstance(model, keras.Model):
         raise UserError(
-            f"model received {type(model).__name__}; expected the path of a saved model, or a "
-            "compiled keras.Model of Keras 3."
+            argument="model_path",
+            received=type(model).__name__,
+            expected="the path of a saved model, or a compiled keras.Model of Keras 3",
         )
     from trainer.evaluation.evaluator import Evaluator
     from trainer.models.step import build_variables
     from trainer.training.fit import check_model
 
-    check_model(model)
+    check_model(model, "model_path")
     _refuse(given, given.keys() - {"skip_broken"}, "a keras.Model")
     if not isinstance(data, EvaluationData):
         raise UserError(
-            f"data received {type(data).__name__} together with a keras.Model; expected what "
-            "ims.open(…).evaluation(…) returns."
+            argument="data",
+            received=f"{type(data).__name__} together with a keras.Model",
+            expected="what ims.open(…).evaluation(…) returns",
         )
     limit, strategy = given.get("skip_broken", 0), model.distribute_strategy
     check_option(ReadConfig, "skip_broken", limit)
@@ -397,16 +405,23 @@ def _evaluate_compiled(model: Any, data: Any, given: Mapping[str, Any]) -> Figur
 
 def _split(dataset: DataSet, name: str | None) -> Split:
     if name:
-        split: Split | None = find_split(dataset, "⟦--split⟧", name)
+        split: Split | None = find_split(dataset, "split", name)
     else:
         split = validation_split(dataset, None) or dataset.splits.get("test")
     if split is None:
         raise UserError(
-            f"⟦--data⟧ received {dataset.data!r}, which has no split to validate on; expected the "
-            f"one to evaluate on by ⟦--split⟧: {', '.join(dataset.splits)}."
+            argument="data",
+            received=f"{dataset.data!r}, which has no split to validate on",
+            expected="the split to evaluate on by "
+            + Arg("split")
+            + f", one of {', '.join(dataset.splits)}",
         )
     if not split.num_records:
-        raise UserError(f"⟦--split⟧ received {split.name!r}, which has no records.")
+        raise UserError(
+            argument="split",
+            received=f"{split.name!r}, which has no records",
+            expected="a split with records",
+        )
     return split
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
-from imageshards.errors import UserError, names_arguments
+from imageshards.errors import Arg, UserError, names_arguments
 from trainer.commands import console
 from trainer.commands.saved_model import (
     ARGUMENTS,
@@ -42,7 +42,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--output",
         required=True,
-        type=functools.partial(storage.place, "--output"),
+        type=functools.partial(storage.place, "output"),
         metavar="PATH",
         help="new folder, local, gs:// or s3://",
     )
@@ -105,7 +105,7 @@ def export(
 
 
 def _normal(output: str | os.PathLike[str]) -> str:
-    path = storage.place("⟦--output⟧", output)
+    path = storage.place("output", output)
     return os.path.normpath(path) if storage.is_local(path) else path.rstrip("/")
 
 
@@ -128,18 +128,20 @@ def write_export(
 
 def check_output(output: str, overwrite: bool) -> None:
     """Refuses an output that is there already, unless it is an export to be replaced."""
-    storage.check_bucket(output, "⟦--output⟧")
+    storage.check_bucket(output, "output")
     if not _is_there(output):
         return
     if not overwrite:
         raise UserError(
-            f"⟦--output⟧ received {output!r}, which is there already; use another name, or "
-            "⟦--overwrite|overwrite=True⟧ to replace it."
+            argument="output",
+            received=f"{output!r}, which is there already",
+            remedy="use another name, or " + Arg("overwrite", True) + " to replace it",
         )
     if not storage.exists(storage.join(output, _SAVED_MODEL)) or os.path.islink(output):
         raise UserError(
-            f"⟦--output⟧ received {output!r} with ⟦--overwrite|overwrite=True⟧, which is no "
-            "export; expected one, or a new name: nothing else is replaced."
+            argument="output",
+            received=f"{output!r}, which is no export, with " + Arg("overwrite", True),
+            expected="an export to replace, or a new name",
         )
 
 
@@ -167,8 +169,9 @@ def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
                 _upload(made, output)
     except OSError as e:
         raise UserError(
-            f"⟦--output⟧ received {output!r}, which cannot be written ({e.strerror or e}); make "
-            "room, or use a place where you may write."
+            argument="output",
+            received=f"{output!r}, which cannot be written ({e.strerror or e})",
+            remedy="make room, or use a place where you may write",
         ) from e
     return [f"written  {output}", *lines]
 

@@ -17,8 +17,8 @@ _SETTINGS = {"KERAS_BACKEND": "tensorflow", "KERAS_NNX_ENABLED": "false"}
 # Keras's name for the order of the axes that every picture here has.
 CHANNELS_LAST = "channels_last"
 CHANNELS_REMEDY = (
-    "but pictures are [height, width, channels]: call keras.config.set_image_data_format("
-    "'channels_last') before the model is made, or set it in keras.json"
+    "call keras.config.set_image_data_format('channels_last') before the model is made, or set it "
+    "in keras.json"
 )
 # What Keras's configuration is set to.
 _CONFIG = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": CHANNELS_LAST}
@@ -58,8 +58,10 @@ def callers_settings() -> Iterator[None]:
         return
     if (backend := keras.config.backend()) != "tensorflow":
         raise UserError(
-            f"KERAS_BACKEND received {backend!r}; expected tensorflow, the backend of saved "
-            "models: set it before Keras is imported."
+            argument="KERAS_BACKEND",
+            received=repr(backend),
+            expected="tensorflow, the backend of saved models",
+            remedy="set KERAS_BACKEND before Keras is imported",
         )
     before = {name: getattr(keras.config, name)() for name in _CONFIG}
     try:
@@ -74,8 +76,9 @@ def _import_keras() -> None:
         import keras
     except ValueError as e:
         raise UserError(
-            f"Keras's settings cannot be used ({e}); correct or remove keras.json, which is in "
-            "~/.keras or in the folder that KERAS_HOME names."
+            f"Keras's settings cannot be used ({e})",
+            remedy="correct or remove keras.json, which is in ~/.keras or in the folder that "
+            "KERAS_HOME names",
         ) from e
     for name, value in _CONFIG.items():
         getattr(keras.config, f"set_{name}")(value)

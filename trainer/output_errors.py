@@ -20,15 +20,22 @@ def output_errors(
     Raises:
         UserError: What is inside cannot be written: no room, no rights, or the store is gone.
     """
-    where = f"⟦--output⟧ received {output!r}, where {what} cannot be written"
+    received = f"{output!r}, where {what} cannot be written"
     try:
         yield
     except StorageError as e:  # says itself what to do about the bucket
-        raise UserError(f"{where}: {str(e).rstrip('.')}, then {then}.") from e
+        reason = str(e).rstrip(".")
+        raise UserError(
+            argument="output", received=f"{received} ({reason})", remedy=f"then {then}"
+        ) from e
     except OSError as e:
         remedy = "make room" if storage.is_local(output) else "wait for the store"
         if isinstance(e, PermissionError):
             remedy = "get the right to write there"
         elif e.errno == errno.ENOSPC and not storage.is_local(output):
             remedy = f"make room in {tempfile.gettempdir()}, or set TMPDIR to a larger folder"
-        raise UserError(f"{where} ({e.strerror or e}); {remedy}, then {then}.") from e
+        raise UserError(
+            argument="output",
+            received=f"{received} ({e.strerror or e})",
+            remedy=f"{remedy}, then {then}",
+        ) from e

@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
     return _print_json(found) if args.json else _print_table(found)
 
 
-@names_arguments(**ARGUMENTS, FILE="files", batch_size="batch_size", top="top")
+@names_arguments(**ARGUMENTS, FILE="files")
 @callers_settings()
 def predict(
     model: str | os.PathLike[str],
@@ -152,7 +152,7 @@ class Predictions:
         self.model = find_model(model, **code)
         one = isinstance(files, str | os.PathLike) or not isinstance(files, Iterable)
         paths = [files] if one else files
-        self.files = find_files([storage.place("⟦FILE⟧", path) for path in paths])
+        self.files = find_files([storage.place("FILE", path) for path in paths])
 
     def __iter__(self) -> Iterator[tuple[Prediction, Shown]]:
         with quiet_import():
@@ -173,8 +173,9 @@ def find_files(paths: Sequence[str]) -> list[str]:
             continue
         if not inside:
             raise UserError(
-                f"⟦FILE⟧ received {path!r}, a folder without pictures; expected files ending in "
-                f"{', '.join(EXTENSIONS)}."
+                argument="FILE",
+                received=f"{path!r}, a folder without pictures",
+                expected=f"files ending in {', '.join(EXTENSIONS)}",
             )
         found += inside
     return found
@@ -183,7 +184,7 @@ def find_files(paths: Sequence[str]) -> list[str]:
 def _pictures_in(path: str) -> list[str] | None:
     """The pictures in a folder, sorted; None where `path` is no folder."""
     try:
-        storage.check_bucket(path, "⟦FILE⟧", must_list=False)
+        storage.check_bucket(path, "FILE", must_list=False)
         if not storage.is_folder(path):
             return None
         prefix = len(path.rstrip("/")) + 1
@@ -195,8 +196,9 @@ def _pictures_in(path: str) -> list[str] | None:
         )
     except OSError as e:
         raise UserError(
-            f"⟦FILE⟧ received {path!r}, which cannot be listed ({e.strerror or e}); expected a "
-            "file or a folder that may be read."
+            argument="FILE",
+            received=f"{path!r}, which cannot be listed ({e.strerror or e})",
+            expected="a file or a folder that may be read",
         ) from e
 
 

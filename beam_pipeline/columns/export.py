@@ -12,11 +12,11 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from beam_pipeline.options import ColumnSpec
 from imageshards import storage
-from imageshards.manifest import NONE, ONE, SEVERAL
+from imageshards.example import Dtype
+from imageshards.manifest import NONE, ONE, SEVERAL, FeatureSpec
 
 LABEL_TEXT = "image/class/text"
 # How many labels an image has → what is fed, and the feature that it becomes.
@@ -79,11 +79,8 @@ def exported_classes(transform_dir: str) -> list[str]:
     return text.split("\n")[:-1]
 
 
-def exported_features(transform_dir: str) -> dict[str, dict[str, Any]]:
-    """Extra features as exported: name → `{"dtype": …, "shape": …}` as in the manifest.
-
-    The shape is `None` for a variable length. Read without TensorFlow.
-    """
+def exported_features(transform_dir: str) -> dict[str, FeatureSpec]:
+    """Returns the exported features besides the label, as in the manifest; without TensorFlow."""
     try:
         text = storage.read(storage.join(transform_dir, _SCHEMA_PATH)).decode()
     except FileNotFoundError:  # without labels and columns
@@ -95,11 +92,15 @@ def exported_features(transform_dir: str) -> dict[str, dict[str, Any]]:
     from tensorflow_metadata.proto.v0 import schema_pb2
 
     schema = text_format.Parse(text, schema_pb2.Schema())
-    dtypes = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "string"}
+    dtypes: dict[int, Dtype] = {
+        schema_pb2.INT: "int64",
+        schema_pb2.FLOAT: "float32",
+        schema_pb2.BYTES: "string",
+    }
     features = {}
     for feature in sorted(schema.feature, key=lambda feature: feature.name):
         if feature.name not in LABEL_IDS.values():
             fixed = feature.HasField("shape")
-            shape = [dim.size for dim in feature.shape.dim] if fixed else None
-            features[feature.name] = {"dtype": dtypes[feature.type], "shape": shape}
+            shape = tuple(dim.size for dim in feature.shape.dim) if fixed else None
+            features[feature.name] = FeatureSpec(dtypes[feature.type], shape)
     return features

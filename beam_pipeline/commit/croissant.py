@@ -8,11 +8,11 @@ description follow from a build.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from imageshards.index import COLUMNS, OF_LABEL, extra_columns
-from imageshards.manifest import INDEX_NAME, NONE, SEVERAL, label_of, shards_of, to_json
+from imageshards.manifest import INDEX_NAME, NONE, SEVERAL, Manifest, to_json
 from imageshards.text import counted
 
 _CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
@@ -40,7 +40,7 @@ _CONTEXT: dict[str, Any] = {
 _DATA_TYPES = {"string": "sc:Text", "int64": "cr:Int64", "float32": "cr:Float32"}
 
 
-def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
+def croissant_text(manifest: Manifest, name: str) -> str:
     """The text of `croissant.json` for a data set of this manifest and name."""
     return to_json(
         {
@@ -56,10 +56,10 @@ def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
     )
 
 
-def _description(manifest: Mapping[str, Any]) -> str:
-    records = {split: entry["num_records"] for split, entry in manifest["splits"].items()}
+def _description(manifest: Manifest) -> str:
+    records = {split: entry.num_records for split, entry in manifest.splits.items()}
     splits = ", ".join(f"{split} {count:,}" for split, count in records.items())
-    classes, count = len(manifest["classes"]), sum(records.values())
+    classes, count = len(manifest.classes), sum(records.values())
     images = counted(count, "labelled JPEG image" if classes else "JPEG image")
     images += f" of {counted(classes, 'class')}" if classes else ""
     return f"{images} ({splits}) as tf.train.Example records in TFRecord files."
@@ -75,18 +75,18 @@ _INDEX = {
 }
 
 
-def _shards(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _shards(manifest: Manifest) -> list[dict[str, Any]]:
     return [
         {
             "@type": "cr:FileObject",
-            "@id": shard["file"],
-            "name": shard["file"],
-            "contentUrl": shard["file"],
-            "contentSize": f"{shard['num_bytes']} B",
+            "@id": shard.file,
+            "name": shard.file,
+            "contentUrl": shard.file,
+            "contentSize": f"{shard.num_bytes} B",
             "encodingFormat": "application/x-tfrecord",
-            "sha256": shard["sha256"],
+            "sha256": shard.sha256,
         }
-        for _, shard in shards_of(manifest)
+        for _, shard in manifest.shards()
     ]
 
 
@@ -101,28 +101,28 @@ def _record_set(name: str, key: str, fields: list[dict[str, Any]], **more: Any) 
     }
 
 
-def _splits_and_classes(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _splits_and_classes(manifest: Manifest) -> Iterator[dict[str, Any]]:
     fields = [_field("splits/name", "sc:Text")]
-    splits = [{"splits/name": split} for split in manifest["splits"]]
+    splits = [{"splits/name": split} for split in manifest.splits]
     yield _record_set("splits", "name", fields, dataType="cr:Split", data=splits)
-    if names := manifest["classes"]:
+    if names := manifest.classes:
         fields = [_field("classes/label", "cr:Int64"), _field("classes/name", "sc:Text")]
         rows = [{"classes/label": n, "classes/name": name} for n, name in enumerate(names)]
         yield _record_set("classes", "label", fields, dataType="sc:Enumeration", data=rows)
 
 
-def _records(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    label = label_of(manifest)
+def _records(manifest: Manifest) -> dict[str, Any]:
+    label = manifest.label
     lists = OF_LABEL if label == SEVERAL else ()
     columns = {n: kind for n, kind in COLUMNS.items() if label != NONE or n not in OF_LABEL}
     as_list = {"isArray": True, "arrayShape": "-1"}
     fields = [_column(n, kind) | (as_list if n in lists else {}) for n, kind in columns.items()]
     fields[[*columns].index("split")]["references"] = {"field": {"@id": "splits/name"}}
-    for name, feature in extra_columns(manifest["features"], label).items():
-        spec = manifest["features"][feature]
-        shape = "-1" if spec["shape"] is None else ",".join(map(str, spec["shape"]))
+    for name, feature in extra_columns(manifest.features, label).items():
+        spec = manifest.features[feature]
+        shape = "-1" if spec.shape is None else ",".join(map(str, spec.shape))
         as_array = {"isArray": True, "arrayShape": shape} if shape else {}
-        fields.append(_column(name, spec["dtype"]) | as_array)
+        fields.append(_column(name, spec.dtype) | as_array)
     return _record_set("records", "key", fields)
 
 

@@ -12,9 +12,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.croissant import croissant_text
-from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
+from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import DATA_SET_FOLDERS, mark_committed, set_aside
 from beam_pipeline.commit.summary import WriteSummary, check_budget, remedies, write_list
 from beam_pipeline.commit.tfds import tfds_files
@@ -38,9 +40,13 @@ from imageshards.manifest import (
     SHARD_NAME,
     TRAIN_NAMES,
     TRANSFORM_NAME,
+    File,
+    Input,
+    Manifest,
+    Source,
+    Split,
     publish_manifest,
     record_features,
-    shards_of,
     without_index,
 )
 from imageshards.progress import note_activity
@@ -116,7 +122,7 @@ def begin_commit(
 
 def finish_commit(
     plan: ShardPlan,
-    entries: Iterable[dict[str, Any]],
+    entries: Iterable[FinalShard],
     summary: WriteSummary,
     skipped: Iterable[dict[str, int]],
     spec: CommitSpec,
@@ -142,9 +148,12 @@ def finish_commit(
     try:
         manifest = manifest_of(shards, plan, summary, skipped, spec)
         copies, between_splits = count_copies(spec.places.output, manifest)
-        manifest["copies"] = {"copies": copies, "between_splits": between_splits}
-        manifest["warnings"] += of_copies(between_splits)
-        write_companions(manifest, shards, spec)
+        manifest = msgspec.structs.replace(
+            manifest,
+            copies={"copies": copies, "between_splits": between_splits},
+            warnings=[*manifest.warnings, *of_copies(between_splits)],
+        )
+        manifest = write_companions(manifest, shards, spec)
         if spec.report:
             note_activity("drawing the report")
             from imageshards.reporting import try_report
@@ -152,25 +161,23 @@ def finish_commit(
             try_report(spec.places.output, manifest)
         spec.places.check_job()
         # Before the manifest, so that who finds that knows whose work it is.
-        mark_committed(spec.places.staging, manifest["fingerprint"], summary.reused_images)
+        mark_committed(spec.places.staging, manifest.fingerprint, summary.reused_images)
         publish_manifest(spec.places.output, manifest)
     except OSError as e:
         raise output_error(spec.places.output, e) from e
-    return str(manifest["fingerprint"])
+    return manifest.fingerprint
 
 
-def check_totals(
-    shards: Iterable[Mapping[str, Any]], summary: WriteSummary, label: str = ONE
-) -> None:
+def check_totals(shards: Iterable[FinalShard], summary: WriteSummary, label: str = ONE) -> None:
     """Adds up again, when records have moved: none may be lost or doubled, of any split or class.
 
     Raises:
         RuntimeError: What the manifest would say of the shards is not what was written.
     """
     records, classes = collections.Counter[str](), collections.Counter[str]()
-    for shard in shards:
-        records[shard["split"]] += shard["num_records"]
-        classes.update(shard["classes"])
+    for split, shard, _ in shards:
+        records[split] += shard.num_records
+        classes.update(shard.classes)
     written = {split: stats.total("formats") for split, stats in summary.stats.items()}
     is_lost = label == ONE and classes.total() != records.total()
     if is_lost or +records != +collections.Counter(written):
@@ -181,13 +188,13 @@ def check_totals(
 
 
 def manifest_of(
-    shards: list[dict[str, Any]],
+    shards: list[FinalShard],
     plan: ShardPlan,
     summary: WriteSummary,
     skipped: Iterable[dict[str, int]],
     spec: CommitSpec,
-) -> dict[str, Any]:
-    """The manifest of a data set whose shards are in place.
+) -> Manifest:
+    """Returns the manifest of a dataset whose shards are in place, without its `files`.
 
     Raises:
         UserError: The exported label vocabulary is not that of the plan.
@@ -209,66 +216,69 @@ def manifest_of(
     missing = {
         name: count
         for name, count in stats.of("missing").items()
-        if features.get(name, {}).get("shape") == []
+        if name in features and features[name].shape == ()
     }
     train = [stats for split, stats in summary.stats.items() if split in TRAIN_NAMES]
     mean, std = merge_stats(train or [stats]).mean_and_std()
-    manifest: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "splits": splits,
-        "classes": classes,
-        "features": {**record_features(plan.label), **features},
-        "image": {**spec.write.image.to_manifest(), "mean": mean, "std": std},
-        "listed": plan.num_images,
-        "rejects": summary.rejects,
-        "skipped": passed_over,
-        "source": {
-            "formats": stats.of("formats"),
-            "notes": stats.of("notes"),
-            "missing": missing,
-        },
-    }
-    of_bytes = {**manifest, "splits": without_index(splits), "versions": spec.versions}
-    text = json.dumps(of_bytes, sort_keys=True).encode()
-    manifest["fingerprint"] = hashlib.sha256(text).hexdigest()
-    counts = {split: entry["num_records"] for split, entry in splits.items()}
-    warnings = warnings_of(class_counts(manifest), counts, tuple(spec.write.plan.splits), names)
+    image = msgspec.structs.replace(
+        spec.write.image.to_manifest(), mean=tuple(mean), std=tuple(std)
+    )
     records = stats.of("sources")
-    inputs = [
-        {"path": path, "fingerprint": fingerprint, "num_records": records.get(str(number), 0)}
-        for number, (path, fingerprint) in enumerate(spec.inputs)
-    ]
-    told = {
-        "inputs": inputs,
-        "options": spec.options,
-        "versions": spec.versions,
-        "warnings": [*spec.warnings, *warnings, *remedies(summary.rejects)],
-    }
-    return manifest | {name: printable_in(value) for name, value in told.items()}
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        splits=splits,
+        classes=classes,
+        features={**record_features(plan.label), **features},
+        image=image,
+        listed=plan.num_images,
+        rejects=summary.rejects,
+        skipped=passed_over,
+        source=Source(stats.of("formats"), stats.of("notes"), missing),
+        fingerprint="",
+        inputs=[
+            Input(printable_in(path), fingerprint, records.get(str(number), 0))
+            for number, (path, fingerprint) in enumerate(spec.inputs)
+        ],
+        options=printable_in(spec.options),
+        versions=printable_in(spec.versions),
+    )
+    counts = {name: split.num_records for name, split in splits.items()}
+    warnings = warnings_of(class_counts(manifest), counts, tuple(spec.write.plan.splits), names)
+    return msgspec.structs.replace(
+        manifest,
+        fingerprint=_fingerprint_of(manifest, spec.versions),
+        warnings=printable_in([*spec.warnings, *warnings, *remedies(summary.rejects)]),
+    )
 
 
-def _split_of(split: str, shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """A split as the manifest has it."""
-    told = ("split", "rejected")  # of the commit alone
-    found = [
-        {name: value for name, value in shard.items() if name not in told}
-        for shard in sorted(shards, key=lambda shard: str(shard["file"]))
-        if shard["split"] == split
-    ]
-    return {"num_records": sum(shard["num_records"] for shard in found), "shards": found}
+def _fingerprint_of(manifest: Manifest, versions: Mapping[str, str]) -> str:
+    """Returns a hash of the shards and of all that describes them."""
+    names = (
+        "format_version", "classes", "features", "image", "listed", "rejects", "skipped", "source",
+    )  # fmt: skip
+    whole = manifest.to_builtins()
+    told = {name: whole[name] for name in names}
+    told |= {"splits": without_index(manifest.splits), "versions": versions}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _split_of(name: str, shards: Iterable[FinalShard]) -> Split:
+    found = sorted((one.shard for one in shards if one.split == name), key=lambda one: one.file)
+    return Split(sum(shard.num_records for shard in found), found)
 
 
 def write_companions(
-    manifest: dict[str, Any], shards: Iterable[Mapping[str, Any]], spec: CommitSpec
-) -> None:
-    """Puts what the manifest tells of beside the shards, and removes what was there before.
+    manifest: Manifest, shards: Iterable[FinalShard], spec: CommitSpec
+) -> Manifest:
+    """Puts the files beside the shards, and removes those of an earlier dataset.
 
-    The manifest gets its `files`.
+    Returns:
+        The manifest with its `files`.
     """
     output, staging = spec.places.output, spec.places.staging
     files = tfds_files(manifest)
     files[CROISSANT_NAME] = croissant_text(manifest, printable(storage.name_of(output)))
-    rejected = {name: entry for shard in shards for name, entry in shard["rejected"].items()}
+    rejected = {name: entry for one in shards for name, entry in one.rejected.items()}
     transform = (storage.join(folder, TRANSFORM_NAME) for folder in (staging, output))
     linked = [f"{TRANSFORM_NAME}/{name}" for name in storage.link_folder(*transform)]
     if rejected:
@@ -276,14 +286,14 @@ def write_companions(
         storage.link(storage.join(staging, REJECTS_NAME), storage.join(output, linked[-1]))
     # Rejected originals, which may be large, were hashed when they were written.
     read = map_concurrently(lambda name: storage.sha256_of(storage.join(output, name)), linked)
-    recorded = rejected | {n: _file_entry(*sums) for n, sums in zip(linked, read, strict=True)}
+    recorded = rejected | {n: File(*sums) for n, sums in zip(linked, read, strict=True)}
     for name, text in files.items():
         data = text.encode()
-        recorded[name] = _file_entry(len(data), hashlib.sha256(data).hexdigest())
-    manifest["files"] = dict(sorted(recorded.items()))
+        recorded[name] = File(len(data), hashlib.sha256(data).hexdigest())
     beside = [*rejected, *linked]
-    entries = [entry for _, entry in shards_of(manifest)]
-    shard_files = [name for entry in entries for name in (entry["file"], entry["index"]["file"])]
+    shard_files = [
+        name for _, shard in manifest.shards() for name in (shard.file, shard.index.file)
+    ]
     # At once, as each of them is a request where the output is a store.
     run_concurrently(
         lambda: _remove_others(output, {*beside, *shard_files}),
@@ -293,10 +303,7 @@ def write_companions(
         folder = storage.join(output, INDEX_NAME)  # its files are on the disk, but not their names
         folders = [output, *([folder] if os.path.isdir(folder) else [])]
         storage.sync(*(storage.join(output, name) for name in beside), *folders)
-
-
-def _file_entry(num_bytes: int, sha256: str) -> dict[str, Any]:
-    return {"num_bytes": num_bytes, "sha256": sha256}
+    return msgspec.structs.replace(manifest, files=dict(sorted(recorded.items())))
 
 
 def _remove_others(output: str, kept: set[str]) -> None:

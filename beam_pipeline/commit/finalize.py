@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any
+from typing import NamedTuple
 
 from beam_pipeline.commit.moves import plan_moves
 from beam_pipeline.planning.refs import ImageRef
@@ -18,9 +18,24 @@ from beam_pipeline.shards.writer import RecordFile
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError
 from imageshards.index import IndexRows, index_table, write_index
+from imageshards.manifest import FeatureSpec, File, Shard
 from imageshards.progress import note_activity
 from imageshards.storage import AtomicFile, map_concurrently
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+
+
+class FinalShard(NamedTuple):
+    """A shard in its final place.
+
+    Attributes:
+        split: The split that it belongs to.
+        shard: Its entry in the manifest.
+        rejected: Path below the dataset → the file with its rejected originals, if there is one.
+    """
+
+    split: str
+    shard: Shard
+    rejected: dict[str, File]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +52,7 @@ class FinalizeTask:
     shard: ShardResult
     give: Mapping[str, int]
     take: tuple[tuple[str, str, int], ...]
-    features: Mapping[str, Mapping[str, Any]]
+    features: Mapping[str, FeatureSpec]
 
     @property
     def changed(self) -> bool:
@@ -46,7 +61,7 @@ class FinalizeTask:
 
 
 def plan_finalize(
-    shards: Iterable[ShardResult], features: Mapping[str, Mapping[str, Any]]
+    shards: Iterable[ShardResult], features: Mapping[str, FeatureSpec]
 ) -> list[FinalizeTask]:
     """How every shard becomes final, so that those of a split are even."""
     splits: dict[str, list[ShardResult]] = collections.defaultdict(list)
@@ -82,48 +97,42 @@ def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
         pass
 
 
-def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
+def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
     """Puts a shard, its index and its rejects into place; may be done again, also twice at once.
 
     What it reads in the staging folder stays as it is.
-
-    Returns:
-        Its entry in the manifest, its split, and, of the file in the quarantine, where it rejected
-        something, name, size and SHA-256.
     """
     places.check_job()
     shard, file = task.shard, places.file_of(task.shard.name)
-    entry: dict[str, Any] = {
-        "file": file,
-        "num_records": shard.num_records,
-        "num_bytes": shard.num_bytes,
-        "sha256": shard.sha256,
-        "classes": shard.classes,
-    }
     try:
         if task.changed:
-            rewritten, rows = _rewrite(task, places)
-            entry |= rewritten
+            num_bytes, sha256, rows = _rewrite(task, places)
         else:
-            rows = read_result(shard.name, places).rows
+            num_bytes, sha256, rows = (
+                shard.num_bytes,
+                shard.sha256,
+                read_result(shard.name, places).rows,
+            )
             if shard.staged:
                 # Not moved: this step may be run again, and other shards may need its records.
                 storage.link(places.staged_path(shard.name), places.final_path(shard.name))
         table = index_table(rows, shard.split, file, task.features, shard.label)
-        entry["index"] = write_index(places.output, file, table)
-        rejected: dict[str, dict[str, Any]] = {}
+        index = write_index(places.output, file, table)
+        rejected: dict[str, File] = {}
         if shard.num_rejects:
             path = places.quarantine_path(shard.name)
             storage.link(places.rejects_path(shard.name), path)
-            of_file = {"num_bytes": shard.rejects_bytes, "sha256": shard.rejects_sha256}
-            rejected[path[len(storage.join(places.output, "")) :]] = of_file
+            below = path[len(storage.join(places.output, "")) :]
+            rejected[below] = File(shard.rejects_bytes, shard.rejects_sha256)
         storage.sync(places.final_path(shard.name))  # the manifest will name it, and that is synced
     except FileNotFoundError as e:
         raise _damaged(str(e.filename), "it is gone") from e
     except OSError as e:
         raise output_error(places.output, e) from e
     note_activity("committing", 1, "shard")
-    return {"split": shard.split, "rejected": rejected, **entry}
+    classes = count_classes(rows.columns["class_name"])
+    entry = Shard(file, len(rows), num_bytes, sha256, classes, index)
+    return FinalShard(shard.split, entry, rejected)
 
 
 def _damaged(path: str, how: str) -> OutputError:
@@ -135,7 +144,7 @@ def _damaged(path: str, how: str) -> OutputError:
     )
 
 
-def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], IndexRows]:
+def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[int, str, IndexRows]:
     """Writes a shard anew from encoded records; the first version stays until the commit's end."""
     rows = IndexRows()
     # Its own first, then what others give, in the order of their names: the same bytes every time.
@@ -158,12 +167,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], I
                     written.append(number)
                 rows.extend(result.rows, written)
         file.commit()
-    return {
-        "num_records": len(rows),
-        "num_bytes": records.num_bytes,
-        "sha256": records.hexdigest(),
-        "classes": count_classes(rows.columns["class_name"]),
-    }, rows
+    return records.num_bytes, records.hexdigest(), rows
 
 
 def _records_of(strata: Iterable[str], numbers: Mapping[str, Container[int]]) -> list[int]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 import uuid
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from beam_pipeline.inputs.spool import SPOOL_NAME
 from beam_pipeline.planning.saved import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
-from beam_pipeline.shards.places import JOB_FORM, JOB_NAME
+from beam_pipeline.shards.places import JOB_NAME, JobNotes
 from imageshards import storage
 from imageshards.errors import Arg, DamagedManifestError, UserError
-from imageshards.form import Form, keyed, loads, text, whole
 from imageshards.manifest import (
     INDEX_NAME,
     LOCK_NAME,
@@ -25,19 +25,30 @@ from imageshards.manifest import (
     REPLACED_NAME,
     REPORT_NAME,
     TRANSFORM_NAME,
+    Manifest,
     load_manifest,
-    shards_of,
 )
 from imageshards.output_folder import foreign_files, foreign_files_error
 from imageshards.storage import map_concurrently, run_concurrently
+from imageshards.typed import Whole, decode
 
-# Written just before manifest.json: {"fingerprint": "...", ...}.
+# Written just before manifest.json.
 COMMITTED_NAME = "committed.json"
-_COMMITTED = keyed({}, {"fingerprint": text(), "reused_images": whole()})
 DATA_SET_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 """Folders of a data set, beside its shards."""
 # Of files beside the shards that a build writes: TFDS's, Croissant's.
 _COMPANION_SUFFIXES = (".json", ".labels.txt")
+
+_T = TypeVar("_T")
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """What `COMMITTED_NAME` records: the data set that is the job's work, and images whose shards
+    an earlier run had finished.
+    """
+
+    fingerprint: str = ""
+    reused_images: Whole = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,15 +59,15 @@ class OutputState:
         output, staging: The folder, and that of its unfinished data set.
         manifest: That of the data set, if there is one.
         damage: Why the manifest that is there cannot be read.
-        notes: Those of the job whose staging folder it is (`job_notes`).
+        notes: Those of the job whose staging folder it is; None where there is none.
         foreign: Names of files and folders there that none of these accounts for.
     """
 
     output: str
     staging: str
-    manifest: dict[str, Any] | None
+    manifest: Manifest | None
     damage: UserError | None
-    notes: dict[str, Any]
+    notes: JobNotes | None
     foreign: tuple[str, ...]
 
     @property
@@ -65,8 +76,9 @@ class OutputState:
 
         They are kept in the notes too: the old manifest goes before the new one comes.
         """
-        known = self.manifest["classes"] if self.manifest else self.notes.get("pinned_classes", ())
-        return tuple(known)
+        if self.manifest:
+            return tuple(self.manifest.classes)
+        return self.notes.pinned_classes if self.notes else ()
 
     @property
     def in_place(self) -> bool:
@@ -76,7 +88,8 @@ class OutputState:
         manifest a folder is no data set anyway. A resumed job keeps to what it began with.
         """
         empty = self.manifest is None and self.damage is None
-        return not storage.is_local(self.output) and empty and self.notes.get("in_place", True)
+        may_be = self.notes is None or self.notes.in_place
+        return not storage.is_local(self.output) and empty and may_be
 
     @property
     def finished_folder(self) -> str:
@@ -87,10 +100,10 @@ class OutputState:
 def read_output_state(output: str, staging: str) -> OutputState:
     """Reads what an output folder holds, by requests that are sent at once."""
     manifest, notes, names = run_concurrently(
-        lambda: _manifest(output), lambda: job_notes(staging), lambda: _names_in(output)
+        lambda: _manifest(output), lambda: _job_notes(staging), lambda: _names_in(output)
     )
     found, damage = manifest
-    is_ours = found or notes
+    is_ours = bool(found or notes)
     if damage:  # builds write manifests that begin like this; other programs have some, too
         begin = storage.read(storage.join(output, MANIFEST_NAME), 100).lstrip(b"{ \r\n")
         is_ours = is_ours or begin.startswith(b'"format_version"')
@@ -98,7 +111,7 @@ def read_output_state(output: str, staging: str) -> OutputState:
     return OutputState(output, staging, found, damage, notes, foreign)
 
 
-def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
+def _manifest(output: str) -> tuple[Manifest | None, UserError | None]:
     """The manifest, or why it cannot be read; neither if there is none."""
     if not storage.exists(storage.join(output, MANIFEST_NAME)):
         return None, None
@@ -129,8 +142,8 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
         raise state.damage
     if overwrite or not state.manifest:
         return False
-    is_ours = state.notes.get("digest", "") == digest
-    if is_ours and committed(state.staging).get("fingerprint") == state.manifest["fingerprint"]:
+    is_ours = state.notes is not None and state.notes.digest == digest
+    if is_ours and committed(state.staging).fingerprint == state.manifest.fingerprint:
         return True
     raise UserError(
         argument="output",
@@ -139,12 +152,12 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     )
 
 
-def _said_in(path: str, form: Form) -> dict[str, Any]:
-    """A JSON object; an empty one if there is none of this form."""
+def _said_in(path: str, kind: type[_T]) -> _T | None:
+    """What a file holds; None if there is none of this type."""
     try:
-        return dict(loads(storage.read(path), form))
+        return decode(storage.read(path), kind)
     except (OSError, ValueError):
-        return {}
+        return None
 
 
 def set_aside(output: str, staging: str) -> None:
@@ -161,19 +174,19 @@ def set_aside(output: str, staging: str) -> None:
     except DamagedManifestError:  # that is no data set already
         storage.delete([path])
         return
-    if committed(staging).get("fingerprint") == manifest["fingerprint"]:
+    if committed(staging).fingerprint == manifest.fingerprint:
         return  # it is this job's own
     _link_data_set(output, storage.join(staging, REPLACED_NAME), manifest)
     storage.delete([path])
 
 
-def _link_data_set(output: str, folder: str, manifest: dict[str, Any]) -> None:
+def _link_data_set(output: str, folder: str, manifest: Manifest) -> None:
     """Gives the files of a data set second names, in a store copies, in another folder.
 
     A name that is there stays: another attempt has made it, and what is in the output may be
     the next data set's by now.
     """
-    shards = {entry["file"] for _, entry in shards_of(manifest)}
+    shards = {entry.file for _, entry in manifest.shards()}
     folders = set(DATA_SET_FOLDERS) - {REPORT_NAME}
     names = []
     for entry in storage.list_folder(output):
@@ -208,16 +221,12 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
         The id of the new job, which its steps compare with that in the staging folder.
     """
     staging, job = state.staging, uuid.uuid4().hex
-    notes = state.notes | {
-        "pinned_classes": list(state.pinned_classes),
-        "in_place": state.in_place,
-        "id": job,
-        "digest": digest,
-    }
+    classes, in_place = state.pinned_classes, state.in_place
+    notes = JobNotes(id=job, digest=digest, in_place=in_place, pinned_classes=classes)
     try:
         entries, _ = run_concurrently(
             lambda: storage.list_folder(staging),
-            lambda: storage.write(storage.join(staging, JOB_NAME), json.dumps(notes) + "\n"),
+            lambda: storage.write(storage.join(staging, JOB_NAME), msgspec.json.encode(notes)),
         )
         for entry in entries:
             kept = {SPOOL_NAME, *([REPLACED_NAME] if state.manifest is None else [])}
@@ -232,20 +241,19 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
     return job
 
 
-def job_notes(staging: str) -> dict[str, Any]:
-    """The notes of the job whose staging folder this is; empty if there are none."""
-    return _said_in(storage.join(staging, JOB_NAME), JOB_FORM)
+def _job_notes(staging: str) -> JobNotes | None:
+    return _said_in(storage.join(staging, JOB_NAME), JobNotes)
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
     """Records that the data set with this fingerprint is this job's work, and what was reused."""
-    said = {"fingerprint": fingerprint, "reused_images": reused_images}
-    storage.write(storage.join(staging, COMMITTED_NAME), json.dumps(said))
+    said = msgspec.json.encode(Committed(fingerprint, reused_images))
+    storage.write(storage.join(staging, COMMITTED_NAME), said)
 
 
-def committed(staging: str) -> dict[str, Any]:
-    """What `mark_committed` recorded; empty if it did not."""
-    return _said_in(storage.join(staging, COMMITTED_NAME), _COMMITTED)
+def committed(staging: str) -> Committed:
+    """What `mark_committed` recorded; no fingerprint if it did not."""
+    return _said_in(storage.join(staging, COMMITTED_NAME), Committed) or Committed()
 
 
 def has_committed(before: OutputState) -> bool:
@@ -253,9 +261,9 @@ def has_committed(before: OutputState) -> bool:
     manifest, _ = _manifest(before.output)
     if manifest is None:
         return False
-    known = before.manifest["fingerprint"] if before.manifest else None
-    found = manifest["fingerprint"]
-    return found != known or found == committed(before.staging).get("fingerprint")
+    known = before.manifest.fingerprint if before.manifest else None
+    found = manifest.fingerprint
+    return found != known or found == committed(before.staging).fingerprint
 
 
 def remove(staging: str) -> None:
@@ -277,9 +285,8 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
     with contextlib.suppress(OSError, UserError):
         names = _names_in(output)
         # Shards that were written to their final place but have no result yet are this job's, too.
-        in_place = job_notes(staging).get("in_place") and any(
-            name.endswith(".tfrecord") for name in names
-        )
+        notes = _job_notes(staging)
+        in_place = notes and notes.in_place and any(name.endswith(".tfrecord") for name in names)
         aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
         keeps = in_place or (aside and MANIFEST_NAME not in names)
         results = {name for name in _names_in(staging) if name.endswith(".json")}

@@ -8,6 +8,8 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from beam_pipeline.planning.missing import HOW_PATHS_ARE_READ, why_missing
 from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, merge_stats, most_first
 from imageshards import storage
@@ -69,7 +71,7 @@ def write_list(rejects: Iterable[Reject], folder: str) -> str:
     path = storage.join(folder, REJECTS_NAME)
     with storage.open_write(path) as lines:
         for reject in rejects:
-            fields = dataclasses.asdict(reject)
+            fields = msgspec.structs.asdict(reject)
             lines.write((json.dumps(fields, ensure_ascii=False) + "\n").encode())
     return path
 

@@ -6,10 +6,10 @@ so that `tfds.builder_from_directory(OUT)` works and no build imports TFDS.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from imageshards.manifest import LABEL_FEATURE, roles_of, to_json
+from imageshards.manifest import LABEL_FEATURE, FeatureSpec, Manifest, Split, to_json
 
 FEATURES_NAME, INFO_NAME = ("features.json", "dataset_info.json")
 
@@ -19,37 +19,37 @@ _IMAGE = "image/encoded"
 _FIXED_SIZE_MODES = ("crop", "stretch", "pad")
 
 
-def tfds_files(manifest: Mapping[str, Any]) -> dict[str, str]:
+def tfds_files(manifest: Manifest) -> dict[str, str]:
     """File name → text of what TFDS needs next to the shards of a manifest."""
     features = {
         feature: _feature(feature, spec, manifest)
-        for feature, spec in sorted(manifest["features"].items())
+        for feature, spec in sorted(manifest.features.items())
     }
     described = {
         "featuresDict": {"features": features},
         "pythonClassName": f"{_FEATURES}features_dict.FeaturesDict",
     }
     files = {FEATURES_NAME: to_json(described), INFO_NAME: to_json(_dataset_info(manifest))}
-    names = manifest["classes"]
+    names = manifest.classes
     # TFDS strips each line and refuses duplicates: better no names than no data set.
     told = {name.strip() for name in names} - {""}
-    if (label := roles_of(manifest)["label"]) and len(told) == len(names):
+    if (label := manifest.roles.label) and len(told) == len(names):
         files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
     return files
 
 
-def _feature(feature: str, spec: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _feature(feature: str, spec: FeatureSpec, manifest: Manifest) -> dict[str, Any]:
     if feature == _IMAGE:
-        image = manifest["image"]
-        size = [image["size"]] * 2 if isinstance(image["size"], int) else image["size"]
-        if image["mode"] not in _FIXED_SIZE_MODES or image.get("only_shrink"):
-            size = [-1, -1]
-        dims = _shape([*size, image["channels"]])
+        image = manifest.image
+        size = (image.size, image.size) if isinstance(image.size, int) else image.size or ()
+        if image.mode not in _FIXED_SIZE_MODES or image.only_shrink:
+            size = (-1, -1)
+        dims = _shape([*size, image.channels or 3])
         content = {"dtype": "uint8", "encodingFormat": "jpeg", "shape": dims}
         return {"image": content, "pythonClassName": f"{_FEATURES}image_feature.Image"}
-    if feature == roles_of(manifest)["label"]:
+    if feature == manifest.roles.label:
         label = {
-            "classLabel": {"numClasses": str(len(manifest["classes"]))},
+            "classLabel": {"numClasses": str(len(manifest.classes))},
             "pythonClassName": f"{_FEATURES}class_label_feature.ClassLabel",
         }
         if feature == LABEL_FEATURE:
@@ -58,10 +58,10 @@ def _feature(feature: str, spec: Mapping[str, Any], manifest: Mapping[str, Any])
             "pythonClassName": f"{_FEATURES}sequence_feature.Sequence",
             "sequence": {"feature": label, "length": "-1"},
         }
-    shape = [-1] if spec["shape"] is None else spec["shape"]
-    if spec["dtype"] == "string" and not shape:
+    shape = (-1,) if spec.shape is None else spec.shape
+    if spec.dtype == "string" and not shape:
         return {"pythonClassName": f"{_FEATURES}text_feature.Text", "text": {}}
-    tensor = {"dtype": spec["dtype"], "encoding": "none", "shape": _shape(shape)}
+    tensor = {"dtype": spec.dtype, "encoding": "none", "shape": _shape(shape)}
     return {"pythonClassName": f"{_FEATURES}tensor_feature.Tensor", "tensor": tensor}
 
 
@@ -70,25 +70,25 @@ def _shape(sizes: Sequence[int]) -> dict[str, Any]:
     return {"dimensions": [str(size) for size in sizes]} if sizes else {}
 
 
-def _dataset_info(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    label = roles_of(manifest)["label"]
+def _dataset_info(manifest: Manifest) -> dict[str, Any]:
+    label = manifest.roles.label
     supervised = {"tuple": {"items": [{"featureKey": _IMAGE}, {"featureKey": label}]}}
     return {
         "description": f"JPEG images{' with labels' if label else ''}; see manifest.json.",
         "fileFormat": "tfrecord",
         "moduleName": "beam_pipeline",
         "name": "image_shards",
-        "splits": [_split(split, content) for split, content in manifest["splits"].items()],
+        "splits": [_split(split, content) for split, content in manifest.splits.items()],
         **({"supervisedKeys": supervised} if label else {}),
         "version": "1.0.0",
     }
 
 
-def _split(split: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    shards = content["shards"]
+def _split(split: str, content: Split) -> dict[str, Any]:
+    shards = content.shards
     return {
         "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.tfrecord",
         "name": split,
-        "numBytes": str(sum(shard["num_bytes"] for shard in shards)),
-        "shardLengths": [str(shard["num_records"]) for shard in shards],
+        "numBytes": str(sum(shard.num_bytes for shard in shards)),
+        "shardLengths": [str(shard.num_records) for shard in shards],
     }

@@ -7,8 +7,10 @@ columns stay as they are in the records: the values that they were made from are
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from beam_pipeline.inputs.archives.members import with_files
 from beam_pipeline.inputs.folders import is_data_set
@@ -33,9 +35,11 @@ from imageshards.manifest import (
     RECORD_NAMES,
     SEVERAL,
     TRANSFORM_NAME,
-    label_of,
+    Manifest,
+    Origin,
     load_manifest,
 )
+from imageshards.typed import convert
 
 # What decides the bytes of a record's picture has the flag of its name, but for the size.
 _IMAGE_FLAGS = {"height_px": "image_size", "width_px": "image_size"} | {
@@ -46,7 +50,7 @@ _IMAGE_FLAGS = {"height_px": "image_size", "width_px": "image_size"} | {
     )
 }  # fmt: skip
 
-Found = tuple[InputOptions, Mapping[str, Any]]
+Found = tuple[InputOptions, Manifest]
 
 
 def open_inputs(options: BuildOptions) -> BuildOptions:
@@ -136,9 +140,9 @@ def _with_labels(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     """The build with as many labels an image as --label says, else as the first data set has."""
     label = options.source.label
     if label == ONE and "label" not in options.given:
-        label = label_of(found[0][1])
+        label = found[0][1].label
     for source, manifest in found:
-        has = label_of(manifest)
+        has = manifest.label
         if label not in (has, NONE) and (has, label) != (ONE, SEVERAL):
             raise UserError(
                 argument="label",
@@ -159,30 +163,28 @@ def _with_labels(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
 
 def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     """The build with the classes of data sets in their order, and the first one's splits."""
-    classes = dict.fromkeys(name for _, manifest in found for name in manifest["classes"])
+    classes = dict.fromkeys(name for _, manifest in found for name in manifest.classes)
     plan: dict[str, Any] = {"pinned_classes": tuple(classes)}
-    first = found[0][1].get("options", {}).get("plan", {})
+    first = found[0][1].options.get("plan", {})
     for name in ("splits", "salt"):
         if name not in options.given and first.get(name):
             plan[name] = first[name]
     return dataclasses.replace(options, plan=dataclasses.replace(options.plan, **plan))
 
 
-def _contribution(
-    source: InputOptions, manifest: Mapping[str, Any], options: BuildOptions
-) -> CopiedInput:
+def _contribution(source: InputOptions, manifest: Manifest, options: BuildOptions) -> CopiedInput:
     """Returns a dataset with what its manifest contributes.
 
     Raises:
         UserError: Its splits cannot be drawn again.
     """
-    drawn = manifest.get("options", {}).get("plan", {})
+    origin = convert(manifest.options, Origin)
     # Drawing again with the same fractions and salt would change nothing but splits that the
     # original input gave, so the records keep theirs.
     keeps = "splits" not in options.given or (
-        (drawn.get("splits"), drawn.get("salt")) == (dict(options.plan.splits), options.plan.salt)
+        (origin.plan.splits, origin.plan.salt) == (dict(options.plan.splits), options.plan.salt)
     )
-    group = manifest.get("options", {}).get("input", {}).get("group_column")
+    group = origin.input.group_column
     if group and not keeps:
         raise UserError(
             argument="splits",
@@ -195,9 +197,9 @@ def _contribution(
         )
     return CopiedInput(
         **vars(source) | {"label": options.source.label},
-        fingerprint=manifest["fingerprint"],
+        fingerprint=manifest.fingerprint,
         keeps_splits=keeps,
-        record_label=label_of(manifest),
+        record_label=manifest.label,
     )
 
 
@@ -244,15 +246,16 @@ def _as_options(image: ImageOptions) -> dict[str, Arg]:
     return {name: Arg(flag, values[name]) for name, flag in _IMAGE_FLAGS.items()}
 
 
-def _image_options_of(path: str, manifest: Mapping[str, Any]) -> ImageOptions:
+def _image_options_of(path: str, manifest: Manifest) -> ImageOptions:
     """How the pictures of a data set were made.
 
     Raises:
         UserError: The manifest does not say it.
     """
-    said = manifest["image"]
+    said = manifest.image
     try:
-        if absent := sorted(ImageOptions().to_manifest().keys() - {"icc"} - said.keys()):
+        wanted = msgspec.to_builtins(ImageOptions().to_manifest()).keys() - {"icc"}
+        if absent := sorted(wanted - msgspec.to_builtins(said).keys()):
             raise KeyError(absent[0])
         return ImageOptions.from_manifest(said)
     except (KeyError, TypeError, ValueError, UserError) as e:
@@ -286,7 +289,7 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
             )
     if not columns:
         return None
-    as_given = all(manifest.get("options", {}).get("columns_as_given") for _, manifest in found)
+    as_given = all(convert(manifest.options, Origin).columns_as_given for _, manifest in found)
     photos = [source.input for source in options.sources if source.layout != DATA_SET]
     if photos or (len(found) > 1 and not as_given):
         beside = photos[0] if photos else found[1][0].input
@@ -297,7 +300,7 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
             expected="one dataset, or several whose columns were not scaled or transformed",
             remedy="build from the original tables together",
         )
-    if any(label_of(manifest) != options.source.label for _, manifest in found):
+    if any(manifest.label != options.source.label for _, manifest in found):
         raise UserError(
             argument="label",
             received=f"{options.source.label}, but "
@@ -309,13 +312,11 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
     return CopiedColumns(storage.join(first.input, TRANSFORM_NAME), as_given)
 
 
-def _extra_columns(manifest: Mapping[str, Any]) -> tuple[ColumnSpec, ...]:
+def _extra_columns(manifest: Manifest) -> tuple[ColumnSpec, ...]:
     kinds = {"int64": "int", "float32": "float", "string": "string"}
     return tuple(
-        ColumnSpec(
-            name, kinds[spec["dtype"]], None if spec["shape"] is None else tuple(spec["shape"])
-        )
-        for name, spec in sorted(manifest["features"].items())
+        ColumnSpec(name, kinds[spec.dtype], spec.shape)
+        for name, spec in sorted(manifest.features.items())
         if name not in RECORD_NAMES
     )
 

@@ -13,6 +13,9 @@ import pathlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
 
 from beam_pipeline.inputs.layout import (
     expand_braces,
@@ -24,11 +27,11 @@ from beam_pipeline.inputs.layout import (
 from beam_pipeline.options import DATA_SET
 from imageshards import storage
 from imageshards.errors import Arg, UserError
-from imageshards.form import anything, loads
 from imageshards.images.options import passed_over
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage import Stat, is_local
 from imageshards.text import printable
+from imageshards.typed import decode
 
 # Path, size in bytes or why it is passed over, modification time in ns.
 Found = tuple[str, "int | Skipped", int]
@@ -90,6 +93,14 @@ def _translated(glob: str) -> str:
     return FileSystem.translate_pattern(glob).removeprefix("(?ms)").removesuffix(r"\Z")
 
 
+class _Manifest(msgspec.Struct):
+    """What the manifests of all versions have."""
+
+    format_version: Any
+    splits: Any
+    fingerprint: Any
+
+
 def is_data_set(folder: str) -> bool:
     """Whether a folder holds a finished data set: a manifest.json that a build has written."""
     path = storage.join(folder, MANIFEST_NAME)
@@ -97,10 +108,10 @@ def is_data_set(folder: str) -> bool:
         # Files of this name that others write may be large.
         if b'"format_version"' not in storage.read(path, _HEAD_BYTES):
             return False
-        found = loads(storage.read(path), anything)
+        decode(storage.read(path), _Manifest)
     except (OSError, ValueError):
         return False
-    return isinstance(found, dict) and {"format_version", "splits", "fingerprint"} <= found.keys()
+    return True
 
 
 def finished_input(path: str) -> UserError:

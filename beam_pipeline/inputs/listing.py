@@ -8,7 +8,6 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from beam_pipeline.inputs.archives import webdataset
 from beam_pipeline.inputs.archives.members import archive_files
@@ -55,7 +54,7 @@ from beam_pipeline.options import (
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import NONE
+from imageshards.manifest import NONE, Shard
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import composed, key_of
 
@@ -83,7 +82,7 @@ class ListingTask:
     label: str | None = None
     kind: str = "folder"
     row_groups: range | None = None
-    entry: dict[str, Any] = dataclasses.field(default_factory=dict)
+    entry: Shard | None = None
     source: int = 0
     prefix: str = ""
 
@@ -285,7 +284,7 @@ def list_task(
         refs = archive_refs(task.path, task.prefix, source, schema, spool)
     elif schema is not None:
         refs = read_refs(task.path, schema, task.row_groups, spool)
-    elif task.kind == "shard":
+    elif task.entry is not None:
         labels = _as_copied(source).record_label, source.label
         refs = list_records(task.path, task.split, task.entry, labels)
     else:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -13,34 +12,34 @@ from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.index import index_schema, read_shard_index
-from imageshards.manifest import NONE, ONE, SEVERAL, load_manifest, shards_of
+from imageshards.manifest import NONE, ONE, SEVERAL, Shard, load_manifest
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 _INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
 
 
-def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard]]:
     """(path, split that its records keep, entry of the manifest) of every shard of a data set.
 
     Raises:
         UserError: There is none, or it is another one than when the build began.
     """
     manifest = load_manifest(source.input, "input")
-    if source.fingerprint and manifest["fingerprint"] != source.fingerprint:
+    if source.fingerprint and manifest.fingerprint != source.fingerprint:
         raise UserError(
             argument="input",
             received=f"{source.input!r}, which was replaced while this build read it",
             remedy="run the same command again",
         )
-    for split, entry in shards_of(manifest):
-        path = storage.join(source.input, entry["file"])
+    for split, entry in manifest.shards():
+        path = storage.join(source.input, entry.file)
         yield path, split if source.keeps_splits else None, entry
 
 
 def list_records(
     path: str,
     split: str | None,
-    entry: Mapping[str, Any],
+    entry: Shard,
     labels: tuple[str, str] = (ONE, ONE),
 ) -> Iterator[ImageRef]:
     """References to the records of a shard, in their order, from its index.
@@ -63,7 +62,7 @@ def list_records(
         found.append([None] * len(table))
     elif wanted == SEVERAL:
         found[-1] = [(name,) if has == ONE else tuple(name) for name in found[-1]]
-    version = int(str(entry.get("sha256") or "0")[:15], 16)
+    version = int(entry.sha256[:15], 16)
     for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
         size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
         yield ImageRef(

@@ -5,17 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import json
 from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import msgspec
 
 from beam_pipeline.options import MAX_SHARDS, ImageOptions, PlanOptions
 from beam_pipeline.planning.plan import ShardPlan, make_plan
 from imageshards import storage
-from imageshards.form import keyed, loads, mapped, text, whole
+from imageshards.typed import decode
 
 # In the staging folder.
 PLAN_NAME = "plan.json"
-_FORM = keyed({"survey": text(), "num_shards": mapped(whole(MAX_SHARDS, 1))})
+
+
+class _SavedPlan(msgspec.Struct, frozen=True):
+    """The digest of a survey, and split → shards."""
+
+    survey: str
+    num_shards: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)]]
+
 
 Counts = Mapping[tuple[str, str], int]
 
@@ -46,12 +55,12 @@ def make_plan_once(
     surveyed = repr((sorted(counts.items()), sorted(kinds.items()), options, image))
     digest = hashlib.sha256(surveyed.encode("utf-8", "backslashreplace")).hexdigest()
     with contextlib.suppress(FileNotFoundError, ValueError):
-        found = loads(storage.read(path), _FORM) if path else {}
-        if found.get("survey") == digest:
-            options = dataclasses.replace(options, num_shards=found["num_shards"])
+        found = decode(storage.read(path), _SavedPlan) if path else None
+        if found and found.survey == digest:
+            options = dataclasses.replace(options, num_shards=found.num_shards)
             return make_plan(counts, options, 0.0, kinds)
     plan = make_plan(counts, options, mean_record_bytes(), kinds)
     if path:
-        saved = {"survey": digest, "num_shards": plan.num_shards}
-        storage.write(path, json.dumps(saved) + "\n")
+        saved = _SavedPlan(digest, dict(plan.num_shards))
+        storage.write(path, msgspec.json.encode(saved))
     return plan

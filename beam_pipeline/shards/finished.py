@@ -7,6 +7,8 @@ import errno
 import hashlib
 import tempfile
 
+import msgspec
+
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.places import ShardPlaces
@@ -53,10 +55,10 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
     staged = places.staged_path(name)
     for path in dict.fromkeys((places.finished_path(name), places.final_path(name), staged)):
         if holds(path, result):
-            found = dataclasses.replace(result, staged=path == staged)
+            found = msgspec.structs.replace(result, staged=path == staged)
             if found != result:  # the commit reads where it is
                 write_result(found, places)
-            return dataclasses.replace(found, reused=True)
+            return msgspec.structs.replace(found, reused=True)
     return None
 
 
@@ -67,7 +69,7 @@ def read_result(name: str, places: ShardPlaces) -> ShardResult:
         OutputError: It is not what a build writes.
     """
     try:
-        result = ShardResult.from_json(storage.read(places.result_path(name)).decode())
+        result = ShardResult.from_json(storage.read(places.result_path(name)))
         if result.name != name:
             raise ValueError(f"it is that of {result.name!r}")
         return result
@@ -81,7 +83,7 @@ def read_result(name: str, places: ShardPlaces) -> ShardResult:
 
 def write_result(result: ShardResult, places: ShardPlaces) -> None:
     """Makes a shard finished."""
-    storage.write(places.result_path(result.name), result.to_json())
+    storage.write(places.result_path(result.name), msgspec.json.encode(result))
 
 
 def holds(path: str, result: ShardResult) -> bool:

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
+
 from beam_pipeline.planning.refs import ShardUnit
 from imageshards import storage
 from imageshards.errors import LeaseLostError
-from imageshards.form import flag, keyed, listed, loads, text
 from imageshards.manifest import QUARANTINE_NAME
+from imageshards.typed import decode
 
 # In the staging folder: written when a job begins. A job owns the output while its id is there.
 JOB_NAME = "job.json"
-JOB_FORM = keyed(
-    {}, {"pinned_classes": listed(text()), "in_place": flag, "id": text(), "digest": text()}
-)
+
+
+class JobNotes(msgspec.Struct, frozen=True, kw_only=True):
+    """What `JOB_NAME` records.
+
+    Attributes:
+        id: A random id of the job.
+        digest: Of the options of its build.
+        in_place: Whether finished shards may be written where they will be.
+        pinned_classes: Classes, by id, of the data set that is being replaced.
+    """
+
+    id: str = ""
+    digest: str = ""
+    in_place: bool = True
+    pinned_classes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,9 +68,9 @@ class ShardPlaces:
         if not self.job:
             return
         try:
-            found = loads(storage.read(storage.join(self.staging, JOB_NAME)), JOB_FORM).get("id")
+            found = decode(storage.read(storage.join(self.staging, JOB_NAME)), JobNotes).id
         except (FileNotFoundError, ValueError):
-            found = None
+            found = ""
         if found != self.job:
             raise LeaseLostError(
                 argument="output",

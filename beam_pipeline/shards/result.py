@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from beam_pipeline.planning.refs import Label, names_of
-from imageshards.form import loads, of_type
 from imageshards.index import IndexRows
 from imageshards.manifest import ONE
+from imageshards.typed import Whole, decode
 
 if TYPE_CHECKING:  # the commit needs no Pillow
     from imageshards.images.encode import EncodedImage
@@ -23,8 +23,7 @@ PIXEL_SAMPLE = 16
 _PIXEL_SUMS = ("pixels", "sums", "squares")
 
 
-@dataclasses.dataclass(frozen=True)
-class Reject:
+class Reject(msgspec.Struct, frozen=True):
     """An image that did not become a record: a row of the quarantine."""
 
     key: str
@@ -41,8 +40,7 @@ class Reject:
         return self.stage == "read" or self.reason == "decoder_crashed"
 
 
-@dataclasses.dataclass
-class ShardStats:
+class ShardStats(msgspec.Struct):
     """Counts over the images of a shard; whole numbers, so any order of adding up gives the same.
 
     Attributes:
@@ -56,7 +54,7 @@ class ShardStats:
             - `rejects`: reasons. All else is counted of accepted images alone.
     """
 
-    counts: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    counts: dict[str, dict[str, Whole]] = {}
 
     def add(self, source: int, sums: Iterable[Iterable[int]], encoded: EncodedImage | None) -> None:
         """Counts one accepted image.
@@ -117,8 +115,7 @@ def most_first(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ShardResult:
+class ShardResult(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a written shard; kept beside it, as JSON, when it is finished.
 
     Attributes:
@@ -139,18 +136,18 @@ class ShardResult:
 
     name: str
     split: str
-    num_records: int
-    num_bytes: int
+    num_records: Whole
+    num_bytes: Whole
     sha256: str
-    classes: dict[str, int]
-    num_rejects: int
+    classes: dict[str, Whole]
+    num_rejects: Whole
     staged: bool = True
     digest: str
     rows: IndexRows
-    read_bytes: int
+    read_bytes: Whole
     rejects: list[Reject]
     stats: ShardStats
-    rejects_bytes: int = 0
+    rejects_bytes: Whole = 0
     rejects_sha256: str = ""
     run_id: str = ""
     stored: str = ""
@@ -172,30 +169,14 @@ class ShardResult:
 
         One process sees the results of all shards; details are read again where they are needed.
         """
-        return dataclasses.replace(self, rows=IndexRows(), rejects=[], stats=ShardStats())
-
-    def to_json(self) -> str:
-        """The text of the file beside a finished shard."""
-        # asdict would copy every value of every row.
-        rest = dataclasses.asdict(dataclasses.replace(self, rows=IndexRows()))
-        return json.dumps(rest | {"rows": vars(self.rows)})
+        return msgspec.structs.replace(self, rows=IndexRows(), rejects=[], stats=ShardStats())
 
     @classmethod
-    def from_json(cls, text: str) -> ShardResult:
+    def from_json(cls, text: bytes) -> ShardResult:
         """Raises ValueError for a text that is no result."""
-        fields = loads(text, _RESULT)
-        try:
-            fields["rejects"] = [Reject(**reject) for reject in fields["rejects"]]
-            fields["stats"] = ShardStats(**fields["stats"])
-            fields["rows"] = IndexRows(**fields["rows"])
-            result = cls(**fields)
-        except TypeError as e:  # a key that this version does not know
-            raise ValueError(str(e)) from e
+        result = decode(text, cls)
         result.rows.check(result.num_records, result.label)
         return result
-
-
-_RESULT = of_type(ShardResult)
 
 
 def count_classes(labels: Iterable[Label | list[str]]) -> dict[str, int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.options import ShardOptions
@@ -54,7 +55,7 @@ def write_shard(
             written = _write_records(unit, name, digest, options, file.local_path, rejects, watch)
             places.check_job()
             rejects_bytes, rejects_sha256 = rejects.commit()
-            result = dataclasses.replace(
+            result = msgspec.structs.replace(
                 written,
                 staged=places.finished_path(name) == places.staged_path(name),
                 rejects_bytes=rejects_bytes,

@@ -8,28 +8,48 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Literal
 
-from imageshards import manifest, storage
+import msgspec
+
+from imageshards import storage
 from imageshards.adopt.classes import name_classes, name_hot_classes
 from imageshards.adopt.features import AdoptOptions, check_picture, features_of, find_roles
 from imageshards.adopt.files import check_plain, find_splits, folder_from
-from imageshards.adopt.scan import Roles, ScannedFile, features_in, scan_files
+from imageshards.adopt.scan import ScannedFile, features_in, scan_files
 from imageshards.adopt.tfds import TfdsFolder, open_tfds
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.example import Values
-from imageshards.form import FormError
 from imageshards.index import encode_index, index_table
 from imageshards.jpeg import FORMATS
-from imageshards.manifest import NONE, ONE, SEVERAL, TRAIN_NAMES
-from imageshards.records_root import common_root, outside_folders
+from imageshards.manifest import (
+    FORMAT_VERSION,
+    INDEX_NAME,
+    MANIFEST_NAME,
+    NONE,
+    ONE,
+    SEVERAL,
+    SPLIT_NAME,
+    TRAIN_NAMES,
+    Adopted,
+    FeatureSpec,
+    Image,
+    Manifest,
+    Shard,
+    Source,
+    Split,
+    common_root,
+    outside_folders,
+    publish_manifest,
+)
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
+from imageshards.typed import convert
 
 
 def adopt(
     directory: str, output: str | None = None, options: AdoptOptions | None = None
-) -> dict[str, Any]:
+) -> Manifest:
     """Writes the manifest and the index of TFRecords.
 
     Args:
@@ -45,30 +65,31 @@ def adopt(
     """
     output = output or directory
     try:
-        described, indexes = _adopt(directory, output, options or AdoptOptions())
+        manifest, indexes = _adopt(directory, output, options or AdoptOptions())
         # A manifest never stands beside the index of another one, whenever this process is killed.
-        storage.delete([storage.join(output, manifest.MANIFEST_NAME)])
-        storage.delete_unfinished(output, manifest.MANIFEST_NAME, manifest.INDEX_NAME)
+        storage.delete([storage.join(output, MANIFEST_NAME)])
+        storage.delete_unfinished(output, MANIFEST_NAME, INDEX_NAME)
         for file, data in indexes.items():
             storage.write(storage.join(output, file), data)
-        described = manifest.publish_manifest(output, described)
+        return publish_manifest(output, manifest)
     except RecordError as e:
         raise UserError(
-            f"DIR received {directory!r}, of which this is damaged: {str(e).rstrip('.')}; expected "
-            "whole TFRecords: copy the file again, or name the others by --split NAME=GLOB."
+            argument="DIR",
+            received=f"{directory!r}, of which this is damaged: {str(e).rstrip('.')}",
+            expected="whole TFRecords",
+            remedy="copy the file again, or name the others by " + Arg("split", "NAME=GLOB"),
         ) from e
     except OSError as e:
         raise UserError(
-            f"DIR received {directory!r}, where {e.filename or 'a file'} cannot be read or written "
-            f"({e.strerror or e}); expected TFRecords, and a folder that may be written: copy them "
-            "again, or give another folder by --output."
+            argument="DIR",
+            received=f"{directory!r}, where {e.filename or 'a file'} cannot be read or written "
+            f"({e.strerror or e})",
+            expected="TFRecords, and a folder that may be written",
+            remedy="copy them again, or give another folder by " + Arg("output"),
         ) from e
-    return described
 
 
-def _adopt(
-    directory: str, output: str, options: AdoptOptions
-) -> tuple[dict[str, Any], dict[str, bytes]]:
+def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest, dict[str, bytes]]:
     """Returns the manifest, and the bytes of each index file that it names."""
     _check_no_build(output)
     tfds = open_tfds(directory)
@@ -77,17 +98,16 @@ def _adopt(
     else:
         splits = find_splits(directory, options.splits)
     for name in splits:
-        if not manifest.SPLIT_NAME.fullmatch(name):
-            raise UserError(
-                f"--split received {name!r}; expected the name of a split: letters, digits and "
-                "underscores."
-            )
+        if not SPLIT_NAME.fullmatch(name):
+            expected = "the name of a split: letters, digits and underscores"
+            raise UserError(argument="split", received=repr(name), expected=expected)
     check_plain([path for paths in splits.values() for path in paths])
     firsts = {name: first for name, paths in splits.items() if (first := _first_example(paths))}
     if not firsts:
         raise UserError(
-            f"DIR received {directory!r}, whose files hold no record; expected TFRecords of "
-            "tf.train.Example with a picture and a label."
+            argument="DIR",
+            received=f"{directory!r}, whose files hold no record",
+            expected="TFRecords of tf.train.Example with a picture and a label",
         )
     main = next((name for name in TRAIN_NAMES if name in firsts), min(firsts))
     roles = find_roles(directory, options, tfds, firsts[main])
@@ -100,45 +120,60 @@ def _adopt(
     features = features_of([file.lengths for file in files.values()], _num_records(files))
     _check_forms(directory, features, roles)
     label, classes = _name_labels(options, tfds, files, features, roles)
-    facts = {
-        "classes": list(classes),
-        "first_label": options.label_offset,
-        "features": features,
-        "image": _image(tfds, roles.image, files),
-        "source": {"formats": _formats(files)},
-        "warnings": _undecodable(files),
-        "adopted": _adopted(roles, label),
-        "files": {},  # what others wrote beside their records is not read
-    }
-    described, indexes = _describe(output, splits, files, facts)
-    outside = outside_folders(described)
+    adopted = roles if roles.label else msgspec.structs.replace(roles, labels=label)
+    try:
+        # A file system allows names that no manifest may have.
+        described, indexes = _describe(output, splits, files, classes, features, label)
+        bytes_of = [
+            [name, *(shard.sha256 for shard in split.shards)] for name, split in described.items()
+        ]
+        known = [bytes_of, [*classes], options.label_offset, msgspec.to_builtins(adopted)]
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            splits=described,
+            classes=[*classes],
+            first_label=options.label_offset,
+            features=features,
+            image=_image(tfds, roles.image, files),
+            source=Source(_formats(files)),
+            warnings=_undecodable(files),
+            adopted=adopted,
+            listed=_num_records(files),
+            rejects={},
+            fingerprint=hashlib.sha256(json.dumps(known).encode()).hexdigest(),
+        )
+        convert(msgspec.to_builtins(manifest), Manifest)
+    except ValueError as e:
+        raise UserError(
+            argument="DIR",
+            received=f"{directory!r}, whose manifest.json would not be one: {e}",
+        ) from e
+    outside = outside_folders(manifest)
     if outside and not common_root(outside):
         raise UserError(
-            f"--split received files in {outside[0]!r} and in {outside[-1]!r}; expected all of "
-            "them below one folder, or in one bucket: adopt them one by one."
+            argument="split",
+            received=f"files in {outside[0]!r} and in {outside[-1]!r}",
+            expected="all of them below one folder, or in one bucket",
+            remedy="adopt them one by one",
         )
-    try:
-        manifest.check_form(described)
-    except FormError as e:
-        raise UserError(
-            f"DIR received {directory!r}, whose manifest.json would say what none can: {e}."
-        ) from e
-    return described, indexes
+    return manifest, indexes
 
 
 def _check_no_build(output: str) -> None:
     """Refuses to replace the manifest of a build. One of `adopt` is replaced even if damaged."""
     try:
-        found = json.loads(storage.read(storage.join(output, manifest.MANIFEST_NAME)))
+        found = json.loads(storage.read(storage.join(output, MANIFEST_NAME)))
     except FileNotFoundError:
         return
     except ValueError:
         found = None
     if not isinstance(found, dict) or "adopted" not in found:
         raise UserError(
-            f"DIR received {output!r}, whose {manifest.MANIFEST_NAME} imageshards adopt did not "
-            "write; expected TFRecords of others, as those of a build need no adopt: give another "
-            "folder by --output, or delete the file if it is damaged."
+            argument="DIR",
+            received=f"{output!r}, whose {MANIFEST_NAME} imageshards adopt did not write",
+            expected="TFRecords of others, as those of a build need no adopt",
+            remedy="give another folder by " + Arg("output") + ", or delete the file if it is "
+            "damaged",
         )
 
 
@@ -168,10 +203,13 @@ def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
     for lengths in tfds.splits.values():
         for path, length in lengths.items():
             if path in files and len(files[path].rows) != length:
+                held = counted(len(files[path].rows), "record")
                 raise UserError(
-                    f"DIR received a data set whose file {path} holds "
-                    f"{counted(len(files[path].rows), 'record')}, not the {length} it should; "
-                    "expected the file as it was written: copy it again."
+                    argument="DIR",
+                    received=f"a dataset whose file {path} holds {held}, not the {length} it "
+                    "should",
+                    expected="the file as it was written",
+                    remedy="copy it again",
                 )
 
 
@@ -179,14 +217,16 @@ def _num_records(files: Mapping[str, ScannedFile]) -> int:
     return sum(len(file.rows) for file in files.values())
 
 
-def _check_forms(directory: str, features: Mapping[str, Any], roles: Roles) -> None:
+def _check_forms(directory: str, features: Mapping[str, FeatureSpec], roles: Adopted) -> None:
     """Refuses pictures and labels that have another form in some records."""
     for name in (roles.image, *roles.label_features):
-        if name not in features or features[name]["shape"] is None:
+        if name not in features or features[name].shape is None:
             raise UserError(
-                f"DIR received {directory!r}, whose feature {name} has another type or number of "
-                "values in some records; expected the same in all: write the records again, or "
-                "name another feature by --feature_map."
+                argument="DIR",
+                received=f"{directory!r}, whose feature {name} has another type or number of "
+                "values in some records",
+                expected="the same in all",
+                remedy="write the records again, or name another feature by " + Arg("feature_map"),
             )
 
 
@@ -194,8 +234,8 @@ def _name_labels(
     options: AdoptOptions,
     tfds: TfdsFolder | None,
     files: Mapping[str, ScannedFile],
-    features: Mapping[str, Any],
-    roles: Roles,
+    features: Mapping[str, FeatureSpec],
+    roles: Adopted,
 ) -> tuple[str, Sequence[str]]:
     """How many labels a record has, and the names of all; these are put into the rows."""
     if roles.label:
@@ -205,23 +245,29 @@ def _name_labels(
         return ONE, name_classes(files, names, options.label_offset, roles.label)
     if options.label_offset:
         raise UserError(
-            f"--label_offset received {options.label_offset}, but there are no class ids; expected "
-            "0: leave it out."
+            argument="label_offset",
+            received=f"{options.label_offset}, but there are no class ids",
+            expected="0",
+            remedy="leave it out",
         )
     if not roles.hot:
         if options.class_names:
             raise UserError(
-                f"--class_names received {','.join(options.class_names)!r} with --label none; "
-                "expected no names: leave one of them out."
+                argument="class_names",
+                received=f"{','.join(options.class_names)!r} with " + Arg("label", "none"),
+                expected="no names",
+                remedy="leave one of them out",
             )
         return NONE, ()
-    count = sum(math.prod(features[name]["shape"]) for name in roles.hot)
+    count = sum(math.prod(features[name].shape or ()) for name in roles.hot)
     columns = roles.hot if len(roles.hot) == count > 1 else tuple(map(str, range(count)))
     classes = options.class_names or columns
     if len(classes) != count:
         raise UserError(
-            f"--class_names received {counted(len(classes), 'name')}, but {', '.join(roles.hot)} "
-            f"has {counted(count, 'value')} in each record; expected a name for each."
+            argument="class_names",
+            received=f"{counted(len(classes), 'name')}, but {', '.join(roles.hot)} has "
+            f"{counted(count, 'value')} in each record",
+            expected="a name for each",
         )
     return name_hot_classes(files, classes, options.label == SEVERAL), classes
 
@@ -230,54 +276,42 @@ def _describe(
     output: str,
     splits: Mapping[str, Sequence[str]],
     files: Mapping[str, ScannedFile],
-    facts: Mapping[str, Any],
-) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Returns the manifest, which is `facts` and what follows from the files, and index files."""
-    label = manifest.label_of(facts)
+    classes: Sequence[str],
+    features: Mapping[str, FeatureSpec],
+    label: str,
+) -> tuple[dict[str, Split], dict[str, bytes]]:
+    """Returns the splits of the manifest, and the bytes of each index file that they name."""
     indexes: dict[str, bytes] = {}
 
-    def shard(split: str, number: int, path: str) -> dict[str, Any]:
+    def shard(split: str, number: int, path: str) -> Shard:
         rows, folder = files[path].rows, folder_from(output, path)
         names = rows.columns["class_name"]
         if label != ONE:
             names = [name for several in names for name in several or ()]
-        counts = Counter(names)
-        entry = {
-            "file": storage.name_of(path),
-            **({"folder": folder} if folder else {}),
-            "num_records": len(rows),
-            "num_bytes": sum(rows.columns["num_bytes"]),
-            "sha256": files[path].sha256,
-            "classes": {name: counts[name] for name in facts["classes"] if counts[name]},
-        }
-        table = index_table(rows, split, manifest.shard_name(entry), facts["features"], label)
+        counts, file = Counter(names), storage.name_of(path)
+        name = storage.join(folder, file) if folder else file
+        table = index_table(rows, split, name, features, label)
         # Files of two folders may have one name.
         index, data = encode_index(f"{split}-{number:05d}", table)
-        indexes[index["file"]] = data
-        return entry | {"index": index}
+        indexes[index.file] = data
+        return Shard(
+            file=file,
+            folder=folder,
+            num_records=len(rows),
+            num_bytes=sum(rows.columns["num_bytes"]),
+            sha256=files[path].sha256,
+            classes={name: counts[name] for name in classes if counts[name]},
+            index=index,
+        )
 
-    shards = {
+    described = {
         name: [shard(name, number, path) for number, path in enumerate(paths)]
         for name, paths in splits.items()
     }
-    counts = {name: sum(one["num_records"] for one in found) for name, found in shards.items()}
-    told: dict[str, Any] = {
-        "format_version": manifest.FORMAT_VERSION,
-        "splits": {n: {"num_records": counts[n], "shards": found} for n, found in shards.items()},
-        **facts,
-        "listed": _num_records(files),
-        "rejects": {},
-    }
-    bytes_of = [[name, *(one["sha256"] for one in found)] for name, found in shards.items()]
-    known = [bytes_of, told["classes"], told["first_label"], told["adopted"]]
-    fingerprint = hashlib.sha256(json.dumps(known).encode()).hexdigest()
-    return told | {"fingerprint": fingerprint}, indexes
-
-
-def _adopted(roles: Roles, label: str) -> dict[str, Any]:
-    told = roles._asdict()
-    hot = list(told.pop("hot"))
-    return told if roles.label else told | {"hot": hot, "labels": label}
+    return {
+        name: Split(sum(one.num_records for one in shards), shards)
+        for name, shards in described.items()
+    }, indexes
 
 
 def _formats(files: Mapping[str, ScannedFile]) -> dict[str, int]:
@@ -300,14 +334,12 @@ def _undecodable(files: Mapping[str, ScannedFile]) -> list[str]:
     return [sentence]
 
 
-def _image(
-    tfds: TfdsFolder | None, feature: str, files: Mapping[str, ScannedFile]
-) -> dict[str, Any]:
+def _image(tfds: TfdsFolder | None, feature: str, files: Mapping[str, ScannedFile]) -> Image:
     grey = tfds is not None and tfds.image_feature == feature and tfds.channels == 1
     # Transparency and the like is decoded to RGB.
-    channels = 1 if grey else 3
+    channels: Literal[1, 3] = 1 if grey else 3
     columns = [file.rows.columns for file in files.values()]
     sizes = {size for one in columns for size in zip(one["height"], one["width"], strict=True)}
     if len(sizes) == 1 and min(sizes) > (0, 0):
-        return {"size": [*min(sizes)], "mode": "exact", "channels": channels}
-    return {"size": None, "mode": "none", "channels": channels}
+        return Image(size=min(sizes), mode="exact", channels=channels)
+    return Image(size=None, mode="none", channels=channels)

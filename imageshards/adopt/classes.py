@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from imageshards.adopt.scan import ScannedFile
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import ONE, SEVERAL
 from imageshards.text import class_sort_key, counted
 
@@ -66,8 +66,10 @@ def _classes_in(pairs: _Pairs, first: int, feature: str) -> Sequence[str]:
         return sorted({str(label) for label, _ in pairs}, key=class_sort_key)
     if ids[-1] - first >= _MAX_CLASSES:
         raise UserError(
-            f"DIR received records whose {feature} is up to {ids[-1]}; expected class ids from 0 "
-            "or 1 on: name the right feature by --feature_map label=FEATURE."
+            argument="DIR",
+            received=f"records whose {feature} is up to {ids[-1]}",
+            expected="class ids from 0 or 1 on",
+            remedy="name the right feature by " + Arg("feature_map", "label=FEATURE"),
         )
     if ids[0] == 1 and not first:
         print(
@@ -99,9 +101,11 @@ def _check_labels(
         if wrong in file.rows.columns["label"]
     )
     raise UserError(
-        f"--label_offset received {first}, and record {record} of {path} has {feature} {wrong!r}; "
-        f"expected {first} to {first + len(classes) - 1} or the name for "
-        f"{counted(len(classes), 'class')}: correct it, or name every class by --class_names."
+        argument="label_offset",
+        received=f"{first}, and record {record} of {path} has {feature} {wrong!r}",
+        expected=f"{first} to {first + len(classes) - 1} or the name for "
+        f"{counted(len(classes), 'class')}",
+        remedy="correct it, or name every class by " + Arg("class_names"),
     )
 
 
@@ -118,7 +122,9 @@ def _check_texts(pairs: _Pairs, first: int, classes: Sequence[str]) -> None:
     if 2 * sum(wrong.values()) > sum(named.values()):
         number, text = next(iter(wrong))
         raise UserError(
-            f"--class_names received {','.join(classes)!r}, whose class {number} is "
-            f"{classes[number]!r}, but most records of this id have the text {text!r}; expected "
-            "the names in the order of the ids: put them into it, or correct --label_offset."
+            argument="class_names",
+            received=f"{','.join(classes)!r}, whose class {number} is {classes[number]!r}, but "
+            f"most records of this id have the text {text!r}",
+            expected="the names in the order of the ids",
+            remedy="put them into it, or correct " + Arg("label_offset"),
         )

@@ -13,8 +13,8 @@ from imageshards.adopt.features import AdoptOptions
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
-from imageshards.manifest import MANIFEST_NAME, ONE, SEVERAL, label_of
-from imageshards.records_root import common_root, outside_folders
+from imageshards.manifest import MANIFEST_NAME, ONE, SEVERAL
+from imageshards.manifest.records_root import common_root, outside_folders
 from imageshards.text import counted
 
 _EPILOG = """examples:
@@ -45,7 +45,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--output",
         metavar="FOLDER",
-        type=functools.partial(storage.absolute_place, "--output"),
+        type=functools.partial(storage.absolute_place, "output"),
         help="writes them there, pointing at the records, which other commands then read by "
         "--records_root (default: beside the records)",
     )
@@ -61,15 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory = args.pop("directory")
         output = args.pop("output") or directory
         options = AdoptOptions(**args)
-        storage.check_bucket(output, "--output" if output != directory else "DIR")
+        storage.check_bucket(output, "output" if output != directory else "DIR")
         told = adopt(directory, output, options)
         written = storage.join(output, MANIFEST_NAME)
         splits_told = ", ".join(
-            f"{name} {counted(split['num_records'], 'record')}"
-            for name, split in told["splits"].items()
+            f"{name} {counted(split.num_records, 'record')}" for name, split in told.splits.items()
         )
-        noun = {ONE: "class", SEVERAL: "label"}.get(label_of(told))
-        labels = counted(len(told["classes"]), noun) if noun else "no labels"
+        noun = {ONE: "class", SEVERAL: "label"}.get(told.label)
+        labels = counted(len(told.classes), noun) if noun else "no labels"
         print(f"wrote {written}: {splits_told}; {labels}")
         if folders := outside_folders(told):
             root = shlex.quote(common_root(folders))

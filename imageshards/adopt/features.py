@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
+
+import msgspec
 
 from imageshards import storage
-from imageshards.adopt.scan import Roles
 from imageshards.adopt.tfds import TfdsFolder
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
-from imageshards.errors import UserError
-from imageshards.example import Values, dtype_of
+from imageshards.errors import Arg, Phrase, UserError
+from imageshards.example import Dtype, Values, dtype_of
 from imageshards.images.options import ImageOptions, parse_limit
 from imageshards.jpeg import MAX_PIXELS
-from imageshards.manifest import NONE, SEVERAL
+from imageshards.manifest import NONE, SEVERAL, Adopted, FeatureSpec
 
 # How the formats begin that the trainer decodes: `imageshards.jpeg.FORMATS`.
 _PICTURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|BM|RIFF.{4}WEBP", re.DOTALL)
@@ -33,10 +33,11 @@ _USUAL_NAMES = {
 }
 
 
-def _pair(flag: str, example: str, text: str) -> tuple[str, str]:
+def _pair(argument: str, example: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name.strip() and equals and value.strip()):
-        raise UserError(f"{flag} received {text!r}; expected NAME=VALUE, for example {example}.")
+        expected = f"NAME=VALUE, for example {example}"
+        raise UserError(argument=argument, received=repr(text), expected=expected)
     return name.strip(), value.strip()
 
 
@@ -44,14 +45,14 @@ def _feature_map(text: str) -> dict[str, str | Sequence[str]]:
     example = "image=image_raw,label=class"
     found: dict[str, list[str]] = defaultdict(list)
     for part in text.split(","):
-        role, feature = _pair("--feature_map", example, part)
+        role, feature = _pair("feature_map", example, part)
         found[role].append(feature)
     return {role: one if len(one) > 1 else one[0] for role, one in found.items()}
 
 
 def _split(text: str) -> tuple[str, str]:
-    name, place = _pair("--split", "validation=FOLDER or 'train=FOLDER/a*'", text)
-    return name, storage.absolute_place("--split", place)
+    name, place = _pair("split", "validation=FOLDER or 'train=FOLDER/a*'", text)
+    return name, storage.absolute_place("split", place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ class AdoptOptions:
     class_names: Annotated[tuple[str, ...] | None, Option(
         "names of the classes in the order of their ids (default: TFDS's, the texts beside the "
         "labels, else their numbers)",
-        parse=functools.partial(names_or_file, "--class_names"), metavar="A,B|FILE")] = None
+        parse=functools.partial(names_or_file, "class_names"), metavar="A,B|FILE")] = None
     splits: Annotated[Sequence[tuple[str, str]], Option(
         "folder, file or glob of a split's files; may be given several times, also for one split "
         "(default: as the names of folders or files in DIR say: train, validation, test)",
@@ -89,7 +90,7 @@ class AdoptOptions:
         "from 0s and 1s. none: no labels", choices=(_AUTO, SEVERAL, NONE))] = _AUTO
     max_pixels: Annotated[int, Option(
         "larger pictures are refused, in MPX (default: 100)", flag="max_image_mpx",
-        parse=functools.partial(parse_limit, "--max_image_mpx", 1e6), metavar="MPX", least=1,
+        parse=functools.partial(parse_limit, "max_image_mpx", 1e6), metavar="MPX", least=1,
         most=MAX_PIXELS)] = ImageOptions.max_pixels
     # fmt: on
 
@@ -99,34 +100,34 @@ class AdoptOptions:
             is_once = isinstance(feature, str) or len({*feature}) == len(feature)
             if not is_once or (key != "label" and not isinstance(feature, str)):
                 raise UserError(
-                    f"--feature_map received {key}={f',{key}='.join(feature)}; expected one "
-                    "feature, or for label several different columns of 0 and 1."
+                    argument="feature_map",
+                    received=f"{key}={f',{key}='.join(feature)}",
+                    expected="one feature, or for label several different columns of 0 and 1",
                 )
             if key not in _USUAL_NAMES:
-                raise UserError(
-                    f"--feature_map received {key!r}; expected NAME=FEATURE, where NAME is one of "
-                    f"{', '.join(_USUAL_NAMES)}."
-                )
+                expected = f"NAME=FEATURE, where NAME is one of {', '.join(_USUAL_NAMES)}"
+                raise UserError(argument="feature_map", received=repr(key), expected=expected)
         if self.label == NONE and "label" in self.feature_map:
             raise UserError(
-                "--label received 'none' beside a label in --feature_map; expected one of them."
+                argument="label",
+                received="'none' beside a label in " + Arg("feature_map"),
+                expected="one of them",
             )
         names = self.class_names or ()
         if len({*names}) < len(names):
-            raise UserError(
-                f"--class_names received {','.join(names)!r}; expected every name once."
-            )
+            received = repr(",".join(names))
+            raise UserError(argument="class_names", received=received, expected="every name once")
 
 
 def features_of(
-    files: Sequence[Counter[tuple[str, str, int]]], num_records: int
-) -> dict[str, dict[str, Any]]:
+    files: Sequence[Counter[tuple[str, Dtype | None, int]]], num_records: int
+) -> dict[str, FeatureSpec]:
     """Dtype and shape of every feature, as the manifest has them, from `ScannedFile.lengths`.
 
     One value everywhere is a scalar, the same number of values everywhere a fixed length, anything
     else a variable length. What has no values, or those of several types, no model could read.
     """
-    found: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
+    found: dict[str, Counter[tuple[Dtype | None, int]]] = defaultdict(Counter)
     for lengths in files:
         for (name, dtype, size), records in lengths.items():
             found[name][dtype, size] += records
@@ -136,14 +137,14 @@ def features_of(
         sizes = {size for _, size in found[name]}
         if len(dtypes) == 1:
             is_fixed = len(sizes) == 1 and found[name].total() == num_records
-            shape = ([] if sizes == {1} else [*sizes]) if is_fixed else None
-            specs[name] = {"dtype": dtypes.pop(), "shape": shape}
+            shape = (() if sizes == {1} else (*sizes,)) if is_fixed else None
+            specs[name] = FeatureSpec(dtypes.pop(), shape)
     return specs
 
 
 def find_roles(
     directory: str, options: AdoptOptions, tfds: TfdsFolder | None, example: Mapping[str, Values]
-) -> Roles:
+) -> Adopted:
     """By `--feature_map`, else as TFDS says, else by the usual names: those that the first record,
     `example`, has with values of a fitting type.
 
@@ -158,27 +159,30 @@ def find_roles(
         names = (str(mapped),) if mapped else (said.get(role) or "", *_USUAL_NAMES[role])
         found = next((name for name in names if name in texts), None)
         if found is None and (needed or mapped):
-            expected = f"FEATURE, one string in each record: {', '.join(sorted(texts)) or 'none'}"
-            raise UserError(f"{_missing(directory, role, mapped)}={expected}.")
+            known = f"one string in each record: {', '.join(sorted(texts)) or 'none'}"
+            raise _missing(directory, role, mapped, Phrase((known,)))
         return found
 
     image = find("image", needed=True) or ""
-    roles = Roles(image, None, find("filename"), None)
+    roles = Adopted(image, None, find("filename"), None)
     if options.label == NONE:
         return roles
     label, hot = _find_label(directory, options, tfds, image, example)
-    return roles._replace(label=label, hot=hot, text=find("text") if label else None)
+    text = find("text") if label else None
+    return msgspec.structs.replace(roles, label=label, hot=hot, text=text)
 
 
-def _missing(directory: str, role: str, mapped: str | Sequence[str] | None) -> str:
-    """How the sentence begins that says that no feature is the `role`."""
-    if mapped:
-        names = mapped if isinstance(mapped, str) else f",{role}=".join(mapped)
-        received = f"--feature_map received {role}={names}, which the records of {directory!r} "
-        received += "have not"
-    else:
-        received = f"DIR received {directory!r}, where no feature is known to be the {role}"
-    return f"{received}; expected --feature_map {role}"
+def _missing(
+    directory: str, role: str, mapped: str | Sequence[str] | None, usable: Phrase
+) -> UserError:
+    """Returns the error for records where no feature is the `role`, and which could be."""
+    expected = Arg("feature_map", f"{role}=FEATURE") + ", " + usable
+    if not mapped:
+        received = f"{directory!r}, where no feature is known to be the {role}"
+        return UserError(argument="DIR", received=received, expected=expected)
+    names = mapped if isinstance(mapped, str) else f",{role}=".join(mapped)
+    received = f"{role}={names}, which the records of {directory!r} have not"
+    return UserError(argument="feature_map", received=received, expected=expected)
 
 
 def _find_label(
@@ -216,21 +220,21 @@ def _find_label(
 def _no_label(
     directory: str,
     mapped: str | Sequence[str] | None,
-    forms: Mapping[str, tuple[str, bool]],
+    forms: Mapping[str, tuple[Dtype | None, bool]],
     example: Mapping[str, Values],
 ) -> UserError:
     """Returns the error for records where no feature is the label."""
     usable = [name for name, (dtype, one) in forms.items() if one and dtype != "float32"]
-    remedies = ["or --label none for records without labels"]
-    if values := [name for name, form in forms.items() if form == ("float32", True)]:
-        remedies[0] += f" or with values, which --target {shlex.quote(values[0])} trains on"
+    known = ", ".join(sorted(usable)) or "there is none"
+    expected = Phrase((f"one class id or name in each record ({known})",))
     if len(bits := sorted(name for name in forms if example[name] in ([0], [1]))) > 1:
         pairs = ",".join(f"label={name}" for name in bits)
-        remedies.insert(0, f"or --feature_map {shlex.quote(pairs)} for columns of 0 and 1")
-    return UserError(
-        f"{_missing(directory, 'label', mapped)}=FEATURE, one class id or name in each record "
-        f"({', '.join(sorted(usable)) or 'there is none'}), {', '.join(remedies)}."
-    )
+        expected = expected + ", or " + Arg("feature_map", pairs) + " for columns of 0 and 1"
+    expected = expected + ", or " + Arg("label", "none") + " for records without labels"
+    if values := [name for name, form in forms.items() if form == ("float32", True)]:
+        expected = expected + " or with values, which "
+        expected = expected + Arg("target", values[0]) + " trains on"
+    return _missing(directory, "label", mapped, expected)
 
 
 def check_picture(directory: str, feature: str, values: Values) -> None:
@@ -239,9 +243,11 @@ def check_picture(directory: str, feature: str, values: Values) -> None:
     if _is_picture(first):
         return
     raise UserError(
-        f"DIR received {directory!r}, whose feature {feature!r} begins with {str(first)[:16]}; "
-        "expected a JPEG, PNG, GIF, BMP or WebP: name another feature by --feature_map "
-        "image=FEATURE, or write the records again with tf.io.encode_jpeg."
+        argument="DIR",
+        received=f"{directory!r}, whose feature {feature!r} begins with {str(first)[:16]}",
+        expected="a JPEG, PNG, GIF, BMP or WebP",
+        remedy="name another feature by " + Arg("feature_map", "image=FEATURE") + ", or write the "
+        "records again with tf.io.encode_jpeg",
     )
 
 

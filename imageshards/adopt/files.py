@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import SPLIT_NAMES
 from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
 
@@ -29,13 +29,15 @@ def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, l
         return split_files(directory, list_files("DIR", directory))
     splits: dict[str, list[str]] = defaultdict(list)
     for name, place in given:
-        splits[name] += list_files("--split", place)
+        splits[name] += list_files("split", place)
     times = Counter(path for paths in splits.values() for path in paths)
     twice = [path for path, count in times.items() if count > 1]
     if twice:
         raise UserError(
-            f"--split received the file {twice[0]} twice; expected every file in one split: name "
-            "the files by globs."
+            argument="split",
+            received=f"the file {twice[0]} twice",
+            expected="every file in one split",
+            remedy="name the files by globs",
         )
     return dict(splits)
 
@@ -57,9 +59,11 @@ def list_files(argument: str, place: str) -> list[str]:
         paths = [place] if storage.exists(place) else []
     if not paths:
         raise UserError(
-            f"{argument} received {place!r}, where there is no TFRecord; expected files called "
-            f"{ENDINGS}: name others by --split train=GLOB, or build a data set of images with "
-            "imageshards build --input PHOTOS --output FOLDER."
+            argument=argument,
+            received=f"{place!r}, where there is no TFRecord",
+            expected=f"files called {ENDINGS}",
+            remedy="name others by " + Arg("split", "train=GLOB") + ", or build a dataset of "
+            "images with imageshards build --input PHOTOS --output FOLDER",
         )
     return paths
 
@@ -78,10 +82,12 @@ def _check_series(argument: str, place: str, paths: Sequence[str]) -> None:
     for (pattern, total), numbers in series.items():
         if missing := sorted({*range(total)} - numbers):
             raise UserError(
-                f"{argument} received {place!r}, where of {os.path.basename(pattern)} "
-                f"{len(missing)} of {total} files are missing (the first is number {missing[0]}); "
-                "expected all of them: copy the folder again, or name the files that are meant by "
-                "--split NAME=GLOB."
+                argument=argument,
+                received=f"{place!r}, where of {os.path.basename(pattern)} {len(missing)} of "
+                f"{total} files are missing (the first is number {missing[0]})",
+                expected="all of them",
+                remedy="copy the folder again, or name the files that are meant by "
+                + Arg("split", "NAME=GLOB"),
             )
 
 
@@ -100,10 +106,12 @@ def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
         (splits[name] if name else nameless).append(path)
     if nameless and splits:
         raise UserError(
-            f"DIR received {directory!r}, where {os.path.basename(nameless[0])} belongs to no "
-            f"split, but {os.path.basename(next(iter(splits.values()))[0])} to "
-            f"{next(iter(splits))}; expected train, validation or test in every name or "
-            f"in none: name the files of every split, for example --split 'train={directory}/a*'."
+            argument="DIR",
+            received=f"{directory!r}, where {os.path.basename(nameless[0])} belongs to no split, "
+            f"but {os.path.basename(next(iter(splits.values()))[0])} to {next(iter(splits))}",
+            expected="train, validation or test in every name or in none",
+            remedy="name the files of every split, for example "
+            + Arg("split", f"train={directory}/a*"),
         )
     return dict(splits) if splits else {"train": nameless}
 
@@ -137,8 +145,11 @@ def check_plain(paths: Sequence[str]) -> None:
         # The length of a plain record may look like gzip's magic number.
         if head.startswith(_GZIP_MAGIC) and not is_header(head):
             raise UserError(
-                f"DIR received a data set whose file {path} is compressed with gzip, so no record "
-                "is found inside of it; expected plain files: gunzip them first."
+                argument="DIR",
+                received=f"a dataset whose file {path} is compressed with gzip, so no record is "
+                "found inside of it",
+                expected="plain files",
+                remedy="gunzip them first",
             )
 
 

@@ -6,11 +6,10 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from imageshards import storage
-from imageshards.errors import UserError
-from imageshards.example import Values, decode_example, dtype_of
+from imageshards.errors import Arg, UserError
+from imageshards.example import Dtype, Values, decode_example, dtype_of
 from imageshards.index import IndexRows
 from imageshards.jpeg import MAX_PIXELS, TooManyPixelsError, is_animated, open_picture
 from imageshards.manifest import (
@@ -19,30 +18,13 @@ from imageshards.manifest import (
     LABEL_FEATURE,
     LABELS_FEATURE,
     SHA256_FEATURE,
+    Adopted,
 )
 from imageshards.progress import with_progress
 from imageshards.text import counted
 from imageshards.tfrecord import Record, frame_record, read_records
 
 _REMOTE_THREADS = 8
-
-
-class Roles(NamedTuple):
-    """Which feature is the picture, the class, the source file's name, the class's name.
-
-    `hot` are the features that hold a 0 or 1 for each class, where there is no `label`.
-    """
-
-    image: str
-    label: str | None
-    filename: str | None
-    text: str | None
-    hot: tuple[str, ...] = ()
-
-    @property
-    def label_features(self) -> tuple[str, ...]:
-        """The features that a record's labels are read from; () without labels."""
-        return self.hot or ((self.label,) if self.label else ())
 
 
 @dataclasses.dataclass
@@ -61,13 +43,13 @@ class ScannedFile:
 
     sha256: str = ""
     rows: IndexRows = dataclasses.field(default_factory=IndexRows)
-    lengths: Counter[tuple[str, str, int]] = dataclasses.field(default_factory=Counter)
+    lengths: Counter[tuple[str, Dtype | None, int]] = dataclasses.field(default_factory=Counter)
     formats: Counter[str] = dataclasses.field(default_factory=Counter)
     undecodable: list[int] = dataclasses.field(default_factory=list)
 
 
 def scan_files(
-    paths: Sequence[str], roles: Roles, max_pixels: int = MAX_PIXELS
+    paths: Sequence[str], roles: Adopted, max_pixels: int = MAX_PIXELS
 ) -> dict[str, ScannedFile]:
     """Reads whole files, and of each picture the header.
 
@@ -83,7 +65,7 @@ def scan_files(
     return dict(zip(paths, with_progress(files, len(paths), "files", "reading"), strict=True))
 
 
-def _scan(path: str, roles: Roles, max_pixels: int) -> ScannedFile:
+def _scan(path: str, roles: Adopted, max_pixels: int) -> ScannedFile:
     file, digest = ScannedFile(), hashlib.sha256()
     for record in read_records(path):
         # A file whose checksums are right is its frames, and nothing else.
@@ -95,13 +77,15 @@ def _scan(path: str, roles: Roles, max_pixels: int) -> ScannedFile:
             picture_format, (width, height) = _header_of(picture, max_pixels)
         except TooManyPixelsError as e:
             raise UserError(
-                f"--max_image_mpx received {max_pixels / 1e6:g}, but the picture in record "
-                f"{record.number} of {path} has {e}; expected at most that many million, as each "
-                "takes 3 bytes of memory: raise the limit, or leave the file out by --split "
-                "NAME=GLOB."
+                argument="max_image_mpx",
+                received=f"{max_pixels / 1e6:g}, but the picture in record {record.number} of "
+                f"{path} has {e}",
+                expected="at most that many million, as each takes 3 bytes of memory",
+                remedy="raise the limit, or leave the file out by " + Arg("split", "NAME=GLOB"),
             ) from e
         except ValueError as e:
-            raise _unusable(path, record, f"has {e}") from e
+            found, _, expected = str(e).partition("; expected ")
+            raise _unusable(path, record, f"has {found}", expected) from e
         row |= {"image/width": [width], "image/height": [height]}
         extra = {name: values for name, values in features.items() if name != roles.image}
         file.rows.add(row, record.next_offset_bytes - record.offset_bytes, None, extra)
@@ -118,17 +102,21 @@ def features_in(path: str, record: Record) -> dict[str, Values]:
     try:
         return decode_example(record.payload)
     except ValueError as e:
-        what = "is no tf.train.Example, though its checksum is right; expected one"
-        raise _unusable(path, record, what) from e
+        what = "is no tf.train.Example, though its checksum is right"
+        raise _unusable(path, record, what, "one") from e
 
 
-def _unusable(path: str, record: Record, what: str) -> UserError:
-    """The error for a record that is whole, but not one to train on."""
+def _unusable(path: str, record: Record, what: str, expected: str) -> UserError:
+    """Returns the error for a record that is whole, but not one to train on."""
     return UserError(
-        f"DIR received TFRecords where record {record.number} of {path} (at byte "
-        f"{record.offset_bytes}) {what} in each record: write the file again without this record, "
-        "leave the file out by --split NAME=GLOB, or adopt all records without labels by --label "
-        "none."
+        argument="DIR",
+        received=f"TFRecords where record {record.number} of {path} (at byte "
+        f"{record.offset_bytes}) {what}",
+        expected=f"{expected} in each record",
+        remedy="write the file again without this record, leave the file out by "
+        + Arg("split", "NAME=GLOB")
+        + ", or adopt all records without labels by "
+        + Arg("label", "none"),
     )
 
 
@@ -163,7 +151,7 @@ def _picture_in(features: Mapping[str, Values], name: str) -> bytes:
 
 
 def _row_of(
-    features: Mapping[str, Values], roles: Roles, picture: bytes, default_key: str
+    features: Mapping[str, Values], roles: Adopted, picture: bytes, default_key: str
 ) -> dict[str, Values]:
     """What the index says of somebody else's record, under the names that a build gives it.
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 
 INFO_FILE = "dataset_info.json"
 _FEATURES_FILE = "features.json"
@@ -48,8 +48,9 @@ def _find_folder(directory: str) -> str | None:
     ]
     if len(below) > 1:
         raise UserError(
-            f"DIR received {directory!r}, which holds several data sets of TFDS "
-            f"({', '.join(below)}); expected one of these folders."
+            argument="DIR",
+            received=f"{directory!r}, which holds several datasets of TFDS ({', '.join(below)})",
+            expected="one of these folders",
         )
     return next(iter(below), None)
 
@@ -74,15 +75,18 @@ def open_tfds(directory: str) -> TfdsFolder | None:
         splits = {str(raw["name"]): _shards(folder, info, raw) for raw in info["splits"]}
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as e:
         raise UserError(
-            f"DIR received {folder!r}, whose {INFO_FILE} or {_FEATURES_FILE} is not what "
-            f"TensorFlow Datasets writes ({type(e).__name__}: {e}); prepare the data set again, "
-            "or name its files by --split."
+            argument="DIR",
+            received=f"{folder!r}, whose {INFO_FILE} or {_FEATURES_FILE} is not what TensorFlow "
+            f"Datasets writes ({type(e).__name__}: {e})",
+            remedy="prepare the dataset again, or name its files by " + Arg("split"),
         ) from e
     file_format = info.get("fileFormat", "tfrecord")
     if file_format != "tfrecord":
         raise UserError(
-            f"DIR received {folder!r}, whose fileFormat is {file_format}; expected tfrecord: "
-            "prepare it with file_format='tfrecord'."
+            argument="DIR",
+            received=f"{folder!r}, whose fileFormat is {file_format}",
+            expected="tfrecord",
+            remedy="prepare it with file_format='tfrecord'",
         )
     return TfdsFolder(splits, image, label, channels, classes)
 

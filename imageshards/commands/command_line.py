@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from imageshards import storage
 from imageshards.errors import UserError, naming_flags, user_error_in
-from imageshards.records_root import RECORDS_ROOT_HELP
+from imageshards.manifest.records_root import RECORDS_ROOT_HELP
 from imageshards.streams import lasting_streams
 
 EXIT_USER_ERROR = 2
@@ -36,27 +36,26 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, parts))
 
 
-def names_or_file(flag: str, text: str) -> tuple[str, ...]:
+def names_or_file(argument: str, text: str) -> tuple[str, ...]:
     """The names of a list as `split_names` reads it, or the lines of a file that is called so.
 
     Raises:
         UserError: The file is missing or no text, or there is no name.
     """
-    names, path = split_names(text), storage.place(flag, text) if text.strip() else text
+    names, path = split_names(text), storage.place(argument, text) if text.strip() else text
     if os.path.isfile(path) or path.endswith(".txt"):
         try:
             with open(path, encoding="utf-8-sig") as file:
                 names = tuple(line.strip() for line in file if line.strip())
         except (OSError, UnicodeDecodeError) as e:
             raise UserError(
-                f"{flag} received {text!r}, which cannot be read ({e}); expected names separated "
-                "by commas, or a text file with one on each line."
+                argument=argument,
+                received=f"{text!r}, which cannot be read ({e})",
+                expected="names separated by commas, or a text file with one on each line",
             ) from e
     if not names:
-        raise UserError(
-            f"{flag} received {text!r}; expected at least one name, or a text file with one on "
-            "each line."
-        )
+        expected = "at least one name, or a text file with one on each line"
+        raise UserError(argument=argument, received=repr(text), expected=expected)
     return names
 
 
@@ -114,7 +113,7 @@ def data_set_parser(command: str, description: str, epilog: str) -> Parser:
     parser.add_argument(
         "--records_root",
         metavar="PLACE",
-        type=functools.partial(storage.place, "--records_root"),
+        type=functools.partial(storage.place, "records_root"),
         help=RECORDS_ROOT_HELP,
     )
     return parser

@@ -79,7 +79,7 @@ def check_options(config: Any) -> None:
     for name, (_, option) in options_of(kind).items():
         value = getattr(config, name)
         if option.place is not None and value not in (None, ""):
-            value = option.place(f"⟦--{option.flag or name}⟧", value)
+            value = option.place(option.flag or name, value)
             object.__setattr__(config, name, value)
         if value is not None:
             check_option(kind, name, value)
@@ -127,7 +127,7 @@ def check_number(name: str, value: Any, value_type: type, limits: Option) -> Non
 
 
 def _refused(name: str, received: str, expected: str) -> UserError:
-    return UserError(f"⟦--{name}⟧ received {received}; expected {expected}.")
+    return UserError(argument=name, received=received, expected=expected)
 
 
 def add_options(
@@ -156,7 +156,7 @@ def add_options(
         else:
             parse = option.parse or (value_type if value_type in _METAVARS else None)
             if option.place is not None:
-                parse = functools.partial(option.place, f"--{option.flag or name}")
+                parse = functools.partial(option.place, option.flag or name)
             metavar = option.metavar or (None if option.choices else _METAVARS.get(value_type))
             given = {"type": parse, "metavar": metavar, "choices": option.choices or None}
             given["action"] = option.action

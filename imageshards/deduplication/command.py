@@ -14,7 +14,7 @@ from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, check_number
 from imageshards.errors import UserError, names_arguments
-from imageshards.manifest import DUPLICATES_NAME
+from imageshards.manifest import DUPLICATES_NAME, Manifest
 from imageshards.storage import absolute_place
 from imageshards.text import counted
 
@@ -52,7 +52,7 @@ def make_parser() -> Parser:
     add("--distance", type=int, default=DEFAULT_DISTANCE, metavar="BITS",
         help="bits of 64 in which the difference hashes of near duplicates differ at most; 0 for "
         f"equal hashes only (default: {DEFAULT_DISTANCE})")  # fmt: skip
-    add("--output", metavar="FOLDER", type=functools.partial(absolute_place, "--output"),
+    add("--output", metavar="FOLDER", type=functools.partial(absolute_place, "output"),
         help=f"folder for the page and its files (default: DIR/{DUPLICATES_NAME})")  # fmt: skip
     add("--workers", type=int, metavar="N", help="processes that decode (default: all cores)")
     return parser
@@ -95,21 +95,23 @@ def duplicates(
     from imageshards.output_folder import check_page_folder
     from imageshards.progress import ProgressLine
 
-    directory = absolute_place("⟦DIR⟧", data)
+    directory = absolute_place("DIR", data)
     check_number("distance", distance, int, Option(""))
     if not 0 <= distance <= MAX_DISTANCE:
         raise UserError(
-            f"⟦--distance⟧ received {distance}; expected 0 to {MAX_DISTANCE}: pictures that differ "
-            "in more bits have little in common."
+            argument="distance",
+            received=f"{distance}",
+            expected=f"0 to {MAX_DISTANCE}",
+            remedy="pictures that differ in more bits have little in common",
         )
     if workers is not None:
         check_number("workers", workers, int, Option("", least=1))
-    storage.check_bucket(directory, "⟦DIR⟧")
+    storage.check_bucket(directory, "DIR")
     manifest = load_manifest(
-        directory, "⟦DIR⟧", complete=True, adopted=True, records_root=records_root
+        directory, "DIR", complete=True, adopted=True, records_root=records_root
     )
     folder = output_folder(directory, output)
-    check_page_folder("⟦--output⟧", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
+    check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     exclude = storage.join(folder, EXCLUDE_NAME)
     probe = storage.join(folder, ".probe")
     with _output_errors(folder):
@@ -136,7 +138,7 @@ def output_folder(directory: str, output: str | os.PathLike[str] | None) -> str:
 
     if output is None:
         return storage.join(directory, DUPLICATES_NAME)
-    return absolute_place("⟦--output⟧", output)
+    return absolute_place("output", output)
 
 
 def text_of(found: Mapping[str, Any], folder: str) -> str:
@@ -184,8 +186,9 @@ def _output_errors(folder: str) -> Iterator[None]:
         yield
     except OSError as e:
         raise UserError(
-            f"⟦--output⟧ {folder!r} cannot be written ({e.strerror or e}); fix its permissions, or "
-            "give another folder."
+            argument="output",
+            received=f"{folder!r}, which cannot be written ({e.strerror or e})",
+            remedy="fix its permissions, or give another folder",
         ) from e
 
 
@@ -197,7 +200,7 @@ def key_lines(found: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def summary(
-    manifest: Mapping[str, Any], distance: int, twins: Sequence[Twin], undecodable: int
+    manifest: Manifest, distance: int, twins: Sequence[Twin], undecodable: int
 ) -> dict[str, Any]:
     """What duplicates.json says: counts, then each image that should go with its twin."""
 
@@ -206,8 +209,8 @@ def summary(
 
     counts = Counter((twin.splits, twin.exact) for twin in twins)
     return {
-        "fingerprint": manifest["fingerprint"],
-        "num_records": sum(split["num_records"] for split in manifest["splits"].values()),
+        "fingerprint": manifest.fingerprint,
+        "num_records": sum(split.num_records for split in manifest.splits.values()),
         "distance": distance,
         "exact": sum(twin.exact for twin in twins),
         "near": sum(not twin.exact for twin in twins),

@@ -12,7 +12,7 @@ import itertools
 
 import numpy as np
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 
 # With more pairs than this nobody looks at them, and a keys file would leave out most images.
 MAX_PAIRS = 5_000_000
@@ -89,9 +89,11 @@ def _check_number(pairs: int, distance: int) -> None:
     """Refuses more pairs than anybody looks at."""
     if pairs > MAX_PAIRS:
         raise UserError(
-            f"--distance received {distance}, at which more than {MAX_PAIRS:,} pairs of different "
-            "hashes are near: most of the pictures look alike; expected fewer pairs: give a "
-            "smaller one, --distance 0 for equal hashes only."
+            argument="distance",
+            received=f"{distance}, at which more than {MAX_PAIRS:,} pairs of different hashes are "
+            "near, as most of the pictures look alike",
+            expected="fewer pairs",
+            remedy="give a smaller one, " + Arg("distance", 0) + " for equal hashes only",
         )
 
 

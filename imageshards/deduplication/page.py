@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards.deduplication.twins import Twin
 from imageshards.example import decode_record
-from imageshards.manifest import path_of, roles_of
+from imageshards.manifest import Manifest, shard_path
 from imageshards.page import number, render, share, thumbnail
 from imageshards.storage import map_concurrently
 from imageshards.tfrecord import RecordError, read_record
@@ -28,7 +28,7 @@ Pair = tuple[Twin, "Image.Image | None", "Image.Image | None"]
 
 def page_of(
     directory: str,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     twins: Sequence[Twin],
     found: Mapping[str, Any],
     exclude: str,
@@ -65,14 +65,12 @@ def page_of(
     )
 
 
-def _with_pictures(
-    twins: Sequence[Twin], directory: str, manifest: Mapping[str, Any]
-) -> list[Pair]:
-    image = roles_of(manifest)["image"] or ""
+def _with_pictures(twins: Sequence[Twin], directory: str, manifest: Manifest) -> list[Pair]:
+    image = manifest.roles.image or ""
 
     def picture(row: Mapping[str, Any]) -> Image.Image | None:
         try:
-            path, begin = path_of(directory, row["shard"]), row["offset"]
+            path, begin = shard_path(directory, row["shard"]), row["offset"]
             record = read_record(path, row["record"], begin, begin + row["num_bytes"])
             encoded = decode_record(path, record, [image])[image][0]
         except (LookupError, OSError, RecordError):

@@ -15,8 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +24,11 @@ from PIL import Image
 from imageshards import storage
 from imageshards.deduplication.near import near_pairs
 from imageshards.deduplication.twins import COLUMNS, Twin, choose_twins
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
 from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits, open_picture
-from imageshards.manifest import ONE, label_of, roles_of, shard_path, shards_of
+from imageshards.manifest import ONE, Manifest, Shard, shard_path
 from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
 
@@ -42,7 +41,7 @@ _LEFT_PIXELS = [9 * row + column for row in range(8) for column in range(8)]
 
 
 def find_twins(
-    directory: str, manifest: Mapping[str, Any], distance: int, workers: int | None = None
+    directory: str, manifest: Manifest, distance: int, workers: int | None = None
 ) -> tuple[list[Twin], int]:
     """The twins of a data set, worst first, and how many pictures could not be hashed.
 
@@ -54,9 +53,9 @@ def find_twins(
     Raises:
         UserError: Its index or a shard cannot be read, or nearly all pictures look alike.
     """
-    image = roles_of(manifest)["image"] or ""
-    shards = [entry for _, entry in shards_of(manifest)]
-    label = label_of(manifest)
+    image = manifest.roles.image or ""
+    shards = [entry for _, entry in manifest.shards()]
+    label = manifest.label
     of_originals = list(_hashes_of_originals(directory, manifest))
     hash_shard = functools.partial(_hash_shard, directory, image)
     hashed = storage.map_in_processes(hash_shard, shards, workers)
@@ -76,7 +75,7 @@ def find_twins(
     return twins, sum(int((~known).sum()) for _, known in of_pictures)
 
 
-def count_copies(directory: str, manifest: Mapping[str, Any]) -> tuple[int, int]:
+def count_copies(directory: str, manifest: Manifest) -> tuple[int, int]:
     """Counts equal originals by the index; of each record 10 bytes are held.
 
     Returns:
@@ -84,7 +83,7 @@ def count_copies(directory: str, manifest: Mapping[str, Any]) -> tuple[int, int]
         originals that stand in more than one split.
     """
     of_splits, num_records = defaultdict(list), 0
-    shards = zip(shards_of(manifest), _hashes_of_originals(directory, manifest), strict=True)
+    shards = zip(manifest.shards(), _hashes_of_originals(directory, manifest), strict=True)
     for (split, _), hashes in shards:
         of_splits[split].append(hashes)
         num_records += len(hashes)
@@ -93,32 +92,28 @@ def count_copies(directory: str, manifest: Mapping[str, Any]) -> tuple[int, int]
     return num_records - len(different), len(between)
 
 
-def _hashes_of_originals(directory: str, manifest: Mapping[str, Any]) -> Iterator[np.ndarray]:
+def _hashes_of_originals(directory: str, manifest: Manifest) -> Iterator[np.ndarray]:
     """Of each shard 64 bits of the SHA-256 of each record's original, uint64."""
-    entries = [entry for _, entry in shards_of(manifest)]
+    entries = [entry for _, entry in manifest.shards()]
     columns = ["source_sha256"]
     for table in storage.map_concurrently(lambda e: _rows(directory, e, columns), entries):
         digits = "".join(table["source_sha256"].to_pylist())
         yield np.frombuffer(bytes.fromhex(digits), ">u8")[::4].astype(np.uint64)
 
 
-def _rows(
-    directory: str, entry: Mapping[str, Any], columns: list[str], label: str = ONE
-) -> pa.Table:
+def _rows(directory: str, entry: Shard, columns: list[str], label: str = ONE) -> pa.Table:
     schema = index_schema({}, label)
     wanted = pa.schema([schema.field(name) for name in columns if name in schema.names])
-    return read_shard_index(directory, entry, wanted, "⟦DIR⟧").combine_chunks()
+    return read_shard_index(directory, entry, wanted, "DIR").combine_chunks()
 
 
-def _hash_shard(
-    directory: str, image: str, entry: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray]:
+def _hash_shard(directory: str, image: str, entry: Shard) -> tuple[np.ndarray, np.ndarray]:
     """The difference hashes of a shard's pictures, uint64, and which of them are known."""
-    count = entry["num_records"]
+    count = entry.num_records
     hashes, known = np.zeros(count, np.uint64), np.zeros(count, bool)
     try:
-        path = shard_path(directory, entry)
-        for record in itertools.islice(scan_file(path, entry["num_bytes"]), count):
+        path = shard_path(directory, entry.name)
+        for record in itertools.islice(scan_file(path, entry.num_bytes), count):
             if isinstance(record, RecordError):
                 continue
             try:
@@ -130,9 +125,10 @@ def _hash_shard(
                 hashes[record.number], known[record.number] = found, True
     except OSError as e:
         raise UserError(
-            f"⟦DIR⟧ received {directory!r}, whose {entry['file']} cannot be read "
-            f"({e.strerror or e}); expected the file as it was built: copy it again, or build the "
-            "data set again with --overwrite."
+            argument="DIR",
+            received=f"{directory!r}, whose {entry.file} cannot be read ({e.strerror or e})",
+            expected="the file as it was built",
+            remedy="copy it again, or build the dataset again with " + Arg("overwrite", True),
         ) from e
     return hashes, known
 

@@ -7,11 +7,11 @@ import functools
 import importlib.util
 import math
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from imageshards.commands.options import Option, check_options
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
+from imageshards.manifest import Image
 
 RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
 FILTERS = ("bicubic", "bilinear", "box", "lanczos", "nearest")
@@ -54,19 +54,20 @@ def passed_over(below: str) -> str | None:
 def parse_color(text: str) -> tuple[int, int, int]:
     """`RRGGBB` → (red, green, blue), 0..255."""
     if not re.fullmatch(r"#?[0-9a-fA-F]{6}", text):
-        raise UserError(f"--background received {text!r}; expected RRGGBB, for example ffffff.")
+        expected = "RRGGBB, for example ffffff"
+        raise UserError(argument="background", received=repr(text), expected=expected)
     red, green, blue = bytes.fromhex(text.lstrip("#"))
     return red, green, blue
 
 
-def parse_limit(flag: str, unit: float, text: str) -> int:
+def parse_limit(argument: str, unit: float, text: str) -> int:
     """A limit in large units → in whole small ones, at least one."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value * unit < 1:
-        raise UserError(f"{flag} received {text}; expected a number above 0.")
+        raise UserError(argument=argument, received=text, expected="a number above 0")
     return round(value * unit)
 
 
@@ -99,11 +100,11 @@ class ImageOptions:
     only_shrink: Annotated[bool, Option("never enlarge a picture")] = False
     max_pixels: Annotated[int, Option(
         "larger pictures are rejected undecoded, in MPX (default: 100)", flag="max_image_mpx",
-        parse=functools.partial(parse_limit, "--max_image_mpx", 1e6), metavar="MPX", least=1,
+        parse=functools.partial(parse_limit, "max_image_mpx", 1e6), metavar="MPX", least=1,
         )] = 100_000_000
     max_bytes: Annotated[int, Option(
         "larger files are rejected unread, in MiB (default: 64)", flag="max_image_mb",
-        parse=functools.partial(parse_limit, "--max_image_mb", 2**20), metavar="MIB", least=1,
+        parse=functools.partial(parse_limit, "max_image_mb", 2**20), metavar="MIB", least=1,
         )] = 64 * 1024 * 1024
     bbox_frame: Annotated[str, Option(
         "whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
@@ -114,45 +115,48 @@ class ImageOptions:
         check_options(self)
         if min(self.height_px, self.width_px) < 1 or max(self.height_px, self.width_px) > 16384:
             raise UserError(
-                f"--image_size received {self.height_px}x{self.width_px}; expected 1 to 16384 "
-                "pixels a side."
+                argument="image_size",
+                received=f"{self.height_px}x{self.width_px}",
+                expected="1 to 16384 pixels a side",
             )
         if self.resize_mode == "shortest" and self.height_px != self.width_px:
             raise UserError(
-                f"--image_size received {self.height_px}x{self.width_px} with --resize_mode "
-                "shortest; expected one number, the shortest side."
+                argument="image_size",
+                received=f"{self.height_px}x{self.width_px} with " + Arg("resize_mode", "shortest"),
+                expected="one number, the shortest side",
             )
 
     @property
-    def channels(self) -> int:
+    def channels(self) -> Literal[1, 3]:
         """Channels of every record's picture: 3 or 1."""
         return 3 if self.colorspace == "rgb" else 1
 
-    def to_manifest(self) -> dict[str, Any]:
-        """The manifest's `image` object, without the statistics of pixels."""
-        image = dataclasses.asdict(self)
-        height, width = image.pop("height_px"), image.pop("width_px")
-        size = height if height == width else [height, width]
-        return {
-            "size": size, "mode": image.pop("resize_mode"), **image, "channels": self.channels,
-        }  # fmt: skip
+    def to_manifest(self) -> Image:
+        """Returns the `image` of a manifest, without the statistics of pixels."""
+        options = dataclasses.asdict(self)
+        height, width = options.pop("height_px"), options.pop("width_px")
+        size = height if height == width else (height, width)
+        mode = options.pop("resize_mode")
+        return Image(size=size, mode=mode, channels=self.channels, **options)
 
     @classmethod
-    def from_manifest(cls, image: Mapping[str, Any]) -> ImageOptions:
-        """The options that a manifest's `image` object tells; what it does not tell has defaults.
+    def from_manifest(cls, image: Image | None) -> ImageOptions:
+        """Returns the options in the `image` of a manifest; others have defaults.
 
         Raises:
             UserError, ValueError, TypeError: They are none.
         """
-        # Data sets from before there was the option, and those of others, left profiles alone.
-        image = {"icc": "drop", **image}
-        said = {f.name: image[f.name] for f in dataclasses.fields(cls) if f.name in image}
-        # Of records that others wrote only their size is known, `exact`, if they share one.
-        mode = image.get("mode", "none")
-        said["resize_mode"] = "stretch" if mode == "exact" else mode
-        said["colorspace"] = "grey" if image.get("channels") == 1 else "rgb"
-        if (size := image.get("size")) is not None:
-            said["height_px"], said["width_px"] = (size, size) if isinstance(size, int) else size
-        if "background" in said:
-            said["background"] = tuple(said["background"])
-        return cls(**said)
+        image = image or Image(size=None, mode="none")
+        names = [field.name for field in dataclasses.fields(cls)]
+        known = {name: getattr(image, name, None) for name in names}
+        options: dict[str, Any] = {name: v for name, v in known.items() if v is not None}
+        # The colour profiles of adopted pictures were left alone.
+        options["icc"] = image.icc or "drop"
+        # Of adopted pictures only the size is known, `exact`, if all share one.
+        options["resize_mode"] = "stretch" if image.mode == "exact" else image.mode
+        options["colorspace"] = "grey" if image.channels == 1 else "rgb"
+        if (size := image.size) is not None:
+            options["height_px"], options["width_px"] = (
+                (size,) * 2 if isinstance(size, int) else size
+            )
+        return cls(**options)

@@ -52,10 +52,10 @@ def report(
     from imageshards.progress import ProgressLine
     from imageshards.reporting.page import write_report
 
-    directory = storage.absolute_place("⟦DIR⟧", directory)
-    storage.check_bucket(directory, "⟦DIR⟧")
+    directory = storage.absolute_place("DIR", directory)
+    storage.check_bucket(directory, "DIR")
     manifest = load_manifest(
-        directory, "⟦DIR⟧", complete=True, adopted=True, records_root=records_root
+        directory, "DIR", complete=True, adopted=True, records_root=records_root
     )
     storage.delete_unfinished(directory, REPORT_NAME)
     with ProgressLine(lambda: "drawing the report"):

@@ -7,11 +7,13 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from imageshards import storage
 from imageshards.errors import OutputError
-from imageshards.manifest import PAGE_NAME, REPORT_NAME, read_rejects
+from imageshards.manifest import PAGE_NAME, REPORT_NAME, Manifest, Reject, read_rejects
 from imageshards.page import render
 from imageshards.reporting import sections
 from imageshards.reporting.pictures import Thumb, thumbs_of
@@ -30,7 +32,7 @@ class Sheet(NamedTuple):
     missing: int
 
 
-def write_report(directory: str, manifest: Mapping[str, Any]) -> str:
+def write_report(directory: str, manifest: Manifest) -> str:
     """Writes the page in `directory/report/` and returns its path.
 
     Reads the first records of evenly spaced shards and the list of rejects, nothing else;
@@ -43,21 +45,21 @@ def write_report(directory: str, manifest: Mapping[str, Any]) -> str:
     path = storage.join(folder, PAGE_NAME)
     whole = os.path.abspath(directory) if storage.is_local(directory) else directory
     sheets = [
-        Sheet(name, *thumbs_of(directory, manifest, split["shards"]))
-        for name, split in manifest["splits"].items()
+        Sheet(name, *thumbs_of(directory, manifest, split.shards))
+        for name, split in manifest.splits.items()
     ]
     page = page_of(storage.name_of(whole), manifest, sheets, _reject_examples(directory))
     try:
         storage.write(path, page)
     except OSError as e:
         raise OutputError(
-            f"{folder} could not be written ({e.strerror or e}); expected a folder with room and "
-            "write permission."
+            f"{folder} could not be written ({e.strerror or e})",
+            expected="a folder with room and write permission",
         ) from e
     return path
 
 
-def try_report(directory: str, manifest: Mapping[str, Any]) -> None:
+def try_report(directory: str, manifest: Manifest) -> None:
     """Writes the report of a data set; what goes wrong is a warning, as the data set is there."""
     try:
         write_report(directory, manifest)
@@ -71,9 +73,9 @@ def try_report(directory: str, manifest: Mapping[str, Any]) -> None:
 
 def page_of(
     title: str,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     sheets: Sequence[Sheet],
-    rejects: Mapping[str, Sequence[Mapping[str, Any]]],
+    rejects: Mapping[str, Sequence[Reject]],
 ) -> str:
     """The page as one HTML document without outside resources.
 
@@ -84,27 +86,27 @@ def page_of(
         "page.jinja",
         title=title,
         tiles=sections.tiles(manifest),
-        warnings=manifest.get("warnings", ()),
+        warnings=manifest.warnings,
         splits=sections.splits(manifest),
         even=sections.is_even(manifest),
-        copies=manifest.get("copies"),
+        copies=manifest.copies,
         sheets=sheets,
         classes=sections.classes(manifest),
         source=sections.source(manifest),
-        rejects=manifest["rejects"],
+        rejects=manifest.rejects,
         reject_examples=rejects,
-        image=sections.values_as_text(manifest["image"]),
+        image=sections.values_as_text(msgspec.to_builtins(manifest.image)),
         origin=sections.values_as_text(sections.origin(manifest)),
-        options=sections.values_as_text(manifest.get("options", {})),
+        options=sections.values_as_text(manifest.options),
     )
 
 
-def _reject_examples(directory: str) -> dict[str, list[dict[str, str]]]:
-    examples: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
+def _reject_examples(directory: str) -> dict[str, list[Reject]]:
+    examples: defaultdict[str, list[Reject]] = defaultdict(list)
     try:
         for reject in itertools.islice(read_rejects(directory), _MAX_REJECTS_READ):
-            if len(examples[reject["reason"]]) < _EXAMPLES_PER_REASON:
-                examples[reject["reason"]].append(reject)
+            if len(examples[reject.reason]) < _EXAMPLES_PER_REASON:
+                examples[reject.reason].append(reject)
     except (OSError, ValueError):
         return dict(examples)  # The page shows what there is; verify says what is missing.
     return dict(examples)

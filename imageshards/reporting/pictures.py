@@ -5,17 +5,15 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from imageshards import storage
 from imageshards.example import Values, decode_example
 from imageshards.manifest import (
     ONE,
     SEVERAL,
-    first_label_of,
-    hot_features_of,
-    label_of,
-    roles_of,
+    Manifest,
+    Shard,
     shard_path,
 )
 from imageshards.page import draw_boxes, record_boxes, thumbnail
@@ -51,10 +49,10 @@ def quotas(counts: Sequence[int], wanted: int) -> list[int]:
 
 
 def thumbs_of(
-    directory: str, manifest: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]
+    directory: str, manifest: Manifest, shards: Sequence[Shard]
 ) -> tuple[list[Thumb], int]:
     """Pictures of some shards of a split, and how many could not be read."""
-    wanted = quotas([shard["num_records"] for shard in shards], MAX_PICTURES)
+    wanted = quotas([shard.num_records for shard in shards], MAX_PICTURES)
     asked = [(shard, count) for shard, count in zip(shards, wanted, strict=True) if count]
     # A store is asked for several shards at once.
     some = map if storage.is_local(directory) else map_concurrently
@@ -75,37 +73,35 @@ def _first_records(path: str, count: int, mean_bytes: int) -> Iterator[Record]:
     yield from itertools.islice(read_records(path), count)
 
 
-def _thumbs(
-    directory: str, manifest: Mapping[str, Any], shard: Mapping[str, Any], count: int
-) -> Iterator[Thumb]:
-    roles = roles_of(manifest)
-    mean_bytes = int(shard["num_bytes"] // max(1, shard["num_records"]))
+def _thumbs(directory: str, manifest: Manifest, shard: Shard, count: int) -> Iterator[Thumb]:
+    roles = manifest.roles
+    mean_bytes = int(shard.num_bytes // max(1, shard.num_records))
     try:
-        for record in _first_records(shard_path(directory, shard), count, mean_bytes):
+        for record in _first_records(shard_path(directory, shard.name), count, mean_bytes):
             features = decode_example(record.payload)
-            encoded = (features.get(roles["image"] or "") or [b""])[0]
+            encoded = (features.get(roles.image or "") or [b""])[0]
             picture = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
             if picture is not None:
-                key = _text(features, roles["filename"])
+                key = _text(features, roles.filename)
                 drawn = draw_boxes(picture, record_boxes(features))
                 yield Thumb(drawn, _caption(features, manifest, key), key)
     except (OSError, RecordError, ValueError):
         return  # Counted by the caller; what is wrong is for verify to say.
 
 
-def _caption(features: Mapping[str, Values], manifest: Mapping[str, Any], key: str) -> str:
+def _caption(features: Mapping[str, Values], manifest: Manifest, key: str) -> str:
     """The name of a record's class, or of several; without labels that of its file."""
-    roles, has = roles_of(manifest), label_of(manifest)
-    if hot := hot_features_of(manifest):
+    roles, has = manifest.roles, manifest.label
+    if hot := manifest.hot_features:
         values = [value for name in hot for value in features.get(name, ())]
-        found = zip(manifest["classes"], values, strict=False)
+        found = zip(manifest.classes, values, strict=False)
         return ", ".join(name for name, value in found if value) or "no label"
     if has != ONE:
-        names = ", ".join(_texts(features, roles["text"]))
+        names = ", ".join(_texts(features, roles.text))
         return names or "no label" if has == SEVERAL else key.rpartition("/")[2]
     # Others write ids, or names themselves.
-    said, classes = _text(features, roles["label"]), manifest["classes"]
-    number = int(said) - first_label_of(manifest) if said.isdecimal() else -1
+    said, classes = _text(features, roles.label), manifest.classes
+    number = int(said) - (manifest.first_label or 0) if said.isdecimal() else -1
     return classes[number] if 0 <= number < len(classes) else said
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imageshards.manifest import NONE, ONE, SEVERAL, label_of
+from imageshards.manifest import NONE, ONE, SEVERAL, Manifest, Split
 from imageshards.page import Meter, Rows, number, share, size
 from imageshards.progress import text_table
 
@@ -36,65 +36,64 @@ NOTES = {
 }
 
 
-def totals(manifest: Mapping[str, Any]) -> tuple[int, int, int]:
+def totals(manifest: Manifest) -> tuple[int, int, int]:
     """Records, shards and bytes of all splits."""
-    shards = [s for split in manifest["splits"].values() for s in split["shards"]]
-    return sum(s["num_records"] for s in shards), len(shards), sum(s["num_bytes"] for s in shards)
+    shards = [shard for _, shard in manifest.shards()]
+    size_bytes = sum(shard.num_bytes for shard in shards)
+    return sum(shard.num_records for shard in shards), len(shards), size_bytes
 
 
-def tiles(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def tiles(manifest: Manifest) -> list[tuple[str, str, str]]:
     """The few numbers one looks for first: (name, value, remark)."""
     records, shards, size_bytes = totals(manifest)
-    rejected = sum(manifest["rejects"].values())
-    is_even = label_of(manifest) == ONE and "adopted" not in manifest
+    rejected = sum(manifest.rejects.values())
+    is_even = manifest.label == ONE and manifest.adopted is None
     return [
-        ("Images", number(records), f"of {number(manifest['listed'])} listed"),
-        ("Classes", number(len(manifest["classes"])), CLASSES.get(label_of(manifest), "")),
-        ("Splits", number(len(manifest["splits"])), ", ".join(manifest["splits"])),
+        ("Images", number(records), f"of {number(manifest.listed)} listed"),
+        ("Classes", number(len(manifest.classes)), CLASSES.get(manifest.label, "")),
+        ("Splits", number(len(manifest.splits)), ", ".join(manifest.splits)),
         ("Shards", number(shards), "same class mix in each" * is_even),
         ("Size", size(size_bytes), f"{size(size_bytes / records)} each" if records else ""),
-        ("Rejected", number(rejected), share(rejected, manifest["listed"])),
+        ("Rejected", number(rejected), share(rejected, manifest.listed)),
     ]
 
 
-def splits(manifest: Mapping[str, Any]) -> Rows:
+def splits(manifest: Manifest) -> Rows:
     """Split, records, shards, fewest and most records per shard, bytes, bytes per shard."""
     rows = []
-    for name, split in manifest["splits"].items():
+    for name, split in manifest.splits.items():
         shards, records, least, most, size_bytes = _numbers_of(split)
         sizes = size(size_bytes), size(size_bytes / max(shards, 1))
         rows.append((name, *map(number, (records, shards, least, most)), *sizes))
     return rows
 
 
-def split_table(manifest: Mapping[str, Any]) -> str:
+def split_table(manifest: Manifest) -> str:
     """Shards, records, balance and bytes of every split, for a terminal."""
     rows = []
-    for name, split in manifest["splits"].items():
+    for name, split in manifest.splits.items():
         *numbers, size_bytes = _numbers_of(split)
         rows.append([name, *(f"{n:,}" for n in numbers), f"{size_bytes / 1e6:,.1f}"])
     return text_table(["split", "shards", "records", "min/shard", "max/shard", "MB"], rows)
 
 
-def is_even(manifest: Mapping[str, Any]) -> bool:
+def is_even(manifest: Manifest) -> bool:
     """Whether the shards of every split differ by at most one record."""
-    numbers = map(_numbers_of, manifest["splits"].values())
+    numbers = map(_numbers_of, manifest.splits.values())
     return all(most - least <= 1 for _, _, least, most, _ in numbers)
 
 
-def _numbers_of(split: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
+def _numbers_of(split: Split) -> tuple[int, int, int, int, int]:
     """Shards, records, the fewest and the most records of a shard, bytes."""
-    counts = [shard["num_records"] for shard in split["shards"]] or [0]
-    size_bytes = sum(shard["num_bytes"] for shard in split["shards"])
-    return len(split["shards"]), split["num_records"], min(counts), max(counts), size_bytes
+    counts = [shard.num_records for shard in split.shards] or [0]
+    size_bytes = sum(shard.num_bytes for shard in split.shards)
+    return len(split.shards), split.num_records, min(counts), max(counts), size_bytes
 
 
-def classes(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+def classes(manifest: Manifest) -> dict[str, Any] | None:
     """How many records all classes have, or the ends of a long list; None where there are none."""
     counts = class_counts(manifest)
-    sums = {
-        name: sum(split.get(name, 0) for split in counts.values()) for name in manifest["classes"]
-    }
+    sums = {name: sum(split.get(name, 0) for split in counts.values()) for name in manifest.classes}
     if not sums:
         return None
     found: dict[str, Any] = {
@@ -102,7 +101,7 @@ def classes(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
         "splits": list(counts),
         "largest": max(sums.values()),
         "smallest": min(sums.values()),
-        "several": label_of(manifest) == SEVERAL,
+        "several": manifest.label == SEVERAL,
         "listed": [],
     }
     if len(sums) <= MAX_CLASS_ROWS:
@@ -120,13 +119,13 @@ def classes(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def class_counts(manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def class_counts(manifest: Manifest) -> dict[str, dict[str, int]]:
     """Split → class, in label order → records."""
     counts = {}
-    for name, split in manifest["splits"].items():
-        counts[name] = dict.fromkeys(manifest["classes"], 0)
-        for shard in split["shards"]:
-            for label, count in shard["classes"].items():
+    for name, split in manifest.splits.items():
+        counts[name] = dict.fromkeys(manifest.classes, 0)
+        for shard in split.shards:
+            for label, count in shard.classes.items():
                 counts[name][label] = counts[name].get(label, 0) + count
     return counts
 
@@ -141,23 +140,23 @@ def _class_rows(names: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -
     return [(name, *(meter(split, name) for split in counts)) for name in names]
 
 
-def source(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def source(manifest: Manifest) -> dict[str, Any]:
     """Formats of the originals, what was normalised, missing and passed over."""
     records = totals(manifest)[0]
-    found = manifest.get("source", {})
-    notes = {NOTES.get(c, c.replace("_", " ")): n for c, n in found.get("notes", {}).items()}
+    found = manifest.source
+    notes = {NOTES.get(c, c.replace("_", " ")): n for c, n in found.notes.items()}
     return {
-        "formats": _with_shares(found.get("formats", {}), records),
+        "formats": _with_shares(found.formats, records),
         "notes": _with_shares(notes, records),
-        "missing": _with_shares(found.get("missing", {}), records),
+        "missing": _with_shares(found.missing, records),
         "skipped": [
             (reason.replace("_", " "), number(count))
-            for reason, count in manifest.get("skipped", {}).items()
+            for reason, count in manifest.skipped.items()
             if count
         ],
         "inputs": [
-            (part["path"], number(part["num_records"]), part["fingerprint"] or "not a data set")
-            for part in manifest.get("inputs", ())
+            (part.path, number(part.num_records), part.fingerprint or "not a data set")
+            for part in manifest.inputs
         ],
     }
 
@@ -166,12 +165,12 @@ def _with_shares(counts: Mapping[str, int], whole: int) -> Rows:
     return [(name, number(count), share(count, whole)) for name, count in counts.items()]
 
 
-def origin(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def origin(manifest: Manifest) -> dict[str, Any]:
     """What tells this data set from another one."""
     return {
-        "format_version": manifest["format_version"],
-        "fingerprint": manifest["fingerprint"],
-        **manifest.get("versions", {}),
+        "format_version": manifest.format_version,
+        "fingerprint": manifest.fingerprint,
+        **manifest.versions,
     }
 
 

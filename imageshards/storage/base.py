@@ -200,8 +200,8 @@ class Backend(abc.ABC):
         self.copy(source, target)
         self.delete([source])
 
-    def check_bucket(self, path: str, flag: str, must_list: bool) -> None:  # noqa: B027
-        """Raises `StorageError`, naming a flag, unless the bucket of a path can be used."""
+    def check_bucket(self, path: str, argument: str, must_list: bool) -> None:  # noqa: B027
+        """Raises `StorageError`, naming an argument, unless the bucket of a path can be used."""
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -81,8 +81,8 @@ def map_in_processes(
         yield from results
     except BrokenProcessPool as e:
         raise UserError(
-            "A process that reads shards was killed, most likely for lack of memory; run it again "
-            "with a smaller --workers."
+            "A process that reads shards was killed, most likely for lack of memory",
+            remedy="run it again with a smaller " + Arg("workers"),
         ) from e
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

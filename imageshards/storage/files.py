@@ -94,8 +94,8 @@ def _new_backend(scheme: str, path: str) -> Backend:
     except ImportError as e:
         extra = {"gs": "gcp", "s3": "aws"}[scheme]
         raise StorageError(
-            f"{path!r} needs the package {e.name!r}, which is not installed; install it with "
-            f"pip install 'imageshards[{extra}]'."
+            f"{path!r} needs the package {e.name!r}, which is not installed",
+            remedy=f"install it with pip install 'imageshards[{extra}]'",
         ) from e
     if _other_backend and (found := _other_backend(scheme)):
         return found
@@ -103,9 +103,10 @@ def _new_backend(scheme: str, path: str) -> Backend:
     raise OSError(errno.EPROTONOSUPPORT, text, path)
 
 
-def check_bucket(path: str, flag: str, must_list: bool = True) -> None:
-    """Finds out at once, with few requests, whether the bucket of a path, which `flag` gave, can be
-    used. Without `must_list` its names need not be listed: its objects may still be readable.
+def check_bucket(path: str, argument: str, must_list: bool = True) -> None:
+    """Checks, with few requests, that the bucket of the path that `argument` received can be used.
+
+    Without `must_list` its names need not be listed: its objects may still be readable.
 
     Raises:
         StorageError: No such bucket, no rights to it, no credentials, or a package is missing.
@@ -113,13 +114,14 @@ def check_bucket(path: str, flag: str, must_list: bool = True) -> None:
     try:
         here = backend(path)
     except StorageError as e:
-        raise StorageError(f"{flag} {e}") from e
+        raise StorageError(argument=argument, received=str(e)) from e
     except OSError as e:
         raise StorageError(
-            f"{flag} {path!r} is on no file system that can be used here; expected a path of this "
-            "machine, gs://, s3:// or one that an installed library knows."
+            argument=argument,
+            received=f"{path!r}, which is on no file system that can be used here",
+            expected="a path of this machine, gs://, s3:// or one that an installed library knows",
         ) from e
-    here.check_bucket(path, flag, must_list)
+    here.check_bucket(path, argument, must_list)
 
 
 def join(folder: str, *names: str) -> str:

@@ -252,8 +252,8 @@ def find_credentials(settings: Mapping[str, Any]) -> Any:
     key = os.environ.get(_KEY_VARIABLE)
     if key and not os.path.isfile(key):
         raise StorageError(
-            f"gs:// cannot be used: {_KEY_VARIABLE} is {key!r}, where there is no file; set it to "
-            "the key file of a service account, or unset it."
+            f"gs:// cannot be used: {_KEY_VARIABLE} is {key!r}, where there is no file",
+            remedy="set it to the key file of a service account, or unset it",
         )
     before = os.environ.get("NO_GCE_CHECK")
     if before is None and not _has_metadata_server():

@@ -11,7 +11,6 @@ import abc
 import contextlib
 import ctypes
 import fcntl
-import json
 import mmap
 import os
 import re
@@ -22,14 +21,16 @@ import threading
 import time
 import uuid
 import weakref
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from imageshards.errors import LeaseLostError, OutputError, UserError
-from imageshards.form import keyed, loads, text, whole
 from imageshards.storage import files
 from imageshards.storage.base import WRITE_GUARDS
 from imageshards.storage.concurrency import shared_memory
 from imageshards.storage.local import is_at
+from imageshards.typed import Whole, decode
 
 # How often a lease that changes hands is asked for again.
 _ATTEMPTS = 5
@@ -57,6 +58,15 @@ class LeaseTimes(NamedTuple):
 _TIMES = LeaseTimes()
 
 
+class _Holder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The process that holds a lock, as far as the lock names it; `renewals` of a lease."""
+
+    host: str = ""
+    pid: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 0
+    nonce: str = ""
+    renewals: Whole = 0
+
+
 class OutputLock(abc.ABC):
     """Holds an output folder for this process, as a context manager.
 
@@ -71,10 +81,7 @@ class OutputLock(abc.ABC):
     def __init__(self, path: str):
         self.path = path
         self._output = _output_of(path)
-        #: What the lock says of who holds it.
-        self._holder = {
-            "host": socket.gethostname(), "pid": os.getpid(), "nonce": uuid.uuid4().hex
-        }  # fmt: skip
+        self._holder = _Holder(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
         self._sign: Any = None
 
     def __enter__(self) -> OutputLock:
@@ -86,8 +93,9 @@ class OutputLock(abc.ABC):
             if not isinstance(e, OSError):
                 raise
             raise OutputError(
-                f"⟦--output⟧ {self._output!r} cannot be written ({e.strerror or e}); choose "
-                "another folder, make room or fix its permissions."
+                argument="output",
+                received=f"{self._output!r}, which cannot be written ({e.strerror or e})",
+                remedy="choose another folder, make room or fix its permissions",
             ) from e
         return self
 
@@ -149,7 +157,7 @@ class FileLock(OutputLock):
         self._file.seek(0)
         _forget(_parse_holder(self._file.read()))
         self._file.truncate(0)
-        self._file.write(json.dumps(self._holder).encode())
+        self._file.write(msgspec.json.encode(self._holder))
 
     def fileno(self) -> int:
         return int(self._file.fileno())
@@ -174,14 +182,17 @@ class FileLock(OutputLock):
             holder = _parse_holder(self._file.read())
             if not _has_ended(holder):
                 raise UserError(
-                    f"⟦--output⟧ {self._output!r} is in use by another job ({_who(holder)}); wait "
-                    "for it to end, or choose another folder."
+                    argument="output",
+                    received=f"{self._output!r}, which is in use by another job ({_who(holder)})",
+                    remedy="wait for it to end, or choose another folder",
                 )
             if time.monotonic() >= deadline:
                 raise UserError(
-                    f"⟦--output⟧ {self._output!r} is still held by worker processes of a job that "
-                    f"was killed (process {holder['pid']}); end them (`ps` shows them with the "
-                    "command of that job), then run the same command again to resume."
+                    argument="output",
+                    received=f"{self._output!r}, which is still held by worker processes of a job "
+                    f"that was killed (process {holder.pid})",
+                    remedy="end them (`ps` shows them with the command of that job), then run the "
+                    "same command again to resume",
                 )
             time.sleep(0.05)
 
@@ -191,7 +202,7 @@ class _Found(NamedTuple):
 
     version: str
     age_sec: float
-    holder: dict[str, Any]
+    holder: _Holder
 
 
 class Lease(OutputLock):
@@ -232,8 +243,9 @@ class Lease(OutputLock):
                 WRITE_GUARDS[self._output] = self._check
                 return
         raise UserError(
-            f"⟦--output⟧ {self._output!r} is wanted by several jobs at once; wait until one holds "
-            "it."
+            argument="output",
+            received=f"{self._output!r}, which several jobs want at once",
+            remedy="wait until one holds it",
         )
 
     def _found(self) -> _Found | None:
@@ -249,19 +261,21 @@ class Lease(OutputLock):
 
     def _refuse_live(self, found: _Found) -> None:
         holder, age_sec = found.holder, found.age_sec
-        is_ours = holder.get("nonce") == self._holder["nonce"]  # written, but its answer was lost
+        is_ours = holder.nonce == self._holder.nonce  # written, but its answer was lost
         if is_ours or age_sec >= self._times.stale_sec or _has_ended(holder):
             return
         raise UserError(
-            f"⟦--output⟧ {self._output!r} is in use by another job ({_who(holder)}, seen "
-            f"{age_sec:.0f} s ago); wait for it to end, or choose another folder: the lock of a "
-            f"job killed on another machine ends {self._times.stale_sec:.0f} s after it."
+            argument="output",
+            received=f"{self._output!r}, which is in use by another job ({_who(holder)}, seen "
+            f"{age_sec:.0f} s ago)",
+            remedy="wait for it to end, or choose another folder: the lock of a job killed on "
+            f"another machine ends {self._times.stale_sec:.0f} s after it",
         )
 
     def _content(self) -> bytes:
         # Other bytes each time: some stores' versions are hashes of the content.
         self._renewals += 1
-        return json.dumps(self._holder | {"renewals": self._renewals}).encode()
+        return msgspec.json.encode(msgspec.structs.replace(self._holder, renewals=self._renewals))
 
     def _note_renewed(self, version: str, begun: float) -> None:
         self._version, self._trouble = version, ""
@@ -313,7 +327,7 @@ class Lease(OutputLock):
         if version is not None:
             return version
         found = self._found()
-        if found is None or found.holder.get("nonce") != self._holder["nonce"]:
+        if found is None or found.holder.nonce != self._holder.nonce:
             return None
         # An earlier renewal had arrived, only its answer had not.
         return self._store.write_if(self.path, self._content(), found.version)
@@ -392,28 +406,24 @@ def _now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-_HOLDER = keyed({}, {"host": text(), "pid": whole(2**31 - 1, 1), "nonce": text()})
-
-
-def _parse_holder(content: bytes) -> dict[str, Any]:
-    """What a lock says of its holder; empty where it says nothing that can be read."""
+def _parse_holder(content: bytes) -> _Holder:
+    """Returns the holder that a lock names; an unknown one where the lock cannot be read."""
     try:
-        return dict(loads(content, _HOLDER))
+        return decode(content, _Holder)
     except ValueError:
-        return {}
+        return _Holder()
 
 
-def _who(holder: dict[str, Any]) -> str:
-    return f"process {holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}"
+def _who(holder: _Holder) -> str:
+    return f"process {holder.pid or 'unknown'} on {holder.host or 'unknown'}"
 
 
-def _sign_of_life(holder: dict[str, Any]) -> str:
-    nonce = holder.get("nonce", "")
-    name = nonce if re.fullmatch("[0-9a-f]{32}", nonce) else "of-nobody"
+def _sign_of_life(holder: _Holder) -> str:
+    name = holder.nonce if re.fullmatch("[0-9a-f]{32}", holder.nonce) else "of-nobody"
     return os.path.join(tempfile.gettempdir(), f"imageshards-lock-{name}")
 
 
-def _has_ended(holder: dict[str, Any]) -> bool:
+def _has_ended(holder: _Holder) -> bool:
     """Whether the process that held a lock was of this machine and has ended, for sure."""
     try:
         with open(_sign_of_life(holder), "rb") as sign:
@@ -423,6 +433,6 @@ def _has_ended(holder: dict[str, Any]) -> bool:
     return True
 
 
-def _forget(holder: dict[str, Any]) -> None:
+def _forget(holder: _Holder) -> None:
     with contextlib.suppress(OSError):
         os.unlink(_sign_of_life(holder))

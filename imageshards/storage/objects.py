@@ -153,11 +153,11 @@ class ObjectStore(Backend):
     def _translated(self, path: str, error: StoreFailure) -> Exception:
         bucket, _ = split_uri(path)
         if error.kind == "credentials":
-            return self._bucket_error(f"{self.scheme}://{bucket}", error)
+            return self._bucket_error(f"{self.scheme}://{bucket}", "", error)
         if error.kind in ("missing", "refused", "unreachable"):
             found = self._check(bucket, "", may_trust=error.kind != "unreachable")
             if found is not None and found.kind in (error.kind, "credentials"):
-                return self._bucket_error(f"{self.scheme}://{bucket}", found)
+                return self._bucket_error(f"{self.scheme}://{bucket}", "", found)
         if error.kind == "missing":
             return FileNotFoundError(errno.ENOENT, "no such object", path)
         if error.kind == "refused":
@@ -180,7 +180,7 @@ class ObjectStore(Backend):
             self._usable_at[bucket] = time.monotonic()
             return None
 
-    def _bucket_error(self, what: str, error: StoreFailure) -> StorageError:
+    def _bucket_error(self, place: str, argument: str, error: StoreFailure) -> StorageError:
         account = self.account() or _NOBODY
         found = {
             "missing": "names a bucket that does not exist",
@@ -190,17 +190,21 @@ class ObjectStore(Backend):
         }.get(error.kind, f"cannot be used ({error.text})")
         missing = error.kind == "missing"
         remedy = "fix the name, or create the bucket" if missing else self.remedy(error.kind)
-        return StorageError(f"{what} {found}; {remedy}.")
+        if not argument:
+            return StorageError(f"{place} {found}", remedy=remedy)
+        return StorageError(argument=argument, received=f"{place!r}, which {found}", remedy=remedy)
 
-    def check_bucket(self, path: str, flag: str, must_list: bool) -> None:
+    def check_bucket(self, path: str, argument: str, must_list: bool) -> None:
         bucket, name = split_uri(path)
         if not bucket:
             raise StorageError(
-                f"{flag} {path!r} names no bucket; expected {self.scheme}://BUCKET/FOLDER."
+                argument=argument,
+                received=f"{path!r}, which names no bucket",
+                expected=f"{self.scheme}://BUCKET/FOLDER",
             )
         error = self._check(bucket, name, may_trust=False)
         if error is not None and (must_list or error.kind not in ("refused", "other")):
-            raise self._bucket_error(f"{flag} {path!r}", error)
+            raise self._bucket_error(path, argument, error)
 
     def list_folder(self, folder: str) -> list[Stat]:
         return sorted(self._list(folder.rstrip("/") + "/", "/"))

@@ -21,7 +21,7 @@ def place(argument: str, given: object) -> str:
     relative, and a URI of a store or of the web stays as it is.
 
     Args:
-        argument: What received the place, for messages: `⟦--data⟧`.
+        argument: The name of the argument that received the place, for errors.
         given: A text or an `os.PathLike`.
 
     Raises:
@@ -29,7 +29,7 @@ def place(argument: str, given: object) -> str:
     """
     text = os.fspath(given) if isinstance(given, str | os.PathLike) else given
     if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{argument} received {text!r}; expected a path.")
+        raise UserError(argument=argument, received=repr(text), expected="a path")
     if uri := _FILE_URI.match(text):
         return urllib.parse.unquote(text[uri.end() :])
     if not isinstance(given, str):
@@ -42,8 +42,10 @@ def place(argument: str, given: object) -> str:
     if path == text and text.startswith("~") and "/" in text and not os.path.lexists(home):
         whose = f"no user {home[1:]!r}" if home[1:] else "no home folder of yours: set HOME"
         raise UserError(
-            f"{argument} received {text!r}, but this machine has {whose}; expected a path: write "
-            f"./{home} for a folder of that name."
+            argument=argument,
+            received=f"{text!r}, but this machine has {whose}",
+            expected="a path",
+            remedy=f"write ./{home} for a folder of that name",
         )
     return path
 

@@ -102,8 +102,8 @@ class S3Backend(ObjectStore):
             self._hasty_client = self._new_client(session, where, HASTY_SEC, tries=2)
         except (exceptions.BotoCoreError, ValueError) as e:
             raise StorageError(
-                f"s3:// cannot be used with the settings of boto3 ({e}); fix AWS_PROFILE, "
-                "AWS_ENDPOINT_URL or the files in ~/.aws."
+                f"s3:// cannot be used with the settings of boto3 ({e})",
+                remedy="fix AWS_PROFILE, AWS_ENDPOINT_URL or the files in ~/.aws",
             ) from e
         self._direct: dict[str, _Direct | None] = {}
 

@@ -105,18 +105,18 @@ def verify(
             write, its store cannot be used, or a process was killed.
     """
     from imageshards import storage
-    from imageshards.manifest import STAGING_NAME, load_manifest, shards_of
+    from imageshards.manifest import STAGING_NAME, load_manifest
     from imageshards.progress import with_progress
     from imageshards.verification.data_set import data_set_problems
     from imageshards.verification.shard import check_shard
 
     started = time.monotonic()
-    directory = storage.absolute_place("⟦DIR⟧", directory)
-    storage.check_bucket(directory, "⟦DIR⟧")
+    directory = storage.absolute_place("DIR", directory)
+    storage.check_bucket(directory, "DIR")
     manifest = load_manifest(
-        directory, "⟦DIR⟧", complete=True, adopted=True, records_root=records_root
+        directory, "DIR", complete=True, adopted=True, records_root=records_root
     )
-    shards = [shard for _, shard in shards_of(manifest)]
+    shards = [shard for _, shard in manifest.shards()]
     check = functools.partial(check_shard, directory)
     checked = storage.map_in_processes(check, shards, workers)
     if show_progress:
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body() -> int:
         args = make_parser().parse_args(argv)
         if args.workers is not None and args.workers < 1:
-            raise UserError(f"--workers received {args.workers}; expected at least 1.")
+            raise UserError(argument="workers", received=f"{args.workers}", expected="at least 1")
         verdict = verify(args.directory, args.workers, True, args.records_root)
         print(json_of(verdict) if args.json else verdict)
         return 0 if verdict.ok else 1

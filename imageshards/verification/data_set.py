@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from imageshards import storage
 from imageshards.errors import IndexDamageError
@@ -17,9 +17,8 @@ from imageshards.manifest import (
     QUARANTINE_NAME,
     SHARD_NAME,
     TRANSFORM_NAME,
-    label_of,
-    shard_name,
-    shards_of,
+    Manifest,
+    Shard,
 )
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 _MAX_PLACES = 5
 
 
-def data_set_problems(directory: str, manifest: Mapping[str, Any]) -> Iterator[Problem]:
+def data_set_problems(directory: str, manifest: Manifest) -> Iterator[Problem]:
     """Yields the problems that no single shard shows.
 
     A file or folder that cannot be read is a problem of the check that needs it.
@@ -43,7 +42,7 @@ def data_set_problems(directory: str, manifest: Mapping[str, Any]) -> Iterator[P
         "checksums": file_problems(manifest, directory),
         "index": index_problems(manifest, directory),
     }
-    if "adopted" not in manifest:
+    if manifest.adopted is None:
         # Others name and fill their shards as they like, and have other files beside them.
         checks |= {
             "balance": balance_problems(manifest),
@@ -58,51 +57,51 @@ def data_set_problems(directory: str, manifest: Mapping[str, Any]) -> Iterator[P
             yield Problem(check, f"{what}.", e.filename)
 
 
-def file_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[Problem]:
+def file_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
     """Yields where files beside the shards are missing, or are not those that were written."""
     checked = storage.map_concurrently(
-        lambda item: check_file(storage.join(directory, item[0]), *item), manifest["files"].items()
+        lambda item: check_file(storage.join(directory, item[0]), *item), manifest.files.items()
     )
     for result in checked:
         yield from result.problems
 
 
-def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
+def manifest_problems(manifest: Manifest) -> Iterator[str]:
     """Where a manifest disagrees with itself, as phrases."""
-    label = label_of(manifest)
-    for split, entry in manifest["splits"].items():
-        shards = entry["shards"]
+    label = manifest.label
+    for split, entry in manifest.splits.items():
+        shards = entry.shards
         for number, shard in enumerate(shards):
             expected = f"{split}-{number:05d}-of-{len(shards):05d}.tfrecord"
-            if "adopted" not in manifest and shard["file"] != expected:
-                yield f"shard {number} of split {split!r} is {shard['file']!r}, not {expected!r}"
-            if label == ONE and sum(shard["classes"].values()) != shard["num_records"]:
-                yield f"the classes of {shard['file']} do not add up to its num_records"
-        total = sum(shard["num_records"] for shard in shards)
-        if total != entry["num_records"]:
+            if manifest.adopted is None and shard.file != expected:
+                yield f"shard {number} of split {split!r} is {shard.file!r}, not {expected!r}"
+            if label == ONE and sum(shard.classes.values()) != shard.num_records:
+                yield f"the classes of {shard.file} do not add up to its num_records"
+        total = sum(shard.num_records for shard in shards)
+        if total != entry.num_records:
             yield (
-                f"split {split!r} says {counted(entry['num_records'], 'record')}, but its shards "
+                f"split {split!r} says {counted(entry.num_records, 'record')}, but its shards "
                 f"add up to {total}"
             )
-    used = {name for _, shard in shards_of(manifest) for name in shard["classes"]}
-    for name in sorted(used - set(manifest["classes"])):
+    used = {name for _, shard in manifest.shards() for name in shard.classes}
+    for name in sorted(used - set(manifest.classes)):
         yield f"class {name!r} of a shard is not among the classes"
 
 
-def balance_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
+def balance_problems(manifest: Manifest) -> Iterator[str]:
     """Yields where shards of a split differ by more than one record, in all or of a class.
 
     The plan deals the records of each class to the shards in turn, and the commit closes the gaps
     that rejected images leave. With several labels or none an image has no class of its own.
     """
-    by_class = label_of(manifest) == ONE
-    for name, split in manifest["splits"].items():
-        files = [shard["file"] for shard in split["shards"]]
+    by_class = manifest.label == ONE
+    for name, split in manifest.splits.items():
+        files = [shard.file for shard in split.shards]
         counts: dict[str, Counter[str]] = defaultdict(Counter)
-        for shard in split["shards"]:
-            counts[""][shard["file"]] = shard["num_records"]
-            for each, count in shard["classes"].items() if by_class else ():
-                counts[f" of class {each!r}"][shard["file"]] = count
+        for shard in split.shards:
+            counts[""][shard.file] = shard.num_records
+            for each, count in shard.classes.items() if by_class else ():
+                counts[f" of class {each!r}"][shard.file] = count
         for what, of_files in counts.items():
             most = max(of_files, key=of_files.__getitem__)
             without = next((file for file in files if file not in of_files), None)
@@ -114,12 +113,12 @@ def balance_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
                 )
 
 
-def unlisted_files(manifest: Mapping[str, Any], directory: str) -> Iterator[Problem]:
+def unlisted_files(manifest: Manifest, directory: str) -> Iterator[Problem]:
     """Yields files that look like shards, and files in folders of a dataset, that the manifest
     does not list."""
-    shards = [shard for _, shard in shards_of(manifest)]
-    listed = {shard["file"] for shard in shards} | {shard["index"]["file"] for shard in shards}
-    listed |= manifest["files"].keys()
+    shards = [shard for _, shard in manifest.shards()]
+    listed = {shard.file for shard in shards} | {shard.index.file for shard in shards}
+    listed |= manifest.files.keys()
     names = [entry.name for entry in storage.list_folder(directory)]
     below = [
         storage.files_below(storage.join(directory, folder))
@@ -133,30 +132,30 @@ def unlisted_files(manifest: Mapping[str, Any], directory: str) -> Iterator[Prob
             yield Problem(check, f"{name}: the manifest does not list it.", name)
 
 
-def index_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[Problem]:
+def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
     """Where `index/` is damaged, its classes are not the manifest's, or a key is there twice."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    schema = index_schema({}, label_of(manifest))
+    schema = index_schema({}, manifest.label)
     columns = [n for n in ("key", "class_name", "shard", "record") if n in schema.names]
     schema = pa.schema([schema.field(name) for name in columns])
 
-    def rows(shard: Mapping[str, Any]) -> pa.Table | str:
+    def rows(shard: Shard) -> pa.Table | str:
         try:
             return read_shard_index(directory, shard, schema)
         except IndexDamageError as e:
             return e.problem
 
-    shards = [shard for _, shard in shards_of(manifest)]
+    shards = [shard for _, shard in manifest.shards()]
     tables = [schema.empty_table()]
     for shard, found in zip(shards, storage.map_concurrently(rows, shards), strict=True):
-        name = shard_name(shard)
+        name = shard.name
         if isinstance(found, str):
-            yield Problem("index", f"{name}: its {shard['index']['file']} {found}.", name)
+            yield Problem("index", f"{name}: its {shard.index.file} {found}.", name)
             continue
         tables.append(found)
-        held, said = Counter(_labels_in(found)), Counter(shard["classes"])
+        held, said = Counter(_labels_in(found)), Counter(shard.classes)
         for each in sorted({*held, *said}):
             if held[each] != said[each]:
                 what = f"it holds {counted(held[each], 'record')} of class {each!r}"
@@ -186,17 +185,17 @@ def _labels_in(table: pa.Table) -> list[str]:
     return (pc.list_flatten(names) if pa.types.is_list(names.type) else names).to_pylist()
 
 
-def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
+def accounting_problems(manifest: Manifest, directory: str) -> Iterator[str]:
     """Yields whether a listed image became neither a record nor a reject in the quarantine."""
-    records = sum(entry["num_records"] for entry in manifest["splits"].values())
-    rejects = sum(manifest["rejects"].values())
-    if manifest["listed"] != records + rejects:
+    records = sum(entry.num_records for entry in manifest.splits.values())
+    rejects = sum(manifest.rejects.values())
+    if manifest.listed != records + rejects:
         yield (
-            f"manifest.json: {counted(manifest['listed'], 'image')} were listed, but "
+            f"manifest.json: {counted(manifest.listed, 'image')} were listed, but "
             f"{counted(records, 'record')} + {counted(rejects, 'reject')} = {records + rejects}"
         )
     held: Counter[str] = Counter()
-    for name in manifest["files"]:
+    for name in manifest.files:
         if name.startswith(f"{QUARANTINE_NAME}/") and SHARD_NAME.fullmatch(storage.name_of(name)):
             path = storage.join(directory, name)
             try:
@@ -206,5 +205,5 @@ def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator
             except (RecordError, ValueError) as e:
                 yield f"{name} is damaged ({str(e).rstrip('.')})"
                 return
-    if held != Counter(manifest["rejects"]):
-        yield f"the quarantine holds {dict(held)}; the manifest says {manifest['rejects']}"
+    if held != Counter(manifest.rejects):
+        yield f"the quarantine holds {dict(held)}; the manifest says {manifest.rejects}"

@@ -6,11 +6,10 @@ What records hold is not looked into while their checksum is right: they are wha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from imageshards import storage
-from imageshards.manifest import shard_name, shard_path
+from imageshards.manifest import File, Shard, shard_path
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, scan_file
 
@@ -38,9 +37,9 @@ class FileResult:
     sha256: str = ""
 
 
-def check_file(path: str, name: str, entry: Mapping[str, Any]) -> FileResult:
+def check_file(path: str, name: str, entry: File | Shard) -> FileResult:
     """Compares the size and the SHA-256 of a file with its entry of the manifest."""
-    expected = entry["num_bytes"]
+    expected = entry.num_bytes
     try:
         result = FileResult([], 0, *storage.sha256_of(path, expected))
     except OSError as e:
@@ -50,18 +49,18 @@ def check_file(path: str, name: str, entry: Mapping[str, Any]) -> FileResult:
         size = f"more than {expected}" if is_larger else f"{result.num_bytes}"
         what = f"it has {size} bytes; the manifest says {expected}"
         result.problems.append(Problem("files", f"{name}: {what}.", name))
-    if result.sha256 != entry["sha256"]:
-        what = f"its SHA-256 is {result.sha256}; the manifest says {entry['sha256']}"
+    if result.sha256 != entry.sha256:
+        what = f"its SHA-256 is {result.sha256}; the manifest says {entry.sha256}"
         result.problems.append(Problem("checksums", f"{name}: {what}.", name))
     return result
 
 
-def check_shard(directory: str, entry: Mapping[str, Any]) -> FileResult:
+def check_shard(directory: str, entry: Shard) -> FileResult:
     """Reads one shard whole and compares it with its entry of the manifest."""
-    name, path = shard_name(entry), shard_path(directory, entry)
+    name, path = entry.name, shard_path(directory, entry.name)
     result = check_file(path, name, entry)
     if not result.problems:
-        result.num_records = entry["num_records"]
+        result.num_records = entry.num_records
     elif result.sha256:
         try:
             _check_records(entry, name, path, result)
@@ -77,14 +76,14 @@ def _unreadable(name: str, e: OSError) -> Problem:
     return Problem("files", f"{name}: {what}.", name)
 
 
-def _check_records(entry: Mapping[str, Any], name: str, path: str, result: FileResult) -> None:
-    for record in scan_file(path, entry["num_bytes"]):
+def _check_records(entry: Shard, name: str, path: str, result: FileResult) -> None:
+    for record in scan_file(path, entry.num_bytes):
         result.num_records += 1
         if isinstance(record, RecordError):
             number, offset = record.number, record.offset_bytes
             message = f"{name}, record {number} at byte {offset}: {record.reason}."
             result.problems.append(Problem("checksums", message, name, number, offset))
-    if result.num_records != entry["num_records"]:
+    if result.num_records != entry.num_records:
         held = counted(result.num_records, "record")
-        message = f"{name}: it holds {held}; the manifest says {entry['num_records']}."
+        message = f"{name}: it holds {held}; the manifest says {entry.num_records}."
         result.problems.append(Problem("records", message, name))

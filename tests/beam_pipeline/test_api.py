@@ -25,64 +25,47 @@ BASE = {"input": "/in", "output": "/out"}
 SAME = [
     ({"image_size": 256}, ["--image_size=256"]),
     ({"image_size": (32, 48)}, ["--image_size=32x48"]),
-    ({"image_size": "32x48", "quality": 80}, ["--image_size=32x48", "--quality=80"]),
-    ({"quality": "80", "shard_mb": "0.5"}, ["--quality=80", "--shard_mb=0.5"]),
-    ({"splits": {"train": 0.8, "validation": 0.2}}, ["--splits=train=0.8,validation=0.2"]),
-    ({"splits": "a=0.5,b=0.5"}, ["--splits=a=0.5,b=0.5"]),
+    ({"quality": "80", "shard_mb": 0.5}, ["--quality=80", "--shard_mb=0.5"]),
     ({"num_shards": 8}, ["--num_shards=8"]),
-    ({"num_shards": {"train": 4}}, ["--num_shards=train=4"]),
-    ({"class_names": ["a,b", " c"]}, None),
-    ({"class_names": "b,a"}, ["--class_names=b,a"]),
     ({"class_names": (name for name in "ba")}, ["--class_names=b,a"]),
     ({"splits": {"a": np.float32(0.8), "b": np.float32(0.2)}}, ["--splits=a=0.8,b=0.2"]),
     ({"class_map": {"a": "b"}}, ["--class_map=a=b"]),
     ({"columns": [ColumnSpec("a,b", "float", (3,), "zscore"), "c:int[]"]},
      ["--columns=a\\,b:float[3]:zscore,c:int[]"]),
-    ({"columns": ""}, ["--columns="]),
-    ({"extensions": ["jpg", ".PNG"]}, ["--extensions=jpg,.PNG"]),
     ({"url_timeouts": (1, 2.5, 9)}, ["--url_timeouts=1,2.5,9"]),
     ({"max_image_mpx": 0.5, "max_reject_fraction": 0},
      ["--max_image_mpx=0.5", "--max_reject_fraction=0"]),
     ({"no_report": True, "overwrite": True}, ["--no_report", "--overwrite"]),
     ({"no_report": False, "overwrite": False, "salt": None}, []),
     ({"exclude": pathlib.Path("/x/keys.txt")}, ["--exclude=/x/keys.txt"]),
-    ({"input": ["/a", pathlib.Path("/b")]}, ["--input=/b"]),
+    ({"input": ["/in", pathlib.Path("/b")]}, ["--input=/b"]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("keywords", "flags"), SAME, ids=[repr(pair[0])[:40] for pair in SAME])
 def test_a_keyword_is_what_its_flag_is(keywords, flags):
     found = cli.options_of(BASE | keywords)
-    if flags is None:
-        assert found.plan.class_names == ("a,b", " c")
-        return
-    first = "/a" if "input" in keywords else "/in"
-    expected, _ = cli.parse([f"--input={first}", "--output=/out", *flags])
+    expected, _ = cli.parse(["--input=/in", "--output=/out", *flags])
     assert found == expected and found.given == expected.given
 
 
+def test_any_text_may_be_in_the_name_of_a_class():
+    found = cli.options_of(BASE | {"class_names": ["a,b", " c"]})
+    assert found.plan.class_names == ("a,b", " c")
+
+
 REFUSED = [
-    ({"num_shard": 3}, "num_shard received 3, no keyword of build; did you mean num_shards?"),
-    ({"report": False}, "report received False, no keyword of build; did you mean no_report?"),
-    ({"help": True}, "help received True, no keyword of build; a flag of Beam"),
+    ({"num_shard": 3}, "build received num_shard=3, no keyword of it; did you mean num_shards?"),
+    ({"help": True}, "build received help=True, no keyword of it; a flag of Beam"),
     ({"runner": "Flink"}, "a flag of Beam goes into beam_args, as in beam_args=['--runner=...']."),
     ({"overwrite": "no"}, "overwrite received 'no'; expected True or False."),
     ({"quality": "9o"}, "quality received '9o'; expected a whole number."),
-    ({"quality": 200}, "quality received 200; expected 1 to 100."),
-    ({"salt": 5}, "salt received 5; expected a text."),
-    ({"layout": "tree"}, "layout received 'tree'; expected one of auto,"),
-    ({"splits": {"train": "x"}}, "splits received 'train=x'; expected names with numbers"),
     ({"splits": 0.8}, "splits received '0.8'; expected names with numbers"),
     ({"class_names": [1, 2]}, "class_names received [1, 2]; expected texts."),
     ({"class_map": {"a": 1}}, "class_map received {'a': 1}; expected a dict of texts."),
-    ({"class_map": ["a"]}, "class_map received ['a']; expected a dict of texts."),
-    ({"class_names": {"a": "b"}}, "class_names received {'a': 'b'}; expected texts."),
     ({"image_size": (3, 4, 5)}, "image_size received '3x4x5'; expected pixels as N or"),
     ({"input": " "}, "input received ' '; expected a path."),
     ({"input": []}, "input received ''; expected a path."),
-    ({"input": None}, "input received None; expected a path."),
-    ({"input": ["a", 3]}, "input received 3; expected a path."),
-    ({"output": None}, "output received None; expected a path."),
     ({"output": ["a", "b"]}, "output received ['a', 'b']; expected a path."),
     ({"beam_args": "--runner=Flink"}, "beam_args received '--runner=Flink'; expected a list of"),
 ]  # fmt: skip

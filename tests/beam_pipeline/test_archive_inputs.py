@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from imageshards import storage
 from tests.support import portable_servers
-from tests.support.builds import build, class_folders, manifest, records_of, shard_bytes
+from tests.support.builds import build, class_folders, records_of, shard_bytes
 from tests.support.commands import ForkedBuild, kill_at
 from tests.support.portable_builds import run_here
 from tests.support.store_servers import store_server
@@ -67,44 +67,24 @@ def zip_of(files: Mapping[str, bytes], method: int) -> bytes:
 
 
 def tar_of_tars(files: Mapping[str, bytes]) -> bytes:
-    folders: dict[str, dict[str, bytes]] = {}
-    for name, data in files.items():
-        folder, _, below = name.rpartition("/")
-        folders.setdefault(folder, {})[below] = data
-    return tar_of({f"{folder or 'top'}.tar": tar_of(inside) for folder, inside in folders.items()})
+    folders: dict[str, dict[str, bytes]] = {"cat": {}, "dog": {}}
+    for name, data in images_of(files).items():
+        folder, _, below = name.partition("/")
+        folders[folder][below] = data
+    return tar_of({f"{folder}.tar": tar_of(inside) for folder, inside in folders.items()})
 
 
-def below(folder: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+def put_below(folder: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {f"{folder}/{name}": data for name, data in files.items()}
 
 
-PACKED: dict[str, Callable[[Mapping[str, bytes]], bytes]] = {
-    "photos.tar": tar_of,
-    "wrapped.tar": lambda files: tar_of(below("photos", files)),
-    "dotted.tar": lambda files: tar_of(below("./photos", files)),
-    "stored.zip": lambda files: zip_of(files, zipfile.ZIP_STORED),
-    "deflated.zip": lambda files: zip_of(files, zipfile.ZIP_DEFLATED),
-    "tars.tar": lambda files: tar_of_tars({n: d for n, d in files.items() if "/" in n}),
-    "photos.tar.gz": lambda files: gzip.compress(tar_of(files)),
-    "photos.tgz": lambda files: gzip.compress(tar_of(below("flower_photos", files))),
-    "photos.tar.bz2": lambda files: bz2.compress(tar_of(files)),
-}
+def images_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if name.endswith(".jpg")}
 
 
-@pytest.mark.parametrize("name", PACKED)
-def test_an_archive_gives_the_shards_of_its_folder(photos, expected, tmp_path, name, capfd):
-    path = tmp_path / name
-    path.write_bytes(PACKED[name](files_of(photos)))
-    assert build("--input", path, "--output", tmp_path / "out", *FLAGS) == 0
-    assert shard_bytes(tmp_path / "out") == expected
-    assert not (tmp_path / "out" / ".staging").exists()
-    is_spooled = "unpacked into" in capfd.readouterr().err
-    assert is_spooled == name.endswith((".gz", ".tgz", ".bz2"))
-    assert manifest(tmp_path / "out")["rejects"] == {}
-
-
-def parquet_of(files: Mapping[str, bytes], path: pathlib.Path, names: list[str]) -> None:
-    images = {name: data for name, data in files.items() if name.endswith(".jpg")}
+def parquet_of(files: Mapping[str, bytes]) -> bytes:
+    """A table of pictures as Hugging Face writes it."""
+    images, names = images_of(files), ["cat", "dog"]
     rows = pa.table(
         {
             "image": pa.array([{"bytes": data, "path": name} for name, data in images.items()]),
@@ -113,39 +93,58 @@ def parquet_of(files: Mapping[str, bytes], path: pathlib.Path, names: list[str])
     )
     features = {"label": {"names": names, "_type": "ClassLabel"}, "image": {"_type": "Image"}}
     said = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
-    parquet.write_table(rows.replace_schema_metadata(said), path, row_group_size=5)
+    packed = io.BytesIO()
+    parquet.write_table(rows.replace_schema_metadata(said), packed, row_group_size=5)
+    return packed.getvalue()
 
 
-def test_parquet_with_pictures_gives_the_shards_of_the_folder(photos, expected, tmp_path):
-    parquet_of(files_of(photos), tmp_path / "data.parquet", ["cat", "dog"])
-    assert build("--input", tmp_path / "data.parquet", "--output", tmp_path / "out", *FLAGS) == 0
-    assert shard_bytes(tmp_path / "out") == expected
-
-
-def webdataset(files: Mapping[str, bytes], path: pathlib.Path, label: str) -> None:
+def webdataset(files: Mapping[str, bytes]) -> bytes:
+    """Samples whose class is an id, `cls`, and a text of a JSON file."""
     samples: dict[str, bytes] = {}
-    for name, data in files.items():
-        if name.endswith(".jpg"):
-            stem, folder = name.removesuffix(".jpg"), name.split("/")[0]
-            samples[name] = data
-            samples[f"{stem}.json"] = json.dumps({"folder": folder, "size": len(data)}).encode()
-            if label == "cls":
-                samples[f"{stem}.cls"] = str(["cat", "dog"].index(folder)).encode()
-    path.write_bytes(tar_of(samples))
+    for name, data in images_of(files).items():
+        stem, folder = name.removesuffix(".jpg"), name.split("/")[0]
+        samples[name] = data
+        samples[f"{stem}.json"] = json.dumps({"folder": folder, "size": len(data)}).encode()
+        samples[f"{stem}.cls"] = str(["cat", "dog"].index(folder)).encode()
+    return tar_of(samples)
 
 
-@pytest.mark.parametrize(
-    ("label", "flags"),
-    [
-        ("cls", ["--class_names", "cat,dog", "--columns", ""]),
-        ("json", ["--label_column", "folder", "--columns", ""]),
-    ],
-)
-def test_webdataset_gives_the_shards_of_the_folder(photos, expected, tmp_path, label, flags):
-    webdataset(files_of(photos), tmp_path / "00000.tar", label)
-    output = tmp_path / "out"
-    assert build("--input", tmp_path / "00000.tar", "--output", output, *flags, *FLAGS) == 0
-    assert shard_bytes(output) == expected
+PACKED: dict[str, Callable[[Mapping[str, bytes]], bytes]] = {
+    "photos.tar": tar_of,
+    "dotted.tar": lambda files: tar_of(put_below("./photos", files)),
+    "stored.zip": lambda files: zip_of(files, zipfile.ZIP_STORED),
+    "deflated.zip": lambda files: zip_of(files, zipfile.ZIP_DEFLATED),
+    "tars.tar": tar_of_tars,
+    "photos.tgz": lambda files: gzip.compress(tar_of(put_below("flower_photos", files))),
+    "photos.tar.bz2": lambda files: bz2.compress(tar_of(files)),
+    "data.parquet": parquet_of,
+    "tars/00000.tar": webdataset,
+}
+OF_IDS = ["--class_names", "cat,dog", "--columns", ""]
+
+
+def pack(name: str, photos: pathlib.Path, folder: pathlib.Path) -> list[str | pathlib.Path]:
+    """Packs photos into a file of a name; returns the flags to build from it."""
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(PACKED[name](files_of(photos)))
+    return ["--input", path, *(OF_IDS if "/" in name else []), *FLAGS]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_an_archive_gives_the_shards_of_its_folder(photos, expected, tmp_path, name, capfd):
+    assert build(*pack(name, photos, tmp_path), "--output", tmp_path / "out") == 0
+    assert shard_bytes(tmp_path / "out") == expected
+    assert not (tmp_path / "out" / ".staging").exists()
+    is_spooled = "unpacked into" in capfd.readouterr().err
+    assert is_spooled == name.endswith((".tgz", ".bz2", ".parquet"))
+
+
+def test_webdataset_may_have_its_labels_in_json(photos, expected, tmp_path):
+    (tmp_path / "00000.tar").write_bytes(webdataset(files_of(photos)))
+    flags = ["--label_column", "folder", "--columns", "", *FLAGS]
+    assert build("--input", tmp_path / "00000.tar", "--output", tmp_path / "out", *flags) == 0
+    assert shard_bytes(tmp_path / "out") == expected
 
 
 def test_several_webdataset_archives_with_columns(photos, tmp_path):
@@ -153,7 +152,7 @@ def test_several_webdataset_archives_with_columns(photos, tmp_path):
     (tmp_path / "set").mkdir()
     for number, folder in enumerate(("cat", "dog")):
         some = {name: data for name, data in files.items() if name.startswith(folder)}
-        webdataset(some, tmp_path / "set" / f"0000{number}.tar", "cls")
+        (tmp_path / "set" / f"0000{number}.tar").write_bytes(webdataset(some))
     flags = ["--class_names", "cat,dog", "--columns", "size:int", *FLAGS]
     for given, output in ((tmp_path / "set", "a"), (f"{tmp_path}/set/{{00000..00001}}.tar", "b")):
         assert build("--input", given, "--output", tmp_path / output, *flags) == 0
@@ -165,41 +164,24 @@ def test_several_webdataset_archives_with_columns(photos, tmp_path):
         assert features["size"] == [len(files[key.partition("/")[2]])]
 
 
-FORMS = (
-    "photos.tar", "tars.tar", "stored.zip", "deflated.zip", "photos.tgz", "webdataset", "parquet",
-)  # fmt: skip
-
-
-def packed_as(form: str, photos: pathlib.Path, folder: pathlib.Path) -> tuple[str, list[str]]:
-    """Packs photos into a file or a folder; returns its name and the flags that it needs."""
-    files = files_of(photos)
-    if form == "parquet":
-        parquet_of(files, folder / "train.parquet", ["cat", "dog"])
-        (folder / "train.parquet").rename(folder / "data.parquet")
-        return "data.parquet", []
-    if form == "webdataset":
-        (folder / "tars").mkdir()
-        webdataset(files, folder / "tars" / "00000.tar", "cls")
-        return "tars/00000.tar", ["--class_names", "cat,dog", "--columns", ""]
-    (folder / form).write_bytes(PACKED[form](files))
-    return form, []
+FORMS = [name for name in PACKED if name not in ("dotted.tar", "photos.tar.bz2")]
 
 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_from_a_store_whatever_is_killed(photos, expected, tmp_path, form):
-    name, flags = packed_as(form, photos, tmp_path)
+    _, path, *flags = map(str, pack(form, photos, tmp_path))
     with store_server("s3") as running, running.environment():
-        uri = f"{running.bucket()}/in/{name}"
-        storage.copy(str(tmp_path / name), uri)
+        uri = f"{running.bucket()}/in/{form}"
+        storage.copy(path, uri)
         output = tmp_path / "out"
-        command = ["--input", uri, "--output", str(output), *flags, *FLAGS]
+        command = ["--input", uri, "--output", str(output), *flags]
         kill = ("beam_pipeline.planning.transforms", "make_unit", 2)
         killed = ForkedBuild("--direct_num_workers", "2", *command, before=kill_at, given=kill)
         assert killed.wait(180) == -signal.SIGKILL, killed.communicate()[0]
         spooled = {path: path.stat().st_mtime_ns for path in output.glob(".staging/spool/*")}
-        assert bool(spooled) == (form in ("photos.tgz", "parquet"))
+        assert bool(spooled) == form.endswith((".tgz", ".parquet"))
         late = ("beam_pipeline.commit.transforms", "finalize_shard", 2)
         killed = ForkedBuild("--direct_num_workers", "2", *command, before=kill_at, given=late)
         assert killed.wait(180) == -signal.SIGKILL, killed.communicate()[0]
@@ -217,11 +199,10 @@ def test_through_a_job_service(photos, expected, tmp_path):
     portable_servers.prism_binary()
     with portable_servers.running(tmp_path) as servers:
         for form in FORMS:
-            folder = tmp_path / f"of-{form}"
+            folder = tmp_path / f"of-{form.replace('/', '-')}"
             folder.mkdir()
-            name, flags = packed_as(form, photos, folder)
             output = folder / "out"
-            command = ["--input", str(folder / name), "--output", str(output), *flags, *FLAGS]
-            code, said = run_here(*command, *servers.flags)
+            command = [*pack(form, photos, folder), "--output", output, *servers.flags]
+            code, said = run_here(*map(str, command))
             assert code == 0, said
             assert shard_bytes(output) == expected, form

@@ -20,30 +20,13 @@ def rehearse(capfd, *arguments) -> tuple[int, str, str]:
     return code, said.out, said.err
 
 
-def rows_of(folder, names):
-    path = folder / "rows.csv"
-    lines = [f"{name},{'ab'[number % 2]}" for number, name in enumerate(names)]
-    path.write_text("image,label\n" + "\n".join(lines) + "\n")
-    return path
-
-
-def test_equal_keys_are_told_as_by_the_build(tmp_path, capfd):
-    (tmp_path / "0.jpg").write_bytes(jpeg(0))
-    rows = rows_of(tmp_path, ["0.jpg", "0.jpg"])
-    code, _, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
-    image = f"{tmp_path}/0.jpg"
-    assert code == 2
-    assert f"two rows with the key '0.jpg' for the image '{image}'" in err and "--key_column" in err
-
-
 def test_a_table_whose_paths_are_all_wrong_ends_before_the_work_with_one_of_them(tmp_path, capfd):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "0.jpg").write_bytes(jpeg(0))
-    rows = rows_of(tmp_path / "sub", ["2.jpg", "0.jpg", "1.jpg"])
+    rows = tmp_path / "rows.csv"
+    rows.write_text("image,label\n2.jpg,a\n0.jpg,b\n1.jpg,a\n")
     code, _, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
     assert code == 2
-    assert "--input received 3 images, and none of them was found" in err
-    assert f"'{tmp_path}/sub' has no '0.jpg')" in err
+    assert "3 images and none of them was found, such as" in err
+    assert f"'{tmp_path}' has no '0.jpg')" in err
 
 
 def test_a_column_that_cannot_be_scaled_is_told(tmp_path, capfd):
@@ -66,12 +49,4 @@ def test_warnings_are_told_and_no_picture_is_decoded_where_shards_are_counted(
     assert code == 0
     assert "files passed over (excluded_by_glob 2)" in out
     assert "warning: 1 class folder without an image: 'emu'" in out
-    assert "written: 'Cat', 'cat'; join them" in out
     assert out.endswith("nothing was written\n")
-
-
-def test_a_glob_that_leaves_nothing_out_is_told(tmp_path, capfd):
-    photos = class_folders(tmp_path / "in", {"cat": 1, "dog": 1})
-    flags = ("--input", photos, "--output", tmp_path / "out", "--exclude_glob", "cat/old,dog/d*")
-    code, _, err = rehearse(capfd, *flags)
-    assert code == 2 and "--exclude_glob received 'cat/old'" in err

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import itertools
 import types
+from typing import Any
+
+from msgspec import structs
 
 from beam_pipeline import progress
-from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.progress import final_table, pool_line
+from imageshards.manifest import RECORD_FEATURES, IndexFile, Shard, Split
+from tests.support.manifests import blank
 
-MANIFEST = {
-    "splits": {
-        "train": {
-            "num_records": 1259,
-            "shards": [
-                {"num_records": 629, "num_bytes": 1_500_000, "classes": {"cat": 300, "dog": 329}},
-                {"num_records": 630, "num_bytes": 1_500_000, "classes": {"cat": 300, "dog": 330}},
-            ],
-        },
-        "test": {"num_records": 0, "shards": [{"num_records": 0, "num_bytes": 0, "classes": {}}]},
-    },
-    "classes": ["cat", "dog", "emu"],
-    "features": {"image/class/label": {"dtype": "int64", "shape": []}},
-    "listed": 1399,
-    "rejects": {"truncated": 3, "empty": 1},
-    "skipped": {"hidden": 2},
-}
+ANY_INDEX = IndexFile("index/a", 1, "0" * 64)
+_COUNTS = [
+    ("train", 629, 1_500_000, {"cat": 300, "dog": 329}),
+    ("train", 630, 1_500_000, {"cat": 300, "dog": 330}),
+    ("test", 0, 0, {}),
+]
+
+
+def shards(split: str) -> Split:
+    entries = [
+        Shard(f"{split}-{number}", records, num_bytes, "0" * 64, classes, ANY_INDEX)
+        for number, (name, records, num_bytes, classes) in enumerate(_COUNTS)
+        if name == split
+    ]
+    return Split(sum(entry.num_records for entry in entries), entries)
+
+
+MANIFEST = blank(
+    splits={"train": shards("train"), "test": shards("test")}, classes=["cat", "dog", "emu"],
+    features=RECORD_FEATURES, listed=1399, rejects={"truncated": 3, "empty": 1},
+    skipped={"hidden": 2},
+)  # fmt: skip
 
 
 def test_the_final_table_has_splits_rejects_and_speed():
-    manifest = MANIFEST | {"warnings": ["3 things are odd"]}
+    manifest = structs.replace(MANIFEST, warnings=["3 things are odd"])
     lines = final_table(manifest, 14.0, 0).split("\n")
     assert lines[2].split() == ["train", "2", "1,259", "629", "630", "3.0"]
     assert lines[3].split() == ["test", "1", "0", "0", "0", "0.0"]
@@ -44,8 +53,8 @@ def test_the_final_table_has_splits_rejects_and_speed():
 
 def test_the_final_table_leaves_out_what_is_nothing_and_counts_only_new_work(monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    odd = {"rejects": {}, "skipped": {}, "warnings": ["odd things " * 20]}
-    lines = final_table(MANIFEST | odd, 2.0, 1199).split("\n")
+    odd = structs.replace(MANIFEST, rejects={}, skipped={}, warnings=["odd things " * 20])
+    lines = final_table(odd, 2.0, 1199).split("\n")
     assert lines[5:8] == [
         "1,399 images listed, 0 rejected",
         "1,199 images were finished by an earlier run",
@@ -55,24 +64,13 @@ def test_the_final_table_leaves_out_what_is_nothing_and_counts_only_new_work(mon
     assert "\n0.0 s with start-up" in final_table(MANIFEST, 0.0, 1399)
 
 
-class Pool(LocalPool):
-    """A pool that has written so many of its images."""
-
-    def __init__(self, total=0, progress=(0, 0, 0, 0)):
-        self.total = total  # without a process
-        self.done = progress
-
-    def progress(self):
-        return self.done
-
-
 def test_the_images_of_this_run_tell_the_speed(monkeypatch):
     seconds = itertools.count(100.0, 10.0)
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(seconds)))
-    pool = Pool(100_000, (1000, 0, 0, 1000))
+    # Images, bytes, rejects, and images of an earlier run; the clock begins with the first image.
+    done = iter([(1000, 0, 0, 1000), (1100, 7, 1, 1000), (1200, 1_000_000, 2, 1000)])
+    pool: Any = types.SimpleNamespace(total=100_000, progress=lambda: next(done))
     line = pool_line(pool)
     assert line() == "1,000/100,000 images  0 rejects"
-    pool.done = (1100, 7, 1, 1000)  # the clock begins with the first one
     line()
-    pool.done = (1200, 1_000_000, 2, 1000)
     assert line() == "1,200/100,000 images  20 images/s  0.1 MB/s  2 rejects  ETA 1:22:20"

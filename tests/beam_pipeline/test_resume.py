@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -48,6 +49,19 @@ def undisturbed(photos, tmp_path_factory):
     output = tmp_path_factory.mktemp("undisturbed") / "set"
     assert build(*flags(photos, output)) == 0
     return output
+
+
+@pytest.fixture
+def small(tmp_path) -> tuple[pathlib.Path, list[str], dict[str, bytes]]:
+    """A finished data set: its folder, the flags that made it, and its shards."""
+    output = tmp_path / "set"
+    photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
+    again = [
+        "--input", str(photos), "--output", str(output), "--image_size", "16", "--no_report",
+        "--num_shards", "2",
+    ]  # fmt: skip
+    assert build(*again) == 0
+    return output, again, shard_bytes(output)
 
 
 def start_held(photos, output: pathlib.Path, shards: int) -> ForkedBuild:
@@ -120,46 +134,15 @@ def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, capfd):
     assert_resumes(photos, output, undisturbed, before, capfd)
 
 
-def test_classes_keep_their_ids_when_a_replacement_is_killed(tmp_path):
-    output = tmp_path / "set"
-    more = ["--output", str(output), "--image_size", "16", "--no_report", "--num_shards", "2"]
-    first = class_folders(tmp_path / "first", {"m": 12, "z": 12})
-    assert build("--input", first, *more) == 0
-    second = class_folders(tmp_path / "second", {"a": 12, "m": 12, "z": 12})
-    again = ["--input", str(second), *more, "--overwrite"]
-    build_killed_at("beam_pipeline.commit.transforms", "finalize_shard", 2, again)
+def test_classes_keep_their_ids_when_a_replacement_is_killed(small, tmp_path):
+    output, again, _ = small
+    class_folders(tmp_path / "in", {"a": 12})
+    replacing = [*again, "--overwrite"]
+    build_killed_at("beam_pipeline.commit.transforms", "finalize_shard", 2, replacing)
     assert not (output / "manifest.json").exists()
-    assert build(*again) == 0
+    assert build(*replacing) == 0
     assert manifest(output)["classes"] == ["m", "z", "a"]
     assert verify.main([str(output)]) == 0
-
-
-def test_classes_of_numbers_are_in_the_order_of_numbers_unless_a_data_set_has_another(tmp_path):
-    output = tmp_path / "set"
-    more = ["--output", str(output), "--image_size", "16", "--no_report", "--overwrite"]
-    first = class_folders(tmp_path / "first", {"10": 12, "9": 12})
-    assert build("--input", first, *more) == 0
-    assert manifest(output)["classes"] == ["9", "10"]
-    second = class_folders(tmp_path / "second", {"11": 12, "10": 12, "9": 12, "2": 12})
-    assert build("--input", second, *more) == 0
-    assert manifest(output)["classes"] == ["9", "10", "2", "11"]
-    assert build("--input", first, *more, "--class_names", "10,9") == 0
-    assert build("--input", second, *more) == 0
-    assert manifest(output)["classes"] == ["10", "9", "2", "11"]
-    assert verify.main([str(output)]) == 0
-
-
-@pytest.fixture
-def small(tmp_path) -> tuple[pathlib.Path, list[str], dict[str, bytes]]:
-    """A finished data set: its folder, the flags that made it, and its shards."""
-    output = tmp_path / "set"
-    photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
-    again = [
-        "--input", str(photos), "--output", str(output), "--image_size", "16", "--no_report",
-        "--num_shards", "2",
-    ]  # fmt: skip
-    assert build(*again) == 0
-    return output, again, shard_bytes(output)
 
 
 def test_a_data_set_that_cannot_be_read_is_refused(small, capfd):
@@ -167,9 +150,8 @@ def test_a_data_set_that_cannot_be_read_is_refused(small, capfd):
     output, again, before = small
     newer = json.dumps(manifest(output) | {"format_version": 99})
     (output / "manifest.json").write_text(newer)
-    for flag in ("--overwrite", "--plan_only"):
-        assert build(*again, flag) == 2
-        assert "upgrade imageshards" in capfd.readouterr().err
+    assert build(*again, "--overwrite") == 2
+    assert "upgrade imageshards" in capfd.readouterr().err
     assert shard_bytes(output) == before
     assert (output / "manifest.json").read_text() == newer
     (output / "manifest.json").write_text('{"format_version": 1, "spl')
@@ -178,7 +160,6 @@ def test_a_data_set_that_cannot_be_read_is_refused(small, capfd):
     assert "could not be read" in said and "--overwrite" in said
     assert build(*again, "--overwrite") == 0
     assert "may get other ids" in capfd.readouterr().err
-    assert manifest(output)["classes"] == ["m", "z"]
     assert shard_bytes(output) == before
 
 
@@ -241,21 +222,19 @@ def test_ctrl_c_after_the_manifest_was_written_says_that_the_data_set_is_complet
 
 def test_a_changed_image_is_noticed_by_the_job_that_resumes(photos, tmp_path):
     """Only what changed is done again, and nothing stale is mixed in."""
-    inputs = tmp_path / "in"
-    for path in photos.rglob("*.jpg"):
-        copy = inputs / path.relative_to(photos)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        os.link(path, copy)
+    inputs = shutil.copytree(photos, tmp_path / "in")
     output, fresh = tmp_path / "set", tmp_path / "fresh"
     process = start_held(inputs, output, 16)
     process.kill()
     process.wait()
-    changed = inputs / "dog" / "dog 7.jpg"
-    changed.unlink()
-    changed.write_bytes(jpeg(4711))
+    (inputs / "dog" / "dog 7.jpg").write_bytes(jpeg(4711))
     assert build(*flags(inputs, output)) == 0
     assert build(*flags(inputs, fresh)) == 0
     assert shard_bytes(output) == shard_bytes(fresh)
+
+
+def times_in(folder: pathlib.Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
 def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
@@ -270,10 +249,10 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     lock = str(output / ".staging" / "lock")
     opened = psutil.Process(following.pid)
     wait_until(lambda: lock in {f.path for f in opened.open_files()}, following)
-    before = {path: path.stat().st_mtime_ns for path in (output / ".staging").iterdir()}
+    before = times_in(output / ".staging")
     with pytest.raises(subprocess.TimeoutExpired):
         following.wait(1)
-    assert {path: path.stat().st_mtime_ns for path in (output / ".staging").iterdir()} == before
+    assert times_in(output / ".staging") == before
     worker.resume()
     said, _ = following.communicate()
     assert following.returncode == 0, said

@@ -6,10 +6,9 @@ import pytest
 
 from benchmarks import reader_cases, reader_rounds, waits
 from benchmarks.cases import Settings
-from benchmarks.measure import BenchmarkError
 from benchmarks.reader_cases import also, cheaper, faster, speed_rows
 from benchmarks.reader_kinds import Job
-from benchmarks.reader_rounds import Window, in_turn
+from benchmarks.reader_rounds import Window
 from benchmarks.slow_store import counts, slow_store
 from imageshards import storage
 from tests.support.builds import class_folders
@@ -64,11 +63,6 @@ def test_waits_of_an_accelerator_are_those_of_the_time_that_it_does_not_compute(
     assert found["startup_msec"] > 0 and 0 < found["utilization"] < 1
     assert found["pass_end_msec"] > 0  # every third batch has the last of 96 records
     assert list(found["wait_msec"]) == ["median", "p99", "p99.9"]
-
-
-def test_a_side_that_fails_says_why(tmp_path):
-    with pytest.raises(BenchmarkError, match="which does not exist"):
-        in_turn({"a": "trainer_host"}, ("--data", str(tmp_path / "absent")), tmp_path, 1, 0.1)
 
 
 def test_a_slow_store_gives_files_and_ranges_and_counts_their_bytes(tmp_path):

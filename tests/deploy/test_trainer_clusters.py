@@ -51,23 +51,6 @@ echo "$@" > "$REQUEUED"
 """
 
 
-@pytest.fixture(scope="module")
-def manifests() -> dict[str, Any]:
-    found = yaml.safe_load_all((KUBERNETES / "train.yaml").read_text())
-    return {manifest["kind"]: manifest for manifest in found}
-
-
-@pytest.fixture(scope="module")
-def pod(manifests: dict[str, Any]) -> dict[str, Any]:
-    return manifests["Job"]["spec"]["template"]["spec"]
-
-
-@pytest.fixture(scope="module")
-def container(pod: dict[str, Any]) -> dict[str, Any]:
-    (found,) = pod["containers"]
-    return found
-
-
 @pytest.fixture
 def environ(tmp_path: pathlib.Path) -> dict[str, str]:
     """Programs that stand in for those of a node, first on the path."""
@@ -87,28 +70,12 @@ def _noted(environ: dict[str, str]) -> list[Any]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-def test_parts_of_the_manifest_name_each_other(
-    manifests: dict[str, Any], pod: dict[str, Any], container: dict[str, Any]
-) -> None:
-    job, service = manifests["Job"], manifests["Service"]
-    name = job["metadata"]["name"]
-    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
-    assert pod["subdomain"] == service["metadata"]["name"]
-    (port,) = service["spec"]["ports"]
-    assert container["ports"] == [{"containerPort": port["port"]}]
-    stopped = job["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]
-    assert stopped["containerName"] == container["name"] and stopped["values"] == [143]
-    mounted = {mount["name"] for mount in container["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in pod["volumes"]}
-
-
 def test_every_pod_tells_tensorflow_who_the_others_are(
-    manifests: dict[str, Any],
-    container: dict[str, Any],
-    environ: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = manifests["Job"]["spec"]
+    service, job = yaml.safe_load_all((KUBERNETES / "train.yaml").read_text())
+    job = job["spec"]
+    (container,) = job["template"]["spec"]["containers"]
     given = {entry["name"]: entry["value"] for entry in container["env"]}
     hosts = int(given["HOSTS"])
     assert hosts == job["completions"] == job["parallelism"]
@@ -116,7 +83,7 @@ def test_every_pod_tells_tensorflow_who_the_others_are(
         indexed = {**given, **environ, "JOB_COMPLETION_INDEX": str(index)}
         subprocess.run([*container["command"], *container["args"]], env=indexed, check=True)
     resolver = pytest.importorskip("tensorflow").distribute.cluster_resolver
-    name, port = manifests["Service"]["metadata"]["name"], container["ports"][0]["containerPort"]
+    name, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
     for index, run in enumerate(_noted(environ)):
         monkeypatch.setenv("TF_CONFIG", run["environ"]["TF_CONFIG"])
         found = resolver.TFConfigClusterResolver()

@@ -48,15 +48,14 @@ def mistake_in(call: Sequence[str]) -> str | None:
     if arguments in (["--help"], ["--version"]):
         return None
     parser = parser_of(name)
-    # After a flag it stands for a value, elsewhere for any arguments.
-    is_left_out = [
-        word in ELLIPSES and not before.startswith("--")
+    for action in parser._actions:
+        action.required = False
+    # After a flag an ellipsis stands for a value, elsewhere for any arguments.
+    arguments = [
+        word
         for before, word in zip(["", *arguments], arguments, strict=False)
+        if word not in ELLIPSES or before.startswith("--")
     ]
-    if any(is_left_out):
-        arguments = [word for word, out in zip(arguments, is_left_out, strict=True) if not out]
-        for action in parser._actions:
-            action.required = False
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):

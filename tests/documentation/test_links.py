@@ -37,22 +37,6 @@ def dead_links(page: pathlib.Path) -> Iterator[str]:
             yield link[0]
 
 
-def test_every_file_with_long_tests_is_in_the_list_of_reasons():
-    tests = REPOSITORY / "tests"
-    marked = {
-        path.relative_to(tests)
-        for path in tests.rglob("test_*.py")
-        if re.search(r"^[^\"'#]*mark\.long", path.read_text("utf-8"), re.MULTILINE)
-    }
-    told = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")
-    named = re.findall(r"[\w/]*test_\w+\.py|`benchmarks/`", told)
-    assert [path for path in marked if not any(_is(path, name) for name in named)] == []
-
-
-def _is(path: pathlib.Path, name: str) -> bool:
-    return str(path).endswith(name) or str(path).startswith(name.strip("`"))
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_links_lead_somewhere_in_a_checkout(page: pathlib.Path) -> None:
     assert list(dead_links(page)) == []

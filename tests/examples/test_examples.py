@@ -7,14 +7,10 @@ import re
 
 import pytest
 
-from tests.conftest import REPOSITORY
 from tests.support.commands import run_forked
 from tests.support.trainer_data import make_data_set
 
 pytestmark = pytest.mark.process
-
-EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
-MOST_LINES = 42
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +24,6 @@ def run(example: str, *arguments: object) -> str:
     done = run_forked(f"examples.{example}", *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_is_short_and_says_how_it_is_called(path: pathlib.Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MOST_LINES
-    assert f"python examples/{path.name} shards/" in text
-    told = run_forked(f"examples.{path.stem}")
-    assert told.returncode == 1 and told.stderr.strip().startswith(text.splitlines()[0].strip('"'))
 
 
 def test_keras_fits_and_validates(shards: pathlib.Path) -> None:

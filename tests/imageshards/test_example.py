@@ -25,25 +25,25 @@ def test_examples_round_trip_and_the_order_of_features_changes_no_byte(features)
     data = encode_example(features)
     assert decode_example(data) == features
     assert encode_example(dict(reversed(features.items()))) == data
+    some = {name: values for name, values in features.items() if "a" in name}
+    assert decode_example(data, {*some, "absent"}) == some
+    kinds = {bytes: "string", int: "int64", float: "float32"}
+    for values in features.values():
+        assert dtype_of(values) == (kinds[type(values[0])] if values else None)
 
 
 @pytest.mark.parametrize(
     ("given", "values"),
     [
         (b"\xff\0", [b"\xff\0"]),
-        (bytearray(b"ab"), [b"ab"]),
         pytest.param([memoryview(b"ab")], [b"ab"], id="memoryview"),
         ("é", ["é".encode()]),
         (("a", b"b"), [b"a", b"b"]),
-        (7, [7]),
-        (2.5, [2.5]),
         ([1, 2.5], [1.0, 2.5]),
         (True, [1]),
         (np.int32(7), [7]),
-        (np.array(0.5), [0.5]),
         ([np.float32(1.5), np.int64(2)], [1.5, 2.0]),
         (np.array([[1, 2], [3, 4]], np.uint8), [1, 2, 3, 4]),
-        (np.array(["a", "b"]), [b"a", b"b"]),
         (np.array([]), []),
     ],
     ids=repr,
@@ -56,18 +56,6 @@ def test_a_single_value_is_a_list_of_one_and_arrays_are_lists(given, values):
 def test_other_values_are_refused_in_a_sentence(given):
     with pytest.raises(UserError, match="features received 'x' with the values .*; expected one"):
         encode_example({"x": given})
-
-
-def test_only_what_is_wanted_is_decoded():
-    payload = encode_example({"a": [1], "b": [2.5, 3.5]})
-    assert decode_example(payload, {"b", "absent"}) == {"b": [2.5, 3.5]}
-
-
-@pytest.mark.parametrize(
-    ("values", "dtype"), [([b"x"], "string"), ([1], "int64"), ([1.5], "float32"), ([], "")]
-)
-def test_the_dtype_is_that_of_the_values(values, dtype):
-    assert dtype_of(decode_example(encode_example({"x": values}))["x"]) == dtype
 
 
 @pytest.mark.process

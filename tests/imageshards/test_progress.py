@@ -40,14 +40,11 @@ def test_a_line_renews_itself_on_a_terminal_and_leaves_it_clean():
         "import threading\n"
         "from imageshards import progress\n"
         "progress._LINE_SECONDS = 0.001\n"
-        "lines = iter(['', '1 of 9 images', '2 of 9 images', 'last', 'last', 'last'])\n"
-        "ended, said = threading.Event(), threading.Event()\n"
+        "lines = ['', '1 of 9 images', '2 of 9 images', 'last', 'last', 'last']\n"
+        "ended = threading.Event()\n"
         "def next_line():\n"
-        "    found = next(lines, None)\n"
-        "    (ended if found is None else said).set()\n"
-        "    return found or ''\n"
+        "    return (lines.pop(0) if lines else ended.set()) or ''\n"
         "with progress.ProgressLine(next_line) as line:\n"
-        "    said.wait(20)\n"
         "    line.say('a process was killed')\n"
         "    ended.wait(20)\n"
     )
@@ -84,13 +81,8 @@ def test_a_log_gets_plain_lines_and_no_bar(tmp_path, monkeypatch):
     [
         ((0, 1399, "images", 0.0, 0, "0 rejects"), "0/1,399 images  0 rejects"),
         ((30, 40, "shards", 5.0), "30/40 shards  6 shards/s  ETA 00:02"),
-        (
-            (1200, 1399, "images", 3.0, 0, "9.1 MB/s", "0 rejects"),
-            "1,200/1,399 images  400 images/s  9.1 MB/s  0 rejects  ETA 00:00",
-        ),
         # Only this run's units tell the speed.
         ((1200, 100_000, "images", 10.0, 1000), "1,200/100,000 images  20 images/s  ETA 1:22:20"),
-        ((5, 10, "images", 9.0, 5), "5/10 images"),
         ((12, 10, "images", 1.0), "12/10 images  12 images/s  ETA 00:00"),
     ],
 )
@@ -102,18 +94,11 @@ def test_a_table_has_texts_to_the_left_numbers_to_the_right_and_short_names():
     assert text_table(["split", "n"], [["train", "1,000"], ["t", "5"]]) == (
         "split      n\n-----  -----\ntrain  1,000\nt          5"
     )
-    assert text_table(["only", "names"], []) == "only  names\n----  -----"
     rows = [["n02100236_German_short-haired_pointer", "1,000", "n02112350_keeshond (3)"]]
     header = ["class", "examples", "most often taken for"]
     assert text_table(header, rows, (0, 2), width=50).splitlines()[2] == (
         "n02100236…d_pointer     1,000  n02112350…shond (3)"
     )
-    checks = [["keys", "ok", "no key twice, over all splits"]]
-    assert text_table(["check", "result", "of"], checks, (0, 1, 2), width=44).endswith(
-        "keys   ok      no key twice, over all splits"
-    )
-    narrow = text_table(header, rows, (0, 2), width=9).splitlines()
-    assert {len(line) for line in narrow[1:]} == {12 + 2 + 8 + 2 + 12}
 
 
 def test_what_a_process_does_is_counted_while_it_stays_the_same():

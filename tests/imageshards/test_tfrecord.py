@@ -66,8 +66,7 @@ def test_any_truncation_is_noticed_or_ends_between_records(payloads, data):
     between = cut == sum(16 + len(r.payload) for r in complete)
     assert len(found) == len(complete) + (not between)
     if not between:
-        assert isinstance(found[-1], RecordError)
-        assert "file ends inside" in found[-1].reason
+        assert isinstance(found[-1], RecordError) and "file ends inside" in found[-1].reason
         assert found[-1].number == len(complete)
 
 
@@ -96,19 +95,6 @@ def test_the_first_damage_ends_reading_with_its_place(tmp_path):
     assert str(caught.value) == expected
 
 
-@pytest.mark.parametrize(
-    ("length", "what"),
-    [
-        (MAX_RECORD_BYTES + 1, "absurd"),
-        (2**63, "absurd"),
-        (MAX_RECORD_BYTES, "ends inside the record"),
-    ],
-)
-def test_a_length_that_cannot_be_is_not_read(length, what):
-    raw = struct.pack("<Q", length)
-    assert what in only_error(raw + masked_crc(raw) + b"x").reason
-
-
 class Counting(io.BytesIO):
     """Tells how much was asked for at once."""
 
@@ -126,6 +112,8 @@ def test_a_lying_length_takes_no_more_memory_than_there_are_bytes(size):
     (found,) = scan_records(stream, "x", size)
     assert isinstance(found, RecordError) and "ends inside the record (100 of" in found.reason
     assert stream.most <= (64 << 20 if size is None else 12)
+    raw = struct.pack("<Q", MAX_RECORD_BYTES + 1)
+    assert "absurd" in only_error(raw + masked_crc(raw) + b"x").reason
 
 
 def test_a_stream_that_gives_less_than_asked_is_read_on():
@@ -151,10 +139,6 @@ def test_an_error_survives_a_pickle_as_between_processes():
     assert (str(copy), copy.payload) == (str(error), b"shard")
 
 
-@pytest.mark.parametrize(
-    ("head", "expected"),
-    [(GOLDEN[:12], True), (GOLDEN[:11], False), (b"", False), (b"\x1f\x8b" + GOLDEN[2:12], False)],
-    ids=["header", "cut", "empty", "another length"],
-)
-def test_a_header_is_known_by_its_checksum(head, expected):
-    assert is_header(head) is expected
+def test_a_header_is_known_by_its_checksum():
+    assert is_header(GOLDEN[:12])
+    assert not any(map(is_header, (GOLDEN[:11], b"", b"\x1f\x8b" + GOLDEN[2:12])))

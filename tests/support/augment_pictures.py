@@ -33,7 +33,6 @@ def smooth_picture(size: tuple[int, int], seed: int, channels: int = 3) -> np.nd
 
 
 def jpeg(pixels: np.ndarray, quality: int = 98) -> bytes:
-    """JPEG bytes."""
     import tensorflow as tf
 
     return bytes(tf.io.encode_jpeg(pixels, quality=quality, chroma_downsampling=False).numpy())

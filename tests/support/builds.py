@@ -43,7 +43,6 @@ def build(*arguments: str | pathlib.Path) -> int:
 
 
 def manifest(output: pathlib.Path) -> dict[str, Any]:
-    """The manifest of a data set."""
     found: dict[str, Any] = json.loads((output / "manifest.json").read_text())
     return found
 

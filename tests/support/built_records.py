@@ -6,12 +6,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from imageshards.example import Values, decode_example, dtype_of
 from imageshards.index import IndexRows, index_schema, index_table, read_shard_index
 from imageshards.jpeg import open_picture
-from imageshards.manifest import load_manifest, shards_of
+from imageshards.manifest import Image, Manifest, load_manifest
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, read_records
 
 _COLOURS = {1: (b"Grayscale", "L"), 3: (b"RGB", "RGB")}
@@ -24,16 +23,16 @@ def assert_records_are_as_described(directory: Path | str) -> int:
         AssertionError: A record is not what manifest or index say.
     """
     manifest = load_manifest(str(directory), complete=True)
-    features = manifest["features"]
+    features = manifest.features
     total = 0
-    for split, shard in shards_of(manifest):
+    for split, shard in manifest.shards():
         rows = IndexRows()
-        for record in read_records(f"{directory}/{shard['file']}"):
+        for record in read_records(f"{directory}/{shard.file}"):
             held = decode_example(record.payload)
-            assert not [*_problems(held, manifest)], (shard["file"], record.number)
+            assert not [*_problems(held, manifest)], (shard.file, record.number)
             rows.add(held, HEADER_BYTES + len(record.payload) + FOOTER_BYTES, None)
         total += len(rows)
-        expected = index_table(rows, split, shard["file"], features)
+        expected = index_table(rows, split, shard.file, features)
         found = read_shard_index(str(directory), shard, index_schema(features))
         for name in {*found.column_names} - {"source_bytes"}:  # which no record tells
             # As text: NaN is no difference.
@@ -41,20 +40,20 @@ def assert_records_are_as_described(directory: Path | str) -> int:
     return total
 
 
-def _problems(held: Mapping[str, Values], manifest: Mapping[str, Any]) -> Iterator[str]:
-    declared = manifest["features"]
+def _problems(held: Mapping[str, Values], manifest: Manifest) -> Iterator[str]:
+    declared = manifest.features
     if held.keys() != declared.keys():
         yield f"features {held.keys() ^ declared.keys()} are in record or manifest alone"
         return
     for name, values in held.items():
         spec = declared[name]
-        if dtype_of(values) not in ("", spec["dtype"]):
+        if dtype_of(values) not in (None, spec.dtype):
             yield f"{name} is {dtype_of(values)}"
-        if spec["shape"] is not None and len(values) != math.prod(spec["shape"]):
+        if spec.shape is not None and len(values) != math.prod(spec.shape):
             yield f"{name} has {len(values)} values"
-    one = {name: values[0] for name, values in held.items() if declared[name]["shape"] == []}
+    one = {name: values[0] for name, values in held.items() if declared[name].shape == ()}
     label = int(one["image/class/label"])
-    if label < 0 or manifest["classes"][label].encode() != one["image/class/text"]:
+    if label < 0 or manifest.classes[label].encode() != one["image/class/text"]:
         yield f"label {label} is not {one['image/class/text']!r}"
     if not re.fullmatch(rb"[0-9a-f]{64}", bytes(one["image/key/sha256"])):  # type: ignore[arg-type]
         yield "no SHA-256"
@@ -67,14 +66,14 @@ def _problems(held: Mapping[str, Values], manifest: Mapping[str, Any]) -> Iterat
         said = (one["image/width"], one["image/height"])
         if (picture.format, picture.mode, picture.size) != ("JPEG", mode, said):
             yield f"a {picture.format} in {picture.mode} of {picture.size} px"
-        yield from _size_problems(picture.width, picture.height, manifest["image"])
+        yield from _size_problems(picture.width, picture.height, manifest.image)
 
 
-def _size_problems(width: int, height: int, image: Mapping[str, Any]) -> Iterator[str]:
-    size = image["size"]
+def _size_problems(width: int, height: int, image: Image) -> Iterator[str]:
+    size = image.size or (0, 0)
     high, wide = (size, size) if isinstance(size, int) else size
-    if image["mode"] == "shortest":
+    if image.mode == "shortest":
         high, wide, height, width = high, high, min(height, width), min(height, width)
-    fits = height <= high and width <= wide if image.get("only_shrink") else False
-    if image["mode"] != "none" and (height, width) != (high, wide) and not fits:
+    fits = height <= high and width <= wide if image.only_shrink else False
+    if image.mode != "none" and (height, width) != (high, wide) and not fits:
         yield f"{width}x{height} px"

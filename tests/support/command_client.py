@@ -56,7 +56,6 @@ def ask(
 
 
 def main(folder: str, name: str, *arguments: str) -> int:
-    """Runs one command; returns its exit code."""
     given = list(arguments)
     is_python = name != "imageshards"
     if not is_python:

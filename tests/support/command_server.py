@@ -73,7 +73,6 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Makes a forked process the command that was asked for, and runs it."""
     os.setsid()
     # A shell without job control lets background jobs ignore Ctrl-C, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -104,7 +104,6 @@ class Command:
         return int(line)
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
@@ -116,7 +115,6 @@ class Command:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float | None = TIMEOUT_SEC) -> int:
@@ -134,12 +132,10 @@ class Command:
         return self.returncode
 
     def communicate(self, timeout: float | None = TIMEOUT_SEC) -> tuple[str, str]:
-        """Waits for its end; what it printed, and the errors."""
         self.wait(timeout)
         return _text(self._out.fileno()), _text(self._err.fileno())
 
     def result(self) -> subprocess.CompletedProcess[str]:
-        """Waits for its end."""
         out, err = self.communicate()
         return subprocess.CompletedProcess(self.args, self.wait(), out, err)
 
@@ -164,7 +160,6 @@ def _text(file: int) -> str:
 def run_forked(
     module: str, *arguments: object, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m MODULE …` to its end, where TensorFlow is imported already."""
     return Command("trainer", module, *arguments, environment=environment).result()
 
 
@@ -212,7 +207,6 @@ def count_calls(module: str, name: str, path: str) -> None:
 
 
 def _before_calls(module: str, name: str, before: Callable[[int], None]) -> None:
-    """Has `before` called with the number of each call of a function, from 1."""
     owner: Any = importlib.import_module(module)
     *path, name = name.split(".")
     for part in path:

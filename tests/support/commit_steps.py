@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from beam_pipeline.columns.export import export_labels
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
-from beam_pipeline.commit.finalize import FinalizeTask, finalize_shard
+from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, finalize_shard
 from beam_pipeline.commit.summary import add_up, without_shards
 from beam_pipeline.commit.transforms import summary_of
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions
@@ -25,7 +25,7 @@ from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
-from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME, load_manifest, shards_of
+from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME, load_manifest
 from imageshards.storage import AtomicFile, files
 from imageshards.storage.base import Backend, Stat
 from imageshards.storage.local import LocalBackend
@@ -151,8 +151,6 @@ class Disturbed:
 
 
 def fail(number: int = errno.EIO) -> Callable[[], None]:
-    """What raises an `OSError`."""
-
     def act() -> None:
         raise OSError(number, "disturbed")
 
@@ -195,24 +193,19 @@ class Job:
         self.summary = add_up(summary_of(path, self.spec) for path in paths)
 
     def begin_commit(self) -> list[FinalizeTask]:
-        """The first step of the commit."""
         return begin_commit(self.summary, self.plan, self.spec)
 
-    def finalize(self, task: FinalizeTask) -> dict[str, Any]:
-        """The step of a shard."""
+    def finalize(self, task: FinalizeTask) -> FinalShard:
         return finalize_shard(task, self.places)
 
-    def finish(self, entries: Iterable[dict[str, Any]]) -> str:
-        """The last step."""
+    def finish(self, entries: Iterable[FinalShard]) -> str:
         totals = without_shards(self.summary)
         return finish_commit(self.plan, entries, totals, [], self.spec)
 
     def commit(self) -> None:
-        """All steps of the commit."""
         self.finish([self.finalize(task) for task in self.begin_commit()])
 
     def run(self) -> None:
-        """All of it, as the command does."""
         self.begin()
         self.commit()
         staging_folder.remove(self.places.staging)
@@ -237,7 +230,6 @@ def make_units(photos: pathlib.Path, seed: int, shards: int = 3) -> list[ShardUn
 
 
 def everything(output: str) -> dict[str, bytes]:
-    """Every file below a folder."""
     found = (file.path for file in storage.files_below(output))
     return {path[len(output) + 1 :]: storage.read(path) for path in found}
 
@@ -249,7 +241,6 @@ def contents(output: str) -> dict[str, bytes]:
 
 
 def restore(output: str, before: Mapping[str, bytes]) -> None:
-    """Makes a folder hold what it once held."""
     storage.delete_folder(output)
     for name, data in before.items():
         storage.write(storage.join(output, name), data)
@@ -260,17 +251,17 @@ def fingerprint_if_whole(folder: str) -> str | None:
     if not storage.exists(storage.join(folder, MANIFEST_NAME)):
         return None
     manifest = load_manifest(folder)
-    for _, entry in shards_of(manifest):
-        data = storage.read(storage.join(folder, entry["file"]))
-        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-            raise ValueError(f"{folder}: {entry['file']} is not what the manifest says")
-    return str(manifest["fingerprint"])
+    for _, entry in manifest.shards():
+        data = storage.read(storage.join(folder, entry.file))
+        if hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise ValueError(f"{folder}: {entry.file} is not what the manifest says")
+    return manifest.fingerprint
 
 
 def spreads(output: str) -> set[int]:
     """How much the shards differ in records, and in records of each class."""
-    shards = [entry for _, entry in shards_of(load_manifest(output))]
-    rows = [collections.Counter(shard["classes"]) for shard in shards]
-    columns = [[shard["num_records"] for shard in shards]]
+    shards = [entry for _, entry in load_manifest(output).shards()]
+    rows = [collections.Counter(shard.classes) for shard in shards]
+    columns = [[shard.num_records for shard in shards]]
     columns += [[row[name] for row in rows] for name in CLASSES]
     return {max(column) - min(column) for column in columns}

@@ -1,9 +1,7 @@
 """Runs a job that was submitted to the stand-in for Dataflow, as a worker of it would.
 
-`python tests/support/dataflow_job.py FOLDER`, with the job's description in FOLDER/job.json.
-Code and
-graph are taken from the staging folder that the description names; the only thing that is
-changed is where the graph's environment runs: in this process, not in a container.
+`python tests/support/dataflow_job.py FOLDER`, with the job's description in FOLDER/job.json. Code
+and graph are taken from the staging folder that the description names; they run in this process.
 """
 
 from __future__ import annotations
@@ -16,13 +14,9 @@ import sys
 import tarfile
 from typing import Any
 
-PIPELINE_TYPES = ("beam:artifact:type:url:v1", "beam:artifact:type:file:v1")
-
 
 def fetch(path: str) -> bytes:
-    """A staged file: in the storage emulator, or on this machine."""
-    if not path.startswith("gs://"):
-        return pathlib.Path(path).read_bytes()
+    """A staged file in the storage emulator."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
 
@@ -37,12 +31,8 @@ def install(environment: Any, folder: pathlib.Path) -> list[str]:
 
     names = []
     for artifact in environment.dependencies:
-        kind = PIPELINE_TYPES.index(artifact.type_urn)
-        message = (
-            beam_runner_api_pb2.ArtifactUrlPayload, beam_runner_api_pb2.ArtifactFilePayload
-        )[kind]  # fmt: skip
-        payload: Any = message.FromString(artifact.type_payload)
-        data = fetch(payload.path if kind else payload.url)
+        payload = beam_runner_api_pb2.ArtifactUrlPayload.FromString(artifact.type_payload)
+        data = fetch(payload.url)
         if hashlib.sha256(data).hexdigest() != payload.sha256:
             raise ValueError("a staged file is not what the graph says it is")
         role = beam_runner_api_pb2.ArtifactStagingToRolePayload.FromString(artifact.role_payload)
@@ -59,7 +49,6 @@ def install(environment: Any, folder: pathlib.Path) -> list[str]:
 
 
 def main(folder: pathlib.Path) -> None:
-    """Runs the job; raises what a worker raises."""
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.portability.api import beam_runner_api_pb2

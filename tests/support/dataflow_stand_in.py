@@ -67,7 +67,6 @@ class StandIn(HttpStandIn):
         self._ending = (state, message)
 
     def answer(self, request: Request) -> Reply:
-        """What the service says."""
         reply = self._answer(request.command, request.path, json.loads(request.body or b"null"))
         if reply is None:
             error = {"code": 404, "message": f"no such path: {request.path}"}

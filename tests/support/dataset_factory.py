@@ -9,20 +9,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from PIL import Image
 
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
-from imageshards.manifest import RECORD_FEATURES
 from imageshards.tfrecord import frame_record
-from tests.support.manifests import write_manifest
+from tests.support.manifests import RECORD_FEATURES, write_manifest
 from tests.support.pictures import saved
 
 CLASSES = ("cat", "dog")
 
 
 def framed(payloads: Sequence[bytes]) -> bytes:
-    """The bytes of a TFRecord file."""
     return b"".join(map(frame_record, payloads))
 
 
@@ -92,9 +91,7 @@ class Dataset:
         self.save()
 
     def write_shard(self, name: str) -> None:
-        """Writes one shard from its payloads."""
-        data = framed(self.payloads[name])
-        (self.directory / name).write_bytes(data)
+        (self.directory / name).write_bytes(framed(self.payloads[name]))
 
     def replace(self, name: str, index: int, features: Mapping[str, Values]) -> None:
         """Replaces one record, in the file and in all the manifest says."""
@@ -150,12 +147,11 @@ class Dataset:
         }
 
     def _index_of(self, split: str, name: str) -> dict[str, Any]:
-        """Writes the index of a shard."""
         rows, features = IndexRows(), self.manifest["features"]
         for payload in self.payloads[name]:
             rows.add(decode_example(payload), len(payload) + 16, 1000)
         table = index_table(rows, split, name, features)
-        return {"index": write_index(str(self.directory), name, table)}
+        return {"index": msgspec.to_builtins(write_index(str(self.directory), name, table))}
 
     def _write_companions(self) -> None:
         for name in ("transform_fn", "transformed_metadata"):

@@ -17,7 +17,8 @@ def evaluation_of(
 ) -> Any:
     """What is measured of examples with these labels and outputs."""
     target = next(name for name, one in KINDS.items() if one is kind)
-    given = np.array(label, np.float32), np.array(outputs, np.float32)
+    label_type = np.int64 if target == "class" else np.float32
+    given = np.array(label, label_type), np.array(outputs, np.float32)
     losses = make_loss(OptimizerConfig(), target, given[1].shape[-1]).call(*given)
     measured = {"losses": losses} | kind.measure(given[1], given[0])
     arrays = {name: np.asarray(values) for name, values in measured.items()}

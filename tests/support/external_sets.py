@@ -61,14 +61,12 @@ def write_slim(
 
 
 def flip_byte(path: pathlib.Path, at: int) -> None:
-    """Changes one byte of a file."""
     data = bytearray(path.read_bytes())
     data[at] ^= 0xFF
     path.write_bytes(data)
 
 
 def records_of(path: pathlib.Path | str) -> list[Record]:
-    """The records of a file that is whole."""
     return list(read_records(str(path)))
 
 

@@ -36,10 +36,8 @@ class GoogleFront(HttpStandIn):
 
     Attributes:
         environ: What a process has to have in its environment to take it for Google.
-        read: (host, path, Range header) of every GET.
         callers: Whose access token each GET of contents had; empty without one. Of others there
             may be stragglers: Google's library asks about buckets in a thread of its own.
-        refusing: Whether every GET is answered with 403.
     """
 
     def __init__(self, emulator_port: int, folder: pathlib.Path):
@@ -51,12 +49,9 @@ class GoogleFront(HttpStandIn):
         self.environ = {"https_proxy": self.url} | dict.fromkeys(
             ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), str(certificate)
         )
-        self.read: list[tuple[str, str, str]] = []
         self.callers: list[str] = []
-        self.refusing = False
 
     def answer(self, request: Request) -> Reply | None:
-        """What Google would answer."""
         if request.command == "CONNECT":  # from here on the client talks to Google, as it believes
             request.host = request.path.partition(":")[0]
             request.say(200, headers={"Content-Length": ""})
@@ -67,9 +62,6 @@ class GoogleFront(HttpStandIn):
         path, span = request.path, request.headers.get("Range", "")
         if "alt=media" in path:
             self.callers.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
-        self.read.append((request.host, path, span))
-        if self.refusing:
-            return Reply(403, b'{"error": {"code": 403,\n "message": "Anonymous caller."}}')
         is_api = path.startswith(("/storage/v1/", "/download/storage/v1/"))
         if request.host != HOSTS[0] and not is_api:
             bucket, _, name = path.partition("?")[0][1:].partition("/")
@@ -78,7 +70,6 @@ class GoogleFront(HttpStandIn):
         return self.fetch(path, span)
 
     def fetch(self, path: str, span: str) -> Reply:
-        """What there is at a path of the API, or a span of it."""
         return ask(self._emulator_port, "GET", path, {"Range": span} if span else {})
 
     def _token(self, request: Request) -> Reply:

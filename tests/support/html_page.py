@@ -42,10 +42,8 @@ class Page(HTMLParser):
         self.words.append(data)
 
     def all(self, tag: str) -> list[Attributes]:
-        """The attributes of every element of a name."""
         return [attrs for name, attrs in self.tags if name == tag]
 
     @property
     def text(self) -> str:
-        """All that a reader sees, and the style sheet."""
         return "".join(self.words)

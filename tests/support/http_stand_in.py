@@ -39,7 +39,6 @@ class Reply(NamedTuple):
 
 
 def json_reply(content: object, status: int = 200) -> Reply:
-    """An answer as most services give it."""
     return Reply(status, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
 
@@ -112,14 +111,10 @@ class _Server(http.server.ThreadingHTTPServer):
 class HttpStandIn:
     """A server, while it is entered; what it answers is its subclass's.
 
-    Args:
-        address: Of loopback.
-        certificate: File with a key and its certificate; with it there is https, too.
+    With a `certificate`, a file that has its key as well, there is https, too.
 
     Attributes:
-        url: Its address; `https_url` another one.
         asked: Method and path of every request, as they came.
-        connections: How many were made.
         ended: Set when it ends: what keeps somebody waiting waits for that.
     """
 
@@ -165,7 +160,6 @@ class HttpStandIn:
         self._faults.append(fault)
 
     def heal(self) -> None:
-        """No more faults."""
         self._faults.clear()
 
     def fault(self, request: Request) -> Any:
@@ -182,7 +176,6 @@ class HttpStandIn:
 def ask(
     port: int, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
 ) -> Reply:
-    """What another server on loopback answers."""
     kept = {name: value for name, value in headers.items() if name.lower() not in _HOP_HEADERS}
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as there:
         there.request(method, target, body or None, {**kept, "Connection": "close"})
@@ -194,7 +187,6 @@ def ask(
 
 
 def server_tls(certificate: str | os.PathLike[str]) -> ssl.SSLContext:
-    """For a server with a certificate and its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     return context

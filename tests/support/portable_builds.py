@@ -24,7 +24,6 @@ def photos_in(root: pathlib.Path) -> pathlib.Path:
 
 
 def flags(photos: pathlib.Path | str, output: pathlib.Path | str) -> list[str]:
-    """What every build here is given."""
     return [
         "--input", str(photos), "--output", str(output), "--image_size", "64", "--no_report",
         "--splits", "train=1", "--num_shards", str(SHARDS), "--max_reject_fraction", "0.02",
@@ -40,7 +39,6 @@ def run_here(*arguments: str) -> tuple[int, str]:
 
 
 def finished_shards(output: pathlib.Path) -> int:
-    """Shards that are finished and not committed."""
     return len(list((output / ".staging").glob("train-*.json")))
 
 

@@ -78,7 +78,6 @@ def submitted(built: beam.Pipeline, *flags: str) -> beam_runner_api_pb2.Pipeline
 
 
 def embedded(built: beam.Pipeline) -> beam_runner_api_pb2.Pipeline:
-    """The same graph for workers inside this process."""
     return built.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
 
 
@@ -104,11 +103,9 @@ class Graph:
                 yield from self._leaves(transform.subtransforms)
 
     def name(self, key: str) -> str:
-        """A transform's full label."""
         return str(self._all[key].unique_name)
 
     def side_inputs(self, key: str) -> dict[str, str]:
-        """Tag → collection, of the side inputs of a leaf."""
         leaf = self.leaves[key]
         if leaf.spec.urn != PAR_DO:
             return {}
@@ -121,7 +118,6 @@ class Graph:
         return [each for tag, each in self.leaves[key].inputs.items() if tag not in sides]
 
     def consumers(self, collection: str) -> list[str]:
-        """Leaves that work through a collection."""
         return [key for key in self.leaves if collection in self.main_inputs(key)]
 
     def behind(self, key: str) -> set[str]:

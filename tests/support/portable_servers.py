@@ -37,12 +37,7 @@ def prism_binary() -> pathlib.Path:
 
 @dataclasses.dataclass
 class Server:
-    """A process that listens at a port.
-
-    Attributes:
-        address: host:port.
-        process: The process.
-    """
+    """A process that listens at host:port."""
 
     address: str
     process: subprocess.Popen
@@ -60,14 +55,12 @@ class Server:
         self.process.wait(20)
 
     def stop(self) -> None:
-        """Ends it and all it started."""
         family = self.family()
         self.process.terminate()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(20)
+            self.kill()
         _, alive = psutil.wait_procs(family, timeout=10)
         for process in alive:
             process.kill()
@@ -75,14 +68,11 @@ class Server:
 
 @dataclasses.dataclass
 class Servers:
-    """A job service and a worker pool."""
-
     job_service: Server
     pool: Server
 
     @property
     def flags(self) -> list[str]:
-        """What a build is given to run there."""
         return [
             "--runner", "PortableRunner", "--job_endpoint", self.job_service.address,
             "--environment_type", "EXTERNAL", "--environment_config", self.pool.address, NO_FREEZE,
@@ -127,7 +117,6 @@ def _listens(port: int) -> bool:
 
 
 def job_service(folder: pathlib.Path) -> contextlib.AbstractContextManager[Server]:
-    """A running Prism."""
     flags = ["--serve_http=false", "--log_level=warn", "--log_kind=text"]
     prism_path = str(prism_binary())
     return _serving("prism", folder, lambda at: [prism_path, f"--job_port={at}", *flags])
@@ -143,7 +132,6 @@ def worker_pool(folder: pathlib.Path) -> contextlib.AbstractContextManager[Serve
 
 @contextlib.contextmanager
 def running(folder: pathlib.Path) -> Iterator[Servers]:
-    """A Prism and a worker pool."""
     prism_binary()
     with worker_pool(folder) as pool, job_service(folder) as service:
         yield Servers(service, pool)

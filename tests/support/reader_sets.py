@@ -62,12 +62,10 @@ def training_data(
 
 
 def value_of(record: int) -> int:
-    """The brightness of a record's picture."""
     return 20 + (record * 13) % 200
 
 
 def jpeg(value: int, size: tuple[int, int] = (SIDE_PX, SIDE_PX)) -> bytes:
-    """A picture of one brightness."""
     return saved(Image.fromarray(np.full((*size, 3), value, np.uint8)), quality=95)
 
 
@@ -124,7 +122,6 @@ def choose(
     filters: Sequence[str] = (),
     balance: str = "none",
 ) -> Subset:
-    """`select` on the split `train`."""
     config = ReadConfig(
         dataset.data,
         classes=None if classes is None else tuple(classes),

@@ -37,7 +37,6 @@ def run_checks(replicas: int, *checks: str) -> Any:
 
 
 def batch(step: int, soft: bool = False) -> tuple[Any, ...]:
-    """Step `step`'s pictures, labels and weights."""
     rng = np.random.default_rng(step)
     labels: Any = rng.integers(0, NUM_CLASSES, BATCH_SIZE)
     if soft:
@@ -49,7 +48,6 @@ def batch(step: int, soft: bool = False) -> tuple[Any, ...]:
 def start(
     strategy: Any, config: OptimizerConfig, name: str = "tests.support.tiny_models:dense"
 ) -> Any:
-    """A fresh model, compiled."""
     import keras
 
     from trainer.models import model
@@ -87,7 +85,6 @@ def feed(strategy: Any, step: Any, batches: Sequence[tuple[Any, ...]]) -> None:
 
 
 def train(strategy: Any, network: Any, batches: Sequence[tuple[Any, ...]]) -> None:
-    """One step per batch."""
     feed(strategy, make_step(strategy, network), batches)
 
 
@@ -99,7 +96,6 @@ def values(network: Any) -> Any:
 
 
 def put_back(network: Any, kept: Any) -> None:
-    """The opposite of `values`."""
     from trainer.models.model import state_variables
     from trainer.training.checkpoint import restore
 
@@ -107,12 +103,10 @@ def put_back(network: Any, kept: Any) -> None:
 
 
 def digest(arrays: Sequence[Any]) -> str:
-    """Of all bits."""
     return hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()
 
 
 def weights(network: Any) -> list[float]:
-    """All trainable ones."""
     flat = [variable.numpy().ravel() for variable in network.trainable_variables]
     return [float(x) for x in np.concatenate(flat)]
 
@@ -261,7 +255,6 @@ def _check_statistics(strategy: Any, name: str) -> Any:
 
 
 def _check_overflow(strategy: Any, name: str) -> Any:
-    """Whether weights are finite after a step in which the last replica overflowed."""
     import keras
     import tensorflow as tf
 
@@ -321,7 +314,6 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
 
 
 def check(strategy: Any, what: str) -> Any:
-    """The result of `KIND:NAME`."""
     kind, _, name = what.partition(":")
     return _CHECKS[kind](strategy, name)
 

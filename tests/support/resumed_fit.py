@@ -2,9 +2,9 @@
 
 python -m tests.support.resumed_fit DATA RUN REPLICAS HOOK:STEP SIZE   # prints one JSON object
 
-HOOK is the hook of a Keras callback after whose call with STEP steps done it is killed, or `no`; or
-the signal that comes then, in place of SIGKILL. Nothing is saved where RUN is `none`. SIZE is the
-number of steps in one call of the graph.
+HOOK is a hook of Keras's callbacks, without `on_`, where SIGKILL comes after STEP steps, or `no`;
+or the signal that comes then instead. Nothing is saved where RUN is `none`. SIZE is the number of
+steps in one call of the graph.
 `apart` moves the weights of the last replica away from those of the others, and prints what two
 runs, one of them without a folder, say of it.
 """
@@ -69,24 +69,16 @@ class Counter(keras.callbacks.Callback):
 
 
 class Killer(keras.callbacks.Callback):
-    """Kills the process by a real signal."""
+    """Sends this process a signal from a hook."""
 
     def __init__(self, hook: str, step: int, signum: int) -> None:
         super().__init__()
-        self._hook, self._step, self._signum = hook, step, signum
+        self._step, self._signum = step, signum
+        setattr(self, f"on_{hook}", self._called)
 
-    def _reached(self, hook: str) -> None:
-        if hook == self._hook and int(self.model.optimizer.iterations.numpy()) == self._step:
+    def _called(self, *_: Any, **__: Any) -> None:
+        if int(self.model.optimizer.iterations) == self._step:
             os.kill(os.getpid(), self._signum)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._reached("batch_end")
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        self._reached("test_begin")
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._reached("epoch_end")
 
 
 def compiled(num_classes: int, steps_per_execution: int = 1) -> keras.Model:
@@ -148,7 +140,7 @@ def main() -> int:
     slower = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=9.0, cooldown=0)
     is_signal = hook.startswith("SIG")
     signum = signal.Signals[hook] if is_signal else signal.SIGKILL
-    killer = Killer("batch_end" if is_signal else hook, int(step or 0), signum)
+    killer = Killer("train_batch_end" if is_signal else hook, int(step or 0), signum)
     history = ims.fit(
         model, train, validation_data=validation, epochs=2, checkpoint_steps=1,
         checkpoint_dir=None if run == "none" else run,

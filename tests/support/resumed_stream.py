@@ -9,6 +9,13 @@ from typing import Any
 import numpy as np
 
 
+def assert_same(found: Any, expected: Any) -> None:
+    """Checks that nested structures of arrays are equal to the last bit."""
+    import tensorflow as tf
+
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+
+
 def assert_resumes(stream: Callable[[int], Iterable[Any]], steps: int, more: int = 2) -> None:
     """Begins at each step up to `steps`, and finds what the whole stream has there.
 
@@ -17,11 +24,8 @@ def assert_resumes(stream: Callable[[int], Iterable[Any]], steps: int, more: int
         steps: How many.
         more: How many elements are looked at from each step on.
     """
-    import tensorflow as tf
-
     whole = list(itertools.islice(stream(0), steps + more))
     assert len(whole) == steps + more
     for start in range(1, steps + 1):
         rest = list(itertools.islice(stream(start), more))
-        expected = whole[start : start + more]
-        tf.nest.map_structure(np.testing.assert_array_equal, rest, expected)
+        assert_same(rest, whole[start : start + more])

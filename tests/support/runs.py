@@ -17,5 +17,4 @@ def metrics(output: object) -> list[dict[str, Any]]:
 
 
 def digest(output: object) -> bytes:
-    """Of the weights."""
     return storage.read(f"{output}/weights.sha256").split()[0]

@@ -7,20 +7,17 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from imageshards.images.options import ImageOptions
+from imageshards.manifest import Image
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs, input_name
 
 # As the manifest of a data set of 48-pixel pictures has it.
-OPTIONS: dict[str, Any] = {
-    "size": 48, "mode": "crop", "filter": "bicubic", "quality": 90, "subsampling": "4:2:0",
-    "colorspace": "rgb", "background": [255, 255, 255], "only_shrink": False, "channels": 3,
-    "max_pixels": 100_000_000,
-}  # fmt: skip
+OPTIONS = ImageOptions(48, 48, icc="drop").to_manifest()
 SIZE = (48, 48)
 
 
-def image_spec(options: Mapping[str, Any] | None = None) -> ImageSpec:
-    given = OPTIONS if options is None else options
-    return ImageSpec(SIZE, False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1), given)
+def image_spec(options: Image = OPTIONS) -> ImageSpec:
+    return ImageSpec(SIZE, False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1), options)
 
 
 def card(
@@ -86,7 +83,6 @@ def picture_reader(of: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> A
 
 
 def saved(folder: pathlib.Path, of: ModelCard) -> Any:
-    """Saves a model as `folder`/model.keras and returns it."""
     from trainer.serving import model_file
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,6 @@ import imageshards as ims
 
 
 def by_torch(source: Any, method: str) -> Iterable[dict[str, Any]]:
-    """Batches of 4 in a random order, by two processes."""
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
@@ -29,7 +28,6 @@ def by_torch(source: Any, method: str) -> Iterable[dict[str, Any]]:
 
 
 def by_grain(source: Any) -> Iterable[dict[str, Any]]:
-    """In a random order, by two processes."""
     import grain.python as grain
 
     sampler = grain.IndexSampler(
@@ -42,7 +40,6 @@ def by_grain(source: Any) -> Iterable[dict[str, Any]]:
 
 
 def main(loader: str, directory: str) -> None:
-    """Reads an epoch."""
     data = ims.open(directory)
     source = data.source("train")
     assert len(source) and source[0]  # this process has a client of its own for the store

@@ -26,13 +26,7 @@ ADMIN = "/__stand_in__/"
 
 
 class Front(HttpStandIn):
-    """The proxy.
-
-    Args:
-        port: The emulator's.
-        at_once: How many requests that takes at once.
-        certificate: For https.
-    """
+    """The proxy before an emulator at `port`, which takes so many requests `at_once`."""
 
     def __init__(self, port: int, at_once: int, certificate: str | None = None):
         super().__init__(certificate=certificate)

@@ -36,14 +36,7 @@ class Asked(NamedTuple):
 
 
 class StoreServer:
-    """A running stand-in.
-
-    Attributes:
-        scheme: `s3` or `gs`.
-        url: Its address.
-        https_url: Another one, of a server that has a certificate.
-        environ: What a process has to have in its environment to use it.
-    """
+    """A running stand-in, for processes that have its `environ` in their environment."""
 
     def __init__(self, scheme: str, port: int, https_port: int = 0):
         self.scheme = scheme
@@ -72,11 +65,7 @@ class StoreServer:
             storage.forget_clients()
 
     def bucket(self, name: str = "") -> str:
-        """A new bucket; its URI, without a slash at the end.
-
-        A process has it once, on all stand-ins: what a job that lost its lease may no longer
-        write to stays so.
-        """
+        """Makes a bucket of a name that this process has not used; its URI, without a slash."""
         name = name or f"bucket-{next(_BUCKETS)}"
         if self.scheme == "s3":
             self._ask(name, method="PUT")
@@ -85,14 +74,10 @@ class StoreServer:
         return f"{self.scheme}://{name}"
 
     def set_latency(self, latency_sec: float) -> None:
-        """Every request waits this long before it is looked at."""
         self._ask("__stand_in__/set", {"latency_sec": latency_sec})
 
     def set_replay(self, bucket: str) -> None:
-        """GETs in a bucket are answered as the first time: as quick as a store, not as a test.
-
-        Nothing may be written there from now on.
-        """
+        """Answers GETs in a bucket, where nothing is written any more, from memory."""
         name = bucket.partition("://")[2].partition("/")[0]
         self._ask("__stand_in__/set", {"replay": f"/{name}/"})
 
@@ -111,7 +96,6 @@ class StoreServer:
         self._ask("__stand_in__/fail", fault)
 
     def heal(self) -> None:
-        """No more faults."""
         self._ask("__stand_in__/heal", {})
 
     def requests(self) -> list[Asked]:
@@ -119,7 +103,6 @@ class StoreServer:
         return [Asked(*asked) for asked in json.loads(self._ask("__stand_in__/log"))]
 
     def clear(self) -> None:
-        """Forgets what was asked."""
         self._ask("__stand_in__/clear", {})
 
     def _ask(self, path: str, body: Any = None, method: str | None = None) -> bytes:
@@ -135,17 +118,9 @@ class StoreServer:
 
 @contextlib.contextmanager
 def store_server(
-    scheme: str,
-    cores: set[int] | None = None,
-    certificate: pathlib.Path | None = None,
+    scheme: str, cores: set[int] | None = None, certificate: pathlib.Path | None = None
 ) -> Iterator[StoreServer]:
-    """A stand-in for `s3` or `gs`.
-
-    Args:
-        scheme: Of the store.
-        cores: Those that its process may use, if not all.
-        certificate: File with its key and certificate, if it is to have any.
-    """
+    """Starts a stand-in for `s3` or `gs`, perhaps with `cores` of its own or a certificate."""
     more = [str(certificate.absolute())] if certificate else []
     environ = {k: v for k, v in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
     process = subprocess.Popen(
@@ -159,8 +134,7 @@ def store_server(
     try:
         if cores is not None:
             os.sched_setaffinity(process.pid, cores)
-        if process.stdout is None or process.stdin is None:
-            raise RuntimeError("the stand-in has no pipes")
+        assert process.stdout is not None and process.stdin is not None
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"the stand-in for {scheme}:// did not start")

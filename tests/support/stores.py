@@ -14,7 +14,6 @@ SCHEME = "teststore"
 
 
 def store_uri(path: object) -> str:
-    """The URI of a path of this machine."""
     return f"{SCHEME}://{path}"
 
 

@@ -77,9 +77,9 @@ def read_columns(folder: pathlib.Path, split: str) -> list[dict[str, Any]]:
     from imageshards.manifest import load_manifest
     from imageshards.tfrecord import read_records
 
-    shards = load_manifest(str(folder))["splits"][split]["shards"]
+    shards = load_manifest(str(folder)).splits[split].shards
     return [
         dict(decode_example(record.payload))
         for shard in shards
-        for record in read_records(str(folder / shard["file"]))
+        for record in read_records(str(folder / shard.file))
     ]

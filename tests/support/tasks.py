@@ -16,14 +16,10 @@ from tests.support.commands import wait_until
 
 
 class Ref(NamedTuple):
-    """A picture."""
-
     place: str
 
 
 class Batch(NamedTuple):
-    """What a task is about."""
-
     refs: list[Ref]
 
 
@@ -95,12 +91,6 @@ def wait_for(batch: Batch, begun: str, go_on: str, watch) -> int:
     return pathlib.Path(begun).stat().st_size
 
 
-def wait_for_file(path: str) -> str:
-    """Keeps a job running until a file is there."""
-    wait_until(pathlib.Path(path).exists)
-    return path
-
-
 def settings(batch: Batch, variable: str, watch) -> tuple[int, str | None, object]:
     """Its process, a variable of the environment, and Beam's flags."""
     return os.getpid(), os.environ.get(variable), beam_files.pipeline_flags()
@@ -130,8 +120,6 @@ def fail(batch: Batch, watch) -> None:
 
 
 class UnpicklableError(Exception):
-    """It is pickled with one argument, and made with two."""
-
     def __init__(self, first: str, second: str):
         super().__init__(f"{first} {second}")
 

@@ -9,22 +9,17 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-NOT_A_FUNCTION = 3
-
 
 def dense(inputs: Mapping[str, Any], num_classes: int) -> Any:
     """Everything that has a state of its own: matrices, statistics, dropout, a 4-D kernel."""
-    x = layers.Conv2D(4, 3, strides=4)(inputs["image"])
-    x = layers.Flatten()(x)
-    x = layers.Dense(8)(x)
-    x = layers.BatchNormalization()(x)
+    x = layers.Flatten()(layers.Conv2D(4, 3, strides=4)(inputs["image"]))
+    x = layers.BatchNormalization()(layers.Dense(8)(x))
     x = layers.Dropout(0.3)(layers.ReLU()(x))
     x = layers.Dense(8, activation="relu")(x)
     return layers.Dense(num_classes)(x)
 
 
 def plain(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    """A linear model."""
     return layers.Dense(num_classes)(layers.Flatten()(inputs["image"]))
 
 
@@ -34,55 +29,22 @@ def sequential(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
 
 
 def whole_model(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
-    """A functional model of the same inputs."""
     branches = [layers.Flatten()(tensor) for tensor in inputs.values()]
     return keras.Model(dict(inputs), layers.Dense(num_classes)(layers.Concatenate()(branches)))
 
 
 def with_gap(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    """A linear model of a picture and a number, `gap`."""
     number = layers.Reshape((1,))(inputs["gap"])
     branches = [layers.Flatten()(inputs["image"]), number]
     return layers.Dense(num_classes)(layers.Concatenate()(branches))
 
 
 def probabilities(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    """Forgets that logits are asked for."""
     return layers.Dense(num_classes, activation="softmax")(layers.Flatten()(inputs["image"]))
 
 
 def probabilities_in_a_model(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
-    """The same, one level down."""
     return keras.Model(inputs["image"], probabilities(inputs, num_classes))
-
-
-def one_too_many(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    """A wrong number of logits."""
-    return plain(inputs, num_classes + 1)
-
-
-def nothing(inputs: Mapping[str, Any], num_classes: int) -> None:
-    """Forgets to return."""
-
-
-def of_another_input(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    """Takes an input that it was not given."""
-    return layers.Dense(num_classes)(inputs["tokens"])
-
-
-def of_wrong_shapes(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    """Fails within Keras."""
-    x = layers.Flatten()(inputs["image"])
-    return layers.Conv2D(num_classes, 3)(x)
-
-
-def of_another_picture(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    """Returns a model that cannot be called with the inputs."""
-    return keras.Sequential([keras.Input((5,)), layers.Dense(num_classes)])
-
-
-def too_few_arguments(inputs: Mapping[str, Any]) -> Any:
-    """Takes no number of classes."""
 
 
 class Contrastive(keras.Model):
@@ -121,7 +83,6 @@ class Contrastive(keras.Model):
 
 
 def contrastive(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
-    """Compiled, with a step of its own."""
     model = Contrastive()
     model.compile(optimizer=keras.optimizers.SGD(0.01), jit_compile=False)
     return model
@@ -145,7 +106,6 @@ class Hot(keras.Model):
 
 
 def hot(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
-    """Compiled, functional, with a step of its own."""
     x = layers.Flatten()(layers.Rescaling(1 / 255)(inputs["image"]))
     model = Hot(dict(inputs), layers.Dense(num_classes, activation="sigmoid")(x))
     weighted = [
@@ -181,16 +141,25 @@ def compiled(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     return model
 
 
-class Halved(layers.Layer):
-    """Half of what it gets."""
+def linear(optimizer: Any = "sgd", *more: layers.Layer, **options: Any) -> keras.Model:
+    """Compiled: `more` layers, then logits of three classes; it begins the same each time."""
+    keras.utils.set_random_seed(3)
+    pixels = [keras.Input((12, 12, 3)), layers.Rescaling(1 / 255), layers.Flatten()]
+    penalty = options.pop("penalty", None)
+    logits = layers.Dense(3, kernel_regularizer=penalty, activity_regularizer=penalty)
+    model = keras.Sequential([*pixels, *more, logits])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    options = {"jit_compile": False, "weighted_metrics": ["accuracy"]} | options
+    model.compile(optimizer, loss, **options)
+    return model
 
+
+class Halved(layers.Layer):
     def call(self, x: Any) -> Any:
         return x / 2
 
 
 class StopAfter(keras.callbacks.Callback):
-    """Ends the training after its second epoch, and says so."""
-
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if epoch == 1:
             self.model.stop_training = True
@@ -198,23 +167,18 @@ class StopAfter(keras.callbacks.Callback):
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """For `--callbacks`."""
     return [StopAfter(), keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=9.0)]
 
 
 class ZerosAtTheEnd(keras.callbacks.Callback):
-    """Sets all weights to 0 when the training has ended."""
-
     def on_train_end(self, logs: Any = None) -> None:
         for variable in self.model.trainable_variables:
             variable.assign(keras.ops.zeros_like(variable))
 
 
 def zeros_at_the_end() -> list[keras.callbacks.Callback]:
-    """For `--callbacks`."""
     return [ZerosAtTheEnd()]
 
 
 def broken_callbacks() -> list[Any]:
-    """For `--callbacks`: these are none."""
     return [StopAfter(), "early"]

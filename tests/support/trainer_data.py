@@ -6,9 +6,11 @@ import hashlib
 import io
 import json
 import pathlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +20,7 @@ from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
 from imageshards.tfrecord import write_records
 from tests.support import manifests
+from tests.support.manifests import typed_features
 
 CLASSES = ("circle", "square", "triangle")
 RECORD_FEATURES: dict[str, Any] = {
@@ -119,7 +122,6 @@ def make_data_set(
 
 
 def write_manifest(folder: pathlib.Path, **changes: Any) -> None:
-    """Writes `manifest.json`; `changes` replace its keys."""
     manifest = {
         "format_version": 1,
         "classes": list(CLASSES),
@@ -164,7 +166,10 @@ def write_shard(
         "num_records": len(records),
         "num_bytes": num_bytes,
         "sha256": hashlib.sha256((folder / file).read_bytes()).hexdigest(),
-        "index": write_index(str(folder), file, index_table(rows, split, file, features)),
+        "classes": Counter(rows.columns["class_name"]),
+        "index": msgspec.to_builtins(
+            write_index(str(folder), file, index_table(rows, split, file, typed_features(features)))
+        ),
     }
 
 
@@ -181,12 +186,11 @@ def rewrite_shard(folder: pathlib.Path, file: str, payloads: Sequence[bytes]) ->
         place = table.column_names.index(name)
         table = table.set_column(place, name, pa.array(values, pa.int64()))
     split["num_records"] += len(payloads) - entry["num_records"]
-    entry.pop("classes", None)
     entry |= {
         "num_records": len(payloads),
         "num_bytes": write_records(str(folder / file), payloads),
         "sha256": hashlib.sha256((folder / file).read_bytes()).hexdigest(),
-        "index": write_index(str(folder), file, table),
+        "index": msgspec.to_builtins(write_index(str(folder), file, table)),
     }
     edit_manifest(folder, splits=raw["splits"])
 

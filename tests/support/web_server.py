@@ -43,11 +43,9 @@ class WebServer(HttpStandIn):
         self._at_once = self.most_at_once = 0
 
     def times_asked(self, path: str) -> int:
-        """How many requests for a path there were."""
         return self.asked.count(("GET", path))
 
     def answer(self, request: Request) -> Reply | None:
-        """As the path says."""
         with self._lock:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)

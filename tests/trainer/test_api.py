@@ -8,15 +8,15 @@ import itertools
 import json
 import pathlib
 from typing import Any
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
 
 import imageshards as ims
 from imageshards.tfrecord import read_records
-from tests.support.reader_sets import CLASSES, SIDE_PX, make_set, value_of
-from tests.support.resumed_stream import assert_resumes
+from tests.support.errors import refused
+from tests.support.reader_sets import CLASSES, SIDE_PX, make_set
+from tests.support.resumed_stream import assert_resumes, assert_same
 from tests.support.trainer_data import edit_manifest, make_data_set, write_shard
 from trainer.api import Data
 from trainer.config import ReadConfig
@@ -26,7 +26,6 @@ tf = pytest.importorskip("tensorflow")
 
 # Two shards of 5 and 6 records: 4 of the class 0, 3 of 1, 4 of 2.
 LABELS = [[0, 1, 2, 0, 1], [2, 0, 1, 2, 2, 0]]
-ALL_LABELS = [label for labels in LABELS for label in labels]
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +64,6 @@ def taken(batches: Any, count: int) -> list[Any]:
     return list(batches.take(count).as_numpy_iterator())
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    """Nested structures of arrays, equal to the last bit."""
-    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
-
-
 # An epoch ends within the third batch. What augments takes long to build.
 @pytest.mark.parametrize(
     ("asked", "steps"),
@@ -80,11 +74,9 @@ def assert_equal(found: Any, expected: Any) -> None:
         ({"augment": flip_and_soften}, 2),
     ],
 )
-def test_a_stream_begins_at_any_step_with_the_batch_that_comes_there(
-    data: Data, asked: Any, steps: int
-) -> None:
+def test_a_stream_begins_at_any_step_with_the_batch_that_comes_there(data, asked, steps):
     train = data.train(batch_size=4, seed=3, **asked)
-    assert_resumes(lambda step: train.dataset(step).as_numpy_iterator(), steps)
+    assert_resumes(train.as_numpy, steps)
     # Another seed gives another order.
     first, other = (taken(dataclasses.replace(train, seed=n).dataset(), 1)[0][0] for n in (3, 4))
     assert not np.array_equal(first, other)
@@ -101,28 +93,8 @@ def test_augmentation_changes_pictures_and_not_the_order(data: Data) -> None:
     # Captions cannot be mixed.
     with_age = data.train(batch_size=4, augment="strong", seed=3, inputs=["image", "age"])
     ((batch, unmixed),) = taken(with_age.dataset(), 1)
-    assert_equal(unmixed, labels)
+    assert_same(unmixed, labels)
     assert not np.array_equal(batch["image"], images)
-
-
-def test_dataset_augments_on_the_host_as_the_device_would(data: Data) -> None:
-    asked: dict[str, Any] = {"batch_size": 4, "image_size": 5, "seed": 3, "augment": "light"}
-    train = data.train(**asked, augment_on="device")
-    assert train.augmentation.device is not None
-    (shipped,) = train.batches().take(1)
-    assert shipped["inputs"]["image"].shape == (4, SIDE_PX, SIDE_PX, 3)
-    ((images, labels),) = taken(train.dataset(), 1)
-    assert_equal(images, train.augmentation.device(shipped)["inputs"]["image"].numpy())
-    assert_equal(labels, shipped["label"].numpy())
-    assert images.shape == (4, 5, 5, 3)
-
-
-def test_numpy_batches_are_those_of_the_dataset(data: Data) -> None:
-    train, val = data.train(batch_size=4, augment="none", seed=3), data.evaluation(batch_size=4)
-    found = list(itertools.islice(train.as_numpy(start_step=2), 3))
-    assert all(type(array) is np.ndarray for batch in found for array in batch)
-    assert_equal(found, taken(train.dataset(2), 3))
-    assert_equal(list(val.as_numpy()), taken(val.dataset(), val.steps))
 
 
 @pytest.mark.parametrize("augment", ["light", flip_and_soften], ids=["level", "function"])
@@ -134,11 +106,11 @@ def test_processes_get_their_parts_of_every_batch(data: Data, augment: Any) -> N
         for batch, part in zip(whole, own, strict=True):
             for values, mine in zip(batch, part, strict=True):
                 np.testing.assert_array_equal(mine, values[2 * k : 2 * k + 2])
-    with pytest.raises(ims.UserError, match="batch_size received 6, which 4 processes cannot"):
+    with refused("batch_size", "6", "4 processes"):
         made.dataset(process_count=4)
-    with pytest.raises(ims.UserError, match="process_index received 3 of process_count 3; expec"):
+    with refused("process_index", "3"):
         made.dataset(process_index=3, process_count=3)
-    with pytest.raises(ims.UserError, match="the input tokens has no fixed length, .* sequence_le"):
+    with refused("process_count", "tokens", "sequence_length"):
         data.train(batch_size=6, inputs=["image", "tokens"]).dataset(process_count=3)
     padded = data.train(batch_size=6, inputs=["image", "tokens"], sequence_length=4)
     assert next(padded.as_numpy(process_count=3))[0]["tokens"].shape == (2, 4)
@@ -163,69 +135,13 @@ def test_the_spec_is_known_without_tracing_augmentation(data: Data, asked: Any) 
     assert train.element_spec == train.dataset().element_spec
 
 
-def test_the_centre_is_evaluated_where_that_is_asked_for(tmp_path: pathlib.Path) -> None:
-    data = ims.open(make_data_set(tmp_path, {"train": 1, "validation": 4}, size_px=((16, 16),)))
-    (images, *_), (centres, *_) = (
-        next(iter(data.evaluation(batch_size=4, **asked).as_numpy()))
-        for asked in ({"image_size": 16}, {"image_size": 8, "eval_crop": 0.5})
-    )
-    np.testing.assert_array_equal(centres, images[:, 4:12, 4:12])
-    with pytest.raises(ims.UserError, match="^eval_crop received 0; expected more than 0"):
-        data.evaluation(batch_size=4, eval_crop=0)
-
-
-def test_further_inputs_come_by_their_names(data: Data) -> None:
-    asked: Any = {
-        "inputs": ["image", "age", "box", "tokens"],
-        "sequence_length": 3,
-        "batch_size": 6,
-    }
-    for described in (data.evaluation(**asked), data.train(augment="none", **asked)):
-        batch, _ = next(iter(described.dataset()))
-        assert sorted(batch) == sorted(asked["inputs"])
-        # A record's number is twice its age; its other features tell it, too.
-        for i, record in enumerate(int(2 * age) for age in batch["age"]):
-            assert batch["box"][i, 2] == record
-            tokens = list(range(1, record % 5 + 1))
-            assert list(batch["tokens"][i]) == (tokens[:3] + [0] * 3)[:3]
-            assert abs(int(batch["image"][i, 0, 0, 0]) - value_of(record)) <= 2
-
-
-def test_evaluation_reads_every_record_once_and_nothing_else(data: Data) -> None:
-    val = data.evaluation(batch_size=4, split="train")
-    assert (val.num_records, val.steps) == (11, 3) == (11, int(val.dataset().cardinality()))
-    pictures, labels = (np.concatenate(part) for part in zip(*val.as_numpy(), strict=True))
-    seen = sorted(zip(pictures[:, 0, 0, 0], labels, strict=True))
-    expected = sorted((value_of(i), label) for i, label in enumerate(ALL_LABELS))
-    for (value, label), (true_value, true_label) in zip(seen, expected, strict=True):
-        assert label == true_label and abs(int(value) - true_value) <= 2
-    assert data.evaluation(batch_size=4).num_records == 6  # the usual split
-
-
-def test_classes_and_where_select_records(data: Data) -> None:
-    asked: dict[str, Any] = {"classes": ["cat", "ant"], "where": "age>=2"}
-    train = data.train(batch_size=2, augment="none", **asked)
-    assert train.classes == ("cat", "ant") == data.evaluation(batch_size=2, **asked).classes
-    passing = [label for i, label in enumerate(ALL_LABELS) if label != 1 and i / 2 >= 2]
-    assert train.num_records == len(passing)
-    labels = [label for _, label in taken(train.dataset(), len(passing))]
-    expected = sorted([{2: 0, 0: 1}[label] for label in passing] * 2)
-    assert sorted(np.concatenate(labels)) == expected
-    val = data.evaluation(batch_size=2, **asked)
-    assert val.num_records == sum(label != 1 for label in LABELS[1])
-
-
 def test_balance_weighs_or_repeats_and_leaves_no_weight_to_apply_again(data: Data) -> None:
     plain = data.train(batch_size=11, augment="none")
     wanted = plain.class_weight
     assert wanted == pytest.approx({0: 11 / 12, 1: 11 / 9, 2: 11 / 12}) and wanted is not None
-    assert len(taken(plain.dataset(), 1)[0]) == 2
-
     weighed = data.train(batch_size=11, augment="none", balance="weights")
     _, labels, weights = taken(weighed.dataset(), 1)[0]
     assert list(weights) == pytest.approx([wanted[i] for i in labels])
-    assert [sum(weights[labels == i]) for i in range(3)] == pytest.approx([11 / 3] * 3)
-
     repeated = data.train(batch_size=12, augment="none", balance="sampling")
     assert repeated.num_records == 12 and repeated.steps_per_epoch == 1
     assert list(np.bincount(taken(repeated.dataset(), 1)[0][1])) == [4, 4, 4]
@@ -233,23 +149,24 @@ def test_balance_weighs_or_repeats_and_leaves_no_weight_to_apply_again(data: Dat
 
 
 @pytest.mark.parametrize(
-    ("asked", "skip_broken", "gives_weights"),
+    ("asked", "gives_weights"),
     [
-        ({}, 0, False),
-        ({"augment": "strong"}, 0, False),
-        ({"augment": flip_and_soften, "inputs": ["image"]}, 0, False),
-        ({"balance": "sampling"}, 0, False),
-        ({"balance": "weights"}, 0, True),
-        ({"sample_weight": "age"}, 0, True),
-        ({"augment": flip_and_soften, "balance": "weights"}, 0, True),
-        ({}, 1, True),
+        ({}, False),
+        ({"augment": "strong"}, False),
+        ({"augment": flip_and_soften, "inputs": ["image"]}, False),
+        ({"balance": "sampling"}, False),
+        ({"balance": "weights"}, True),
+        ({"sample_weight": "age"}, True),
+        ({"augment": flip_and_soften, "balance": "weights"}, True),
+        ({"skip_broken": 1}, True),
     ],
 )
 def test_batches_have_weights_only_where_a_record_may_weigh_something_other_than_1(
-    data: Data, asked: dict[str, Any], skip_broken: int, gives_weights: bool
+    data: Data, asked: dict[str, Any], gives_weights: bool
 ) -> None:
-    opened = dataclasses.replace(data.config, skip_broken=skip_broken)
-    train = dataclasses.replace(data, config=opened).train(batch_size=4, image_size=6, **asked)
+    opened = dataclasses.replace(data.config, skip_broken=asked.get("skip_broken", 0))
+    how = {name: value for name, value in asked.items() if name != "skip_broken"}
+    train = dataclasses.replace(data, config=opened).train(batch_size=4, image_size=6, **how)
     assert train.gives_weights == gives_weights
     ((_, _, *weights),) = taken(train.dataset(), 1)
     assert [weight.shape for weight in weights] == [(4,)] * gives_weights
@@ -257,12 +174,10 @@ def test_batches_have_weights_only_where_a_record_may_weigh_something_other_than
 
 
 def test_evaluation_has_weights_only_of_a_column(data: Data) -> None:
-    val = data.evaluation(batch_size=4)
-    weighed = data.evaluation(batch_size=4, sample_weight="age")
-    for described, expected in ((val, None), (weighed, ANY)):
-        found = [weight for _, _, *weight in described.as_numpy()]
-        assert described.gives_weights == (expected is not None) == any(found)
-        assert expected is None or np.concatenate(found, 1)[0].tolist() == expected
+    for weight in (None, "age"):
+        described = data.evaluation(batch_size=4, sample_weight=weight)
+        found = [weights for _, _, *weights in described.as_numpy()]
+        assert described.gives_weights == (weight is not None) == any(found)
 
 
 def test_a_function_gets_what_evaluation_sees_and_seeds_of_their_own(data: Data) -> None:
@@ -272,7 +187,7 @@ def test_a_function_gets_what_evaluation_sees_and_seeds_of_their_own(data: Data)
     plain = data.train(batch_size=4, image_size=6, augment="none", seed=3)
     told = taken(streams(3).dataset(), 6)
     for (images, seeds), (expected, _) in zip(told, taken(plain.dataset(), 6), strict=True):
-        assert_equal(images, expected)
+        assert_same(images, expected)
         assert seeds.shape == (4, 2) and seeds.dtype == np.int64
     numbers = np.concatenate([seeds for _, seeds in told])
     assert len({*numbers.ravel()}) == numbers.size and (numbers >= 0).all()
@@ -281,9 +196,9 @@ def test_a_function_gets_what_evaluation_sees_and_seeds_of_their_own(data: Data)
 
 def test_a_function_s_pictures_and_labels_are_taken_as_they_are(data: Data) -> None:
     train = data.train(batch_size=4, augment=flip_and_soften, balance="weights")
-    (image, label, weight) = train.dataset().element_spec
-    assert (image.shape, image.dtype) == ([4, SIDE_PX, SIDE_PX, 3], tf.float32)
-    assert (label.shape, label.dtype, weight.shape) == ([4, 3], tf.float32, [4])
+    specs = train.dataset().element_spec
+    assert [one.shape for one in specs] == [[4, SIDE_PX, SIDE_PX, 3], [4, 3], [4]]
+    assert {one.dtype for one in specs} == {tf.float32}
     _, labels, weights = taken(train.dataset(), 1)[0]
     known = data.train(batch_size=4).class_weight or {}
     assert list(weights) == pytest.approx([known[i] for i in labels.argmax(1)])
@@ -297,24 +212,14 @@ def _flip_layer() -> Any:
         return keras.layers.RandomFlip(seed=1)
 
 
-_random_flip = tf.image.random_flip_left_right
+_flip = tf.image.random_flip_left_right
 # What a wrong function returns for (images, labels), and what the error says.
 WRONG_FUNCTIONS: dict[str, tuple[Any, str]] = {
-    "draws": (lambda a, b, _: (_random_flip(a), b), "RandomUniform.*stateless"),
-    "draws in a loop": (
-        lambda a, b, _: (tf.map_fn(_random_flip, a), b),
-        "RandomUniform.*stateless",
-    ),
+    "draws in a loop": (lambda a, b, _: (tf.map_fn(_flip, a), b), "RandomUniform.*stateless"),
     "has state": (lambda a, b, _: (_flip_layer()(a), b), "Assign.*stateless"),
     "forgets labels": (lambda a, b, _: a, "expected two values"),
-    "halves": (
-        lambda a, b, _: (a[:2], b),
-        r"images of shape \(2, 8, 8, 3\); .* 4: use tf.ensure_sh",
-    ),
-    "unknown shape": (
-        lambda a, b, _: (a, tf.boolean_mask(b, b >= 0)),
-        r"labels of shape \(None,\)",
-    ),
+    "halves": (lambda a, b, _: (a[:2], b), r"images of shape \(2, 8, .* 4: use tf.ensure_sh"),
+    "unknown shape": (lambda a, b, _: (a, tf.boolean_mask(b, b >= 0)), r"labels of shape \(None"),
 }
 
 
@@ -322,33 +227,26 @@ WRONG_FUNCTIONS: dict[str, tuple[Any, str]] = {
 def test_a_function_that_is_no_pure_one_of_static_shapes_is_refused(data: Data, name: str) -> None:
     _flip_layer()  # as the user's module makes it: before
     function, told = WRONG_FUNCTIONS[name]
-    with pytest.raises(ims.UserError, match=rf"augment received <lambda>, .*{told}"):
+    with refused("augment", "<lambda>", *told):
         data.train(batch_size=4, augment=function).dataset()
 
 
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"batch_size": 12}, "^batch_size received 12, but the split train has 11 records"),
-        ({"batch_size": 0}, "^batch_size received 0; expected at least 1"),
-        ({"batch_size": 2.5}, "^batch_size received 2.5; expected a whole number"),
-        ({"batch_size": True}, "^batch_size received True; expected a whole number"),
-        ({"batch_size": 3, "augment": "strong"}, "^batch_size .*augment='strong' mixes"),
-        ({"augment": "wild"}, "^augment received 'wild'; expected one of none"),
-        ({"augment": None}, "^augment received None; expected 'none', .* or a function"),
-        ({"augment_on": "auto"}, "^augment_on received 'auto'; expected 'host' or 'device'"),
-        ({"augment": tell_seeds, "augment_on": "device"}, "^augment_on received 'device' with"),
-        ({"image_size": 0}, "^image_size received 0; expected 1 to 16384"),
-        ({"image_size": (2, 3, 4)}, "^image_size received '2x3x4'; expected pixels"),
-        ({"split": "absent"}, "^split received 'absent'; expected one of train, validation"),
-        ({"classes": "dog"}, "^classes received 'dog', which is no class"),
+        ({"batch_size": 12}, "^batch_size received 12, .*11 records"),
+        ({"batch_size": 0}, "^batch_size received 0"),
+        ({"batch_size": 3, "augment": "strong"}, "^batch_size .*augment='strong'"),
+        ({"augment": None}, "^augment received None"),
+        ({"augment_on": "auto"}, "^augment_on received 'auto'"),
+        ({"augment": tell_seeds, "augment_on": "device"}, "^augment_on received 'device'"),
+        ({"image_size": (2, 3, 4)}, "^image_size received '2x3x4'"),
         ({"classes": [1]}, "^classes received 1 among"),
-        ({"classes": []}, "^classes received ''; expected at least one"),
-        ({"where": "age"}, "^where received 'age'; expected FEATURE"),
-        ({"inputs": ["age"]}, "^inputs received 'age'; expected image"),
-        ({"inputs": ["image", "text"]}, "^inputs received 'image,text', but text is a text"),
-        ({"cache_folder": "here"}, "^cache_folder received 'here', .* ask for cache='pixels'"),
-        ({"cache_folder": 5}, "^cache_folder received 5; expected a path"),
+        ({"where": "age"}, "^where received 'age'"),
+        ({"inputs": ["age"]}, "^inputs received 'age'"),
+        ({"inputs": ["image", "text"]}, "^inputs received 'image,text'"),
+        ({"cache_folder": "here"}, "^cache_folder received 'here', .*cache='pixels'"),
+        ({"cache_folder": 5}, "^cache_folder received 5"),
     ],
 )
 def test_errors_name_the_argument(data: Data, asked: dict[str, Any], told: str) -> None:
@@ -357,59 +255,39 @@ def test_errors_name_the_argument(data: Data, asked: dict[str, Any], told: str) 
     assert "--" not in str(caught.value)
 
 
-def test_errors_of_opening_and_evaluating_name_the_argument(
-    data: Data, tmp_path: pathlib.Path
-) -> None:
+def test_errors_of_opening_and_evaluating_name_the_argument(data: Data, tmp_path: Any) -> None:
     folder = make_data_set(tmp_path / "d", {"train": 3}, num_shards=1, size_px=((8, 8),))
     opened, nothing = ims.open(folder), tmp_path / "absent"
     (folder / "train-00000-of-00001.tfrecord").unlink()
-    calls: dict[str, Any] = {
-        "^path received .*absent.* build --input PHOTOS --output FOLDER.$": lambda: ims.open(
-            nothing
-        ),
-        "^path received None; expected a path": lambda: ims.open(None),  # type: ignore[arg-type]
-        "^split received 'x'; expected one of train": lambda: data.evaluation(
-            batch_size=4, split="x"
-        ),
-        "^start_step received -1": lambda: data.train(batch_size=4).dataset(-1),
-        "^split received None, .* expected one of train": lambda: opened.evaluation(batch_size=2),
-        "^path received .* is missing": lambda: opened.train(batch_size=2),
-        "^path .* is missing": lambda: opened.evaluation(batch_size=2, split="train"),
-    }
-    for told, call in calls.items():
-        with pytest.raises(ims.UserError, match=told) as caught:
-            call()
-        assert "--data" not in str(caught.value)
+    calls: list[tuple[str, Any, Any]] = [
+        ("^path received .*absent.* build --input PHOTOS --output FOLDER.$", ims.open, nothing),
+        ("^path received None", ims.open, None),
+        ("^start_step received -1", data.train(batch_size=4).dataset, -1),
+    ]
+    for told, call, given in calls:
+        with pytest.raises(ims.UserError, match=told):
+            call(given)
+    for told, evaluated, split in (
+        ("^split received 'x'", data, "x"),
+        ("^split received None", opened, None),
+        ("^path .* is missing", opened, "train"),
+    ):
+        with pytest.raises(ims.UserError, match=told):
+            evaluated.evaluation(batch_size=2, split=split)
+    with pytest.raises(ims.UserError, match="^path received .* is missing"):
+        opened.train(batch_size=2)
 
 
-def test_a_data_set_tells_its_classes_splits_and_features(tmp_path: pathlib.Path) -> None:
-    folder = make_data_set(tmp_path, {"train": 7, "test": 2}, size_px=((8, 8),))
-    opened = ims.open(str(folder))
-    assert opened.classes == ("circle", "square", "triangle")
-    assert opened.splits == {"train": 7, "test": 2}
-    assert opened.features["image/class/label"].dtype == "int64"
-    assert "train 7, test 2" in repr(opened) and len(repr(opened)) < 200 + len(str(folder))
-    train = opened.train(batch_size=3)
-    assert (train.num_records, train.steps_per_epoch, train.classes) == (7, 2, opened.classes)
-    assert "Shard" not in repr(train)
-    assert train.class_weight is None  # the manifest does not count records of classes
-
-
-def test_how_shards_are_read_is_passed_on(
-    data: Data, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_shards_are_read_is_passed_on(data, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     train = data.train(batch_size=4, cache="pixels", threads=3)
     assert train.read_options.threads == 3
     taken(train.dataset(), 3)
     assert len([*tmp_path.glob("imageshards/pixels/*/pixels-train-*/pixels")]) == 1
-    elsewhere = data.evaluation(batch_size=4, cache="pixels", cache_folder=tmp_path / "c")
-    assert elsewhere.read_options.cache_folder == str(tmp_path / "c")
 
 
 def test_broken_records_may_be_counted_out(tmp_path: pathlib.Path) -> None:
     folder = make_data_set(tmp_path, {"train": 6}, num_shards=1, size_px=((8, 8),))
-    edit_manifest(folder, fingerprint="1" * 64)
     (shard,) = folder.glob("train-*")
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(ims.UserError, match="^path received"):
@@ -418,9 +296,7 @@ def test_broken_records_may_be_counted_out(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"balance": "sampling", "where": "age>=1"}])
-def test_an_iterator_is_saved_and_restored_by_tensorflow(
-    data: Data, tmp_path: pathlib.Path, asked: dict[str, Any]
-) -> None:
+def test_an_iterator_is_saved_and_restored_by_tensorflow(data, tmp_path, asked):
     train = data.train(batch_size=4, augment="none", seed=3, **asked)
     iterator = iter(train.dataset())
     for _ in range(4):  # into the second epoch
@@ -429,4 +305,4 @@ def test_an_iterator_is_saved_and_restored_by_tensorflow(
     expected = [next(iterator) for _ in range(4)]
     again = iter(train.dataset())
     tf.train.Checkpoint(iterator=again).restore(saved)
-    assert_equal([next(again) for _ in range(4)], expected)
+    assert_same([next(again) for _ in range(4)], expected)

@@ -14,41 +14,29 @@ from PIL import Image
 import imageshards as ims
 from imageshards.example import decode_example, encode_example
 from imageshards.output_folder import check_page_folder
-from imageshards.tfrecord import read_records
 from tests.support.commands import run_forked
+from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
-from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set, rewrite_shard
-from trainer import evaluate, predict
-from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs
+from tests.support.served_models import SIZE, card, saved
+from tests.support.trainer_data import (
+    CLASSES,
+    edit_manifest,
+    make_data_set,
+    read_split,
+    rewrite_shard,
+)
+from trainer import evaluate
+from trainer.dataset.spec import FeatureSpec
 
 tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402
 
-from trainer.serving import model_file  # noqa: E402
-
 NUM_RECORDS = 23
-SIZE = (16, 16)
 KEYS = (
     "num_examples loss accuracy top5_accuracy mean_class_accuracy left_out missing_target model "
     "step data split classes batch_size replicas eval_crop seconds target outputs estimate"
 ).split()
-
-
-def save_model(
-    path: pathlib.Path,
-    classes: tuple[str, ...] = CLASSES,
-    eval_crop: float = 1.0,
-    **features: FeatureSpec,
-) -> str:
-    keras.utils.set_random_seed(5)
-    image = keras.Input((*SIZE, 3), dtype="uint8", name="image")
-    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(image))
-    model = keras.Model(image, keras.layers.Dense(len(classes))(x))
-    spec = ImageSpec(SIZE, False, 3, (0.5,) * 3, (0.25,) * 3)
-    card = ModelCard(classes, ModelInputs(SIZE, spec, features, eval_crop=eval_crop), step=7)
-    model_file.save_model(model, str(path), card)
-    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +48,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(tmp_path_factory.mktemp("model") / "model.keras")
+    return saved_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def damaged(folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A shard of a copy of the data set, whose record 4 is damaged."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    shard = copy / "validation-00001-of-00002.tfrecord"
+    flip_byte(shard, records_of(shard)[4].offset_bytes + 30)
+    return shard
+
+
+def saved_model(folder: pathlib.Path, **of: Any) -> str:
+    """The file of a model with a card, which `of` says more of."""
+    saved(folder, card(**{"classes": CLASSES} | of))
+    return str(folder / "model.keras")
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
@@ -77,217 +80,125 @@ def figures(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]
 
 def reference(folder: pathlib.Path, model_path: str, border_px: int = 0) -> tuple[float, float]:
     """Loss and accuracy without a line of the reader or the evaluator."""
-    model = keras.saving.load_model(model_path)
-    losses, right = [], []
-    for path in sorted(folder.glob("validation-*")):
-        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-            feature = tf.train.Example.FromString(record).features.feature
-            encoded = feature["image/encoded"].bytes_list.value[0]
-            label = feature["image/class/label"].int64_list.value[0]
-            pixels = tf.io.decode_jpeg(encoded)[tf.newaxis]
-            if border_px:
-                centre = pixels[:, border_px:-border_px, border_px:-border_px]
-                pixels = tf.round(tf.image.resize(centre, SIZE, antialias=True))
-            logits = np.asarray(model(pixels)).astype(np.float64)[0]
-            losses.append(
-                np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[label]
-            )
-            right.append(logits.argmax() == label)
-    return float(np.mean(losses)), float(np.mean(right))
+    pictures, labels = read_split(folder, "validation")
+    if border_px:
+        centre = pictures[:, border_px:-border_px, border_px:-border_px]
+        pictures = tf.round(tf.image.resize(centre, SIZE, antialias=True))
+    logits = np.asarray(keras.saving.load_model(model_path)(pictures), np.float64)
+    log_sums = np.log(np.exp(logits).sum(1))
+    losses = log_sums - logits[np.arange(len(labels)), labels]
+    return float(losses.mean()), float((logits.argmax(1) == labels).mean())
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 32])
-def test_one_json_object_with_exact_figures(
-    folder: pathlib.Path, model: str, batch_size: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = figures(capsys, "--model_path", model, "--data", folder, "--batch_size", batch_size)
+def test_one_json_object_with_exact_figures(folder, model, capsys):
+    found = figures(capsys, "--model_path", model, "--data", folder, "--batch_size", 7)
     assert sorted(found) == sorted(KEYS)
     loss, accuracy = reference(folder, model)
-    assert found["num_examples"] == NUM_RECORDS
+    assert (found["num_examples"], found["top5_accuracy"]) == (NUM_RECORDS, None)
     assert found["loss"] == pytest.approx(loss, rel=1e-5)
     assert found["accuracy"] == pytest.approx(accuracy)
-    assert found["top5_accuracy"] is None
-    assert (found["split"], found["batch_size"], found["replicas"]) == ("validation", batch_size, 1)
+    assert (found["split"], found["batch_size"], found["replicas"]) == ("validation", 7, 1)
     assert (found["step"], found["left_out"]) == (7, 0)
 
 
 def test_the_share_of_the_centre_is_the_models_own_unless_a_flag_says_otherwise(
     folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = save_model(tmp_path / "model.keras", eval_crop=0.5)
-    given = ("--model_path", model, "--data", folder)
-    for flags, crop, border_px in ((), 0.5, 4), (("--eval_crop", 0.75), 0.75, 2), (
-        ("--eval_crop", 1), 1, 0,
-    ):  # fmt: skip
-        found = figures(capsys, *given, *flags)
+    model = saved_model(tmp_path, eval_crop=0.5)
+    for flags, crop, border_px in ((), 0.5, 12), (("--eval_crop", 0.75), 0.75, 6):
+        found = figures(capsys, "--model_path", model, "--data", folder, *flags)
         assert found["eval_crop"] == crop
         assert found["loss"] == pytest.approx(reference(folder, model, border_px)[0], rel=1e-5)
-    code, _, err = run(capsys, *given, "--eval_crop", 1.5)
-    assert code == 2 and "--eval_crop received 1.5; expected more than 0 and at most 1" in err
 
 
-def test_a_table_is_printed_and_a_report_is_written(
-    folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_is_printed_and_a_report_is_written(folder, model, tmp_path, capsys):
     # The run's folder names the model as well as the file does.
     report = tmp_path / "page"
-    code, out, _ = run(
-        capsys,
-        *("--model_path", pathlib.Path(model).parent, "--data", folder),
-        *("--split", "train", "--report", report),
-    )
+    flags = ("--model_path", pathlib.Path(model).parent, "--data", folder, "--report", report)
+    code, out, _ = run(capsys, *flags, "--split", "train")
     assert code == 0
     assert "num_examples         6" in out and "split train" in out
     assert all(any(line.startswith(name) for line in out.splitlines()) for name in CLASSES)
     assert str(report / "index.html") in out
     assert "train-00000-of-00002.tfrecord" in (report / "index.html").read_text("utf-8")
-    check_page_folder("--report", str(report), "index.html")  # it may be replaced
+    check_page_folder("report", str(report), "index.html")  # it may be replaced
     (report / "index.html").write_text("mine")
-    code, _, err = run(capsys, "--model_path", model, "--data", folder, "--report", report)
+    code, _, err = run(capsys, *flags)
     assert code == 2 and "accounts for ('index.html')" in err
     assert (report / "index.html").read_text() == "mine"
 
 
-def test_a_broken_record_stops_or_is_left_out_and_listed(
-    folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    shard = copy / "validation-00001-of-00002.tfrecord"
-    flip_byte(shard, records_of(shard)[4].offset_bytes + 30)
-    arguments = ("--model_path", model, "--data", copy, "--batch_size", 3)
-    code, out, err = run(capsys, *arguments, "--json")
-    assert (code, out) == (2, "")
-    assert f"{shard}, record 4 at byte" in err and "--skip_broken" in err
-    code, out, err = run(capsys, *arguments, "--json", "--skip_broken", 1)
+def test_a_broken_record_stops_or_is_left_out_and_listed(model, damaged, capsys):
+    arguments = ("--model_path", model, "--data", damaged.parent, "--batch_size", 3, "--json")
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{damaged}, record 4 at byte" in err and "--skip_broken" in err
+    code, out, err = run(capsys, *arguments, "--skip_broken", 1)
     assert code == 0, err
     found = json.loads(out)
     assert (found["num_examples"], found["left_out"]) == (NUM_RECORDS - 1, 1)
     assert "left out" in err and "record 4" in err
 
 
-def test_a_record_without_an_input_of_the_model_is_named(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = make_data_set(
-        tmp_path / "shards", {"validation": 6}, num_shards=1, size_px=(SIZE,), hot=True
-    )
+def test_a_record_without_an_input_of_the_model_is_named(tmp_path):
+    folder = tmp_path / "shards"
+    make_data_set(folder, {"validation": 6}, num_shards=1, size_px=(SIZE,), hot=True)
     (shard,) = folder.glob("validation-*.tfrecord")
-    payloads = [record.payload for record in read_records(str(shard))]
+    payloads = [record.payload for record in records_of(shard)]
     features = decode_example(payloads[4])
     payloads[4] = encode_example({name: features[name] for name in features if name != "hot"})
     rewrite_shard(folder, shard.name, payloads)
-    inputs = {"image": keras.Input((*SIZE, 3), dtype="uint8", name="image")}
-    inputs["hot"] = keras.Input((3,), dtype="int64", name="hot")
-    flat = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs["image"]))
-    joined = keras.layers.Concatenate()([flat, keras.ops.cast(inputs["hot"], "float32")])
-    model = keras.Model(inputs, keras.layers.Dense(3)(joined))
-    spec = ImageSpec(SIZE, False, 3, (0.5,) * 3, (0.25,) * 3)
-    needed = ModelInputs(SIZE, spec, {"hot": FeatureSpec("int64", (3,))})
-    model_file.save_model(model, str(tmp_path / "model.keras"), ModelCard(CLASSES, needed))
-    arguments = ("--model_path", tmp_path / "model.keras", "--data", folder, "--batch_size", 2)
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (2, "") and f"{shard}, record 4 at byte" in err
-    assert "a feature is missing" in err
+    model = saved_model(tmp_path, features={"hot": FeatureSpec("int64", (3,))})
+    with refused("data", f"{shard}, record 4 at byte", "a feature is missing"):
+        ims.evaluate(model, folder, batch_size=2)
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (("--split", "tset"), ("--split", "tset", "train, validation")),
-        (("--classes", "sqare"), ("--classes", "square")),
-        (("--batch_size", "7", "--replicas", "2"), ("--batch_size", "multiple of 2")),
-        (("--repport", "x"), ("--repport", "--report")),
-    ],
-)
-def test_mistakes_are_one_sentence(
-    folder: pathlib.Path,
-    model: str,
-    argv: tuple[str, ...],
-    words: tuple[str, ...],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, out, err = run(capsys, "--model_path", model, "--data", folder, *argv)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert all(word in err for word in words), err
-
-
-def test_a_model_that_does_not_fit_the_data_is_refused(
-    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = save_model(tmp_path / "other.keras", ("circle", "square", "star"))
-    code, _, err = run(capsys, "--model_path", other, "--data", folder)
-    assert code == 2 and "triangle" in err and "--classes" in err
-    aged = save_model(tmp_path / "aged.keras", age=FeatureSpec("float32", ()))
-    code, _, err = run(capsys, "--model_path", aged, "--data", folder)
-    assert code == 2 and "age not at all" in err
-    code, _, err = run(capsys, "--model_path", tmp_path / "none.keras", "--data", folder)
-    assert code == 2 and "--model_path" in err
-
-
-def test_without_a_validation_split_one_has_to_be_named(
-    model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_validation_split_one_has_to_be_named(model, tmp_path):
     folder = make_data_set(tmp_path / "shards", {"train": 6}, size_px=(SIZE,))
-    code, _, err = run(capsys, "--model_path", model, "--data", folder)
-    assert code == 2 and "--split: train" in err
+    with refused("data", "split, one of train"):
+        ims.evaluate(model, folder)
     tested = make_data_set(tmp_path / "tested", {"train": 2, "test": 3}, size_px=(SIZE,))
-    assert figures(capsys, "--model_path", model, "--data", tested)["split"] == "test"
+    assert ims.evaluate(model, tested)["split"] == "test"
 
 
-def without_time(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if name != "seconds"}
-
-
-@pytest.mark.parametrize("split", [None, "train"])
-def test_python_gets_the_object_of_the_command_for_a_folder_and_for_opened_data(
-    folder: pathlib.Path,
-    model: str,
-    split: str | None,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_python_gets_the_object_of_the_command_for_every_form_of_data(
+    folder, model, tmp_path, capsys
+):
     flags = ["--batch_size", 5, "--classes", "square,circle", "--where", "image/class/label>=0"]
-    flags += ["--split", split] if split else []
+    flags += ["--split", "train"]
     shown = figures(capsys, "--model_path", model, "--data", folder, *flags)
-    opened = ims.open(folder)
     asked: dict[str, Any] = {"classes": ["square", "circle"], "where": "image/class/label>=0"}
-    asked |= {"batch_size": 5}
-    described = opened.evaluation(split=split, image_size=SIZE, **asked)
-    report = tmp_path / "page"
+    asked |= {"batch_size": 5, "split": "train"}
+    opened, report = ims.open(folder), tmp_path / "page"
     for data, options in (
-        (folder, {"split": split, "report": report, **asked}),
-        (opened, {"split": split, **asked}),
-        (described, {}),
+        (folder, {"report": report, **asked}),
+        (opened, asked),
+        (opened.evaluation(image_size=SIZE, **asked), {}),
     ):
         found = ims.evaluate(pathlib.Path(model), data, **options)
-        assert without_time(found) == without_time(shown)
+        assert {**found, "seconds": 0} == {**shown, "seconds": 0}
         assert list(found) == list(shown) and found.broken == []
     assert (report / "index.html").is_file()
     assert capsys.readouterr() == ("", "")
 
 
-def test_python_is_told_which_records_were_left_out(
-    folder: pathlib.Path, model: str, tmp_path: pathlib.Path
-) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    shard = copy / "validation-00001-of-00002.tfrecord"
-    flip_byte(shard, records_of(shard)[4].offset_bytes + 30)
-    for data, options in (
+def test_python_is_told_which_records_were_left_out(model, damaged):
+    copy = damaged.parent
+    calls: list[tuple[Any, dict[str, Any]]] = [
         (copy, {"skip_broken": 1}),
         (ims.open(copy, skip_broken=1), {}),
         (ims.open(copy).evaluation(batch_size=3), {"skip_broken": 1}),
-    ):
-        found = ims.evaluate(model, data, **options)  # type: ignore[arg-type]
+    ]
+    for data, options in calls:
+        found = ims.evaluate(model, data, **options)
         assert (found["num_examples"], found["left_out"]) == (NUM_RECORDS - 1, 1)
         (one,) = found.broken
-        assert (one.path, one.number) == (str(shard), 4)
-    with pytest.raises(ims.UserError, match="^data received .* by skip_broken=1"):
+        assert (one.path, one.number) == (str(damaged), 4)
+    with refused("data", "skip_broken=1"):
         ims.evaluate(model, copy)
 
 
-def test_places_below_home_are_found(
-    folder: pathlib.Path, model: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_places_below_home_are_found(folder, model, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     shutil.copy(model, tmp_path / "m.keras")
     (tmp_path / "d").symlink_to(folder)
@@ -302,10 +213,10 @@ def test_places_below_home_are_found(
         assert ims.predict("~/m.keras", form)[0]["file"] == f"{tmp_path}/a.png"
 
 
-def compiled(model_path: str, **options: Any) -> keras.Model:
+def compiled(model_path: str) -> keras.Model:
     model = keras.saving.load_model(model_path)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(loss=loss, weighted_metrics=["accuracy"], **options)
+    model.compile(loss=loss, weighted_metrics=["accuracy"])
     return model
 
 
@@ -314,7 +225,8 @@ def test_a_compiled_model_says_itself_how_good_it_is(folder: pathlib.Path, model
     network = compiled(model)
     weights = network.get_weights()
     found = ims.evaluate(network, data)
-    assert dict(found) == pytest.approx(dict(zip(("loss", "accuracy"), reference(folder, model))))  # noqa: B905
+    loss, accuracy = reference(folder, model)
+    assert dict(found) == pytest.approx({"loss": loss, "accuracy": accuracy})
     assert ims.evaluate(network, data) == found  # metrics begin anew
     theirs = network.evaluate(data.dataset(), verbose=0, return_dict=True)
     assert theirs == pytest.approx(dict(found), rel=1e-5)
@@ -322,43 +234,38 @@ def test_a_compiled_model_says_itself_how_good_it_is(folder: pathlib.Path, model
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.fixture(scope="module")
+def with_hot(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A data set with a column of any number of labels."""
+    folder = tmp_path_factory.mktemp("hot")
+    make_data_set(folder, {"validation": 6}, size_px=(SIZE,), hot=True)
+    features = json.loads((folder / "manifest.json").read_text())["features"]
+    width = {"image/width": {"dtype": "int64", "shape": []}}
+    edit_manifest(folder, features=features | width | {"hot": {"dtype": "int64", "shape": None}})
+    return folder
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         (
             {"image_size": 8},
-            r"pictures of the size \(8, 8\), but the model .* \(16, 16\); .* image_s",
+            r".*\(8, 8\), .* \(48, 48\); .* image_size",
         ),
         (
             {"inputs": ["image", "hot"]},
-            r"the inputs image, hot \(int64, shape \[3\]\), but .* image;",
+            r".*image, hot \(int64, variable length\), .* image;",
         ),
-        ({"target": "hot"}, "a target that is any number of labels, but the model .* a class; "),
+        ({"target": "hot"}, ".*any number of labels, .* a class; "),
         (
             {"target": "image/width", "target_kind": "class"},
-            "the target image/width, but .* image/class/label; ",
+            ".*image/width, .* image/class/label; ",
         ),
-        ({"sample_weight": "image/width"}, "sample_weight='image/width', by which figures"),
-        ({"classes": ["star"]}, ""),
+        ({"sample_weight": "image/width"}, "sample_weight='image/width'"),
     ],
 )
-def test_a_pass_that_does_not_fit_the_model_says_what_differs(
-    tmp_path: pathlib.Path, model: str, change: dict[str, Any], told: str
-) -> None:
-    folder = make_data_set(tmp_path, {"validation": 6}, size_px=(SIZE,), hot=True)
-    raw = json.loads((folder / "manifest.json").read_text())
-    raw["features"] |= {
-        "image/width": {"dtype": "int64", "shape": []}, "hot": {"dtype": "int64", "shape": None},
-    }  # fmt: skip
-    if "inputs" not in change:
-        edit_manifest(folder, features=raw["features"])
-    data = ims.open(folder)
-    if not told:
-        other = save_model(tmp_path / "other.keras", ("circle", "square", "star"))
-        with pytest.raises(ims.UserError, match="^data received .* classes triangle the model"):
-            ims.evaluate(other, data.evaluation(batch_size=3))
-        return
-    described = data.evaluation(batch_size=3, **change)
+def test_a_pass_that_does_not_fit_the_model_says_what_differs(with_hot, model, change, told):
+    described = ims.open(with_hot).evaluation(batch_size=3, **change)
     with pytest.raises(ims.UserError, match=f"^data received {told}"):
         ims.evaluate(model, described)
 
@@ -368,45 +275,35 @@ def test_errors_name_the_argument(folder: pathlib.Path, model: str, tmp_path: pa
     val, network = data.evaluation(batch_size=4), compiled(model)
     plain = keras.saving.load_model(model)
     (tmp_path / "index.html").write_text("mine")
-    calls: dict[str, Any] = {
-        "^model received '.*none', where there is no file; .*": (tmp_path / "none", folder, {}),
-        "^model received NoneType; expected the path of": (None, folder, {}),
-        "^data received '.*none'.* build --input": (model, tmp_path / "none", {}),
-        "^split received 'tset'; expected one of train, validation": (
-            model, folder, {"split": "tset"},
-        ),
-        "^classes received 'sqare'.*square": (model, data, {"classes": ["sqare"]}),
-        "^batch_size received 0; expected at least 1": (model, data, {"batch_size": 0}),
-        "^batch_size received 7, which 2 replicas": (
-            model, data, {"batch_size": 7, "replicas": 2},
-        ),
-        "^replicas received 0; expected at least 1": (model, data, {"replicas": 0}),
-        "^eval_crop received 1.5; expected more": (model, data, {"eval_crop": 1.5}),
-        "^skip_broken received -1; expected": (model, val, {"skip_broken": -1}),
-        "^report '.*' holds 1 file": (model, data, {"report": tmp_path}),
-        "^last received together with model '": (model, data, {"last": True}),
-        "^code received 'cnn'; expected module:function": (model, data, {"code": "cnn"}),
-        "^records_root received '/x' together with data that is open.*leave records_root out": (
-            model, data, {"records_root": "/x"},
-        ),
-        "^split received 'train' together with an EvaluationData": (
-            model, val, {"split": "train"},
-        ),
-        "^model received one that is not compiled": (plain, val, {}),
-        "^data received Data together with a keras.Model; expected": (network, data, {}),
-        "^report received 'x' together with a keras.Model; leave report out": (
-            network, val, {"report": "x"},
-        ),
-    }  # fmt: skip
-    for told, (of, on, options) in calls.items():
+    other = saved_model(tmp_path / "other", classes=("circle", "square", "star"))
+    aged = saved_model(tmp_path / "aged", features={"age": FeatureSpec("float32", ())})
+    calls: list[tuple[str, Any, Any, dict[str, Any]]] = [
+        ("^model received '.*none'", tmp_path / "none", folder, {}),
+        ("^model received NoneType", None, folder, {}),
+        ("^model received .*not compiled", plain, val, {}),
+        ("^data received .*triangle", other, folder, {}),
+        ("age not at all", aged, folder, {}),
+        ("^data received '.*none'.* build --input", model, tmp_path / "none", {}),
+        ("^data received Data together", network, data, {}),
+        ("^report received 'x' together", network, val, {"report": "x"}),
+        ("^split received 'train' together", model, val, {"split": "train"}),
+        ("^split received 'tset'", model, folder, {"split": "tset"}),
+        ("^classes received 'sqare'.*square", model, data, {"classes": ["sqare"]}),
+        ("^batch_size received 7, which 2", model, data, {"batch_size": 7, "replicas": 2}),
+        ("^replicas received 0", model, data, {"replicas": 0}),
+        ("^skip_broken received -1", model, val, {"skip_broken": -1}),
+        ("^report .*1 file", model, data, {"report": tmp_path}),
+        ("^last received True together with model '", model, data, {"last": True}),
+        ("^code received 'cnn'", model, data, {"code": "cnn"}),
+        ("^records_root received '/x' .*leave records_r", model, data, {"records_root": "/x"}),
+    ]
+    for told, of, on, options in calls:
         with pytest.raises(ims.UserError, match=told) as caught:
             ims.evaluate(of, on, **options)
-        assert "--split" not in str(caught.value) and "⟦" not in str(caught.value)
+        assert "--split" not in str(caught.value)
 
 
-def test_keras_settings_of_the_program_are_left_as_they_are(
-    folder: pathlib.Path, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keras_settings_of_the_program_are_left_as_they_are(folder, model, monkeypatch):
     keras.config.set_epsilon(1e-5)
     try:
         ims.evaluate(model, folder)
@@ -414,7 +311,7 @@ def test_keras_settings_of_the_program_are_left_as_they_are(
     finally:
         keras.config.set_epsilon(1e-7)
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    with pytest.raises(ims.UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
+    with pytest.raises(ims.UserError, match="^KERAS_BACKEND received 'jax'"):
         ims.evaluate(model, folder)
 
 
@@ -428,30 +325,3 @@ def test_a_process_may_evaluate_on_replicas_several_times(folder: pathlib.Path, 
     for one in found:
         assert (one["num_examples"], one["accuracy"]) == (NUM_RECORDS, pytest.approx(accuracy))
         assert one["loss"] == pytest.approx(loss, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_trained_model_is_the_same_for_python_and_for_the_commands(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = make_data_set(tmp_path / "d", {"train": 12, "validation": 5}, size_px=(SIZE,))
-    run_folder, photo = tmp_path / "run", tmp_path / "a.jpg"
-    record = ims.open(data).source("train", features=["image/encoded"])[0]
-    photo.write_bytes(record["image/encoded"])
-    for name, epochs in (("tests.support.tiny_models:plain", 2), (COMPILED, 1)):
-        given = ["--data", data, "--output", run_folder, "--model", name, "--epochs", epochs]
-        ran = run_forked("trainer", *given, "--batch_size", 4, "--augment", "none", "--overwrite")
-        assert ran.returncode == 0, ran.stderr
-        flags = ["--model_path", run_folder, "--data", data, "--model", name]
-        found = ims.evaluate(run_folder, data, code=name)
-        assert without_time(found) == without_time(figures(capsys, *flags))
-        assert (
-            predict.main(["--model_path", str(run_folder), "--model", name, str(photo), "--json"])
-            == 0
-        )
-        assert ims.predict(run_folder, photo, code=name) == json.loads(capsys.readouterr().out)
-    with pytest.raises(ims.UserError, match=f"give code='{COMPILED}' if .* or trust=True if you"):
-        ims.evaluate(run_folder, data)
-
-
-COMPILED = "tests.support.tiny_models:compiled"

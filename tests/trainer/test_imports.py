@@ -38,9 +38,7 @@ def imported(folder: pathlib.Path, source: str, **environment: str) -> str:
 NOISE = "import os; os.write(2, b'noise '); "
 
 
-def test_the_terminal_is_quiet_and_gpus_are_not_taken_whole_unless_that_was_asked_for(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_the_terminal_is_quiet_and_gpus_are_not_taken_whole_unless_that_was_asked_for(tmp_path):
     assert imported(tmp_path, NOISE) == "afterwards\n"
     assert imported(tmp_path, NOISE, TF_CPP_MIN_LOG_LEVEL="0") == "noise afterwards\n"
     growth = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -58,23 +56,24 @@ c = keras.config
 print(c.backend(), c.floatx(), c.epsilon(), c.image_data_format(), c.is_nnx_enabled(), end=" ")
 print(keras.layers.Conv2D(1, 1).data_format, keras.layers.Dense(1).compute_dtype)
 """
-THEIRS = {
-    "floatx": "float16", "epsilon": 0.5, "backend": "jax", "image_data_format": "channels_first",
-    "nnx_enabled": True,
-}  # fmt: skip
+THEIRS = {"epsilon": 0.5, "backend": "jax", "image_data_format": "channels_first"}
+THEIRS |= {"nnx_enabled": True}
 
 
-@pytest.mark.parametrize("their_floatx", ["float16", "text"])
+@pytest.mark.parametrize(
+    ("floatx", "printed", "said"),
+    [
+        ("float16", "tensorflow float32 1e-07 channels_last False channels_last float32\n", ""),
+        ("text", "", "UserError: Keras's settings cannot be used (Invalid `floatx`"),
+    ],
+)
 def test_keras_settings_of_the_shell_and_of_keras_json_change_no_command(
-    tmp_path: pathlib.Path, their_floatx: str
+    tmp_path: pathlib.Path, floatx: str, printed: str, said: str
 ) -> None:
-    (tmp_path / "keras.json").write_text(json.dumps({**THEIRS, "floatx": their_floatx}))
-    done = subprocess.run(
-        [sys.executable, "-c", SETTINGS], cwd=ROOT, capture_output=True, text=True,
-        env={**os.environ, "KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch",
-             "KERAS_NNX_ENABLED": "1", "TF_USE_LEGACY_KERAS": "1"},
-    )  # fmt: skip
-    if their_floatx == "text":  # Keras itself refuses it
-        assert "UserError: Keras's settings cannot be used (Invalid `floatx`" in done.stderr
-        return
-    assert done.stdout == "tensorflow float32 1e-07 channels_last False channels_last float32\n"
+    (tmp_path / "keras.json").write_text(json.dumps({**THEIRS, "floatx": floatx}))
+    variables = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch"}
+    variables |= {"KERAS_NNX_ENABLED": "1", "TF_USE_LEGACY_KERAS": "1"}
+    command = [sys.executable, "-c", SETTINGS]
+    env = {**os.environ, **variables}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
+    assert done.stdout == printed and said in done.stderr

@@ -7,7 +7,6 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from imageshards import storage
@@ -15,18 +14,18 @@ from imageshards.adopt import adopt
 from imageshards.errors import UserError
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
-from tests.support.served_models import card, network
+from tests.support.resumed_stream import assert_same
+from tests.support.served_models import card, network, saved
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.trainer_data import make_data_set
-from tests.trainer.test_evaluate import save_model
 from trainer import evaluate, predict
 from trainer.__main__ import main
 from trainer.commands.flags import parse_config
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
 
-tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow")
 
-from trainer.serving.predictor import Predictor  # noqa: E402
+from trainer.serving.predictor import Predictor
 
 SIDE_PX = 16
 COUNTS = {"train": 40, "validation": 9}
@@ -39,11 +38,6 @@ Opened = tuple[TrainingData, EvaluationData | None]
 def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("local") / "set"
     return make_data_set(folder, COUNTS, num_shards=5, size_px=((SIDE_PX, SIDE_PX),))
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(tmp_path_factory.mktemp("model") / "model.keras")
 
 
 # What is below these calls is tried with each store where it is: here one is enough.
@@ -88,22 +82,8 @@ def _batches(data: Opened) -> list[Any]:
     return batches + (list(validation.batches().as_numpy_iterator()) if validation else [])
 
 
-def _assert_same(got: list[Any], expected: list[Any]) -> None:
-    assert len(got) == len(expected)
-    for one, other in zip(got, expected, strict=True):
-        tf.nest.map_structure(np.testing.assert_array_equal, one, other)
-
-
-def _shard_reads(store: StoreServer) -> int:
-    """How often bytes of a shard were asked for."""
-    name = "of-00005.tfrecord"
-    return len([r for r in store.requests() if r.method == "GET" and name in r.target])
-
-
 @pytest.mark.parametrize("running", ["s3", "gs"], indirect=True)
-def test_batches_are_those_of_the_local_data_set(
-    local: pathlib.Path, store: StoreServer, remote: str, tmp_path: pathlib.Path
-) -> None:
+def test_batches_are_those_of_the_local_data_set(local, store, remote, tmp_path):
     # One store without further flags, the other with some: each combination takes seconds.
     flags = [] if store.scheme == "s3" else ["--classes", "square,circle"]
     expected = _opened(local, *flags)
@@ -111,23 +91,13 @@ def test_batches_are_those_of_the_local_data_set(
     assert _fingerprint(got) == _fingerprint(expected)
     assert got[0].subset.split.shards[0].path.startswith(remote)
     store.clear()
-    _assert_same(_batches(got), _batches(expected))
+    assert_same(_batches(got), _batches(expected))
     # Ranges are read in place: each piece of a shard, here its only one, once as a pass begins.
-    assert 5 <= _shard_reads(store) and not (tmp_path / "home").exists()
+    reads = [r for r in store.requests() if r.method == "GET" and "of-00005" in r.target]
+    assert 5 <= len(reads) and not (tmp_path / "home").exists()
 
 
-def test_other_shards_than_the_manifest_names_are_refused(store: StoreServer, remote: str) -> None:
-    storage.write(f"{remote}/train-00001-of-00005.tfrecord", b"short")
-    with pytest.raises(UserError, match="train-00001-of-00005.tfrecord has 5 bytes; expected"):
-        _opened(remote)
-    storage.delete([f"{remote}/train-00001-of-00005.tfrecord"])
-    with pytest.raises(UserError, match="train-00001-of-00005.tfrecord is missing; expected"):
-        _opened(remote)
-
-
-def test_records_of_others_are_adopted_and_read_like_local_ones(
-    store: StoreServer, local: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_records_of_others_are_adopted_and_read_like_local_ones(store, local, tmp_path):
     there, here = f"{store.bucket()}/others", tmp_path / "others"
     here.mkdir()
     for path in local.glob("*.tfrecord"):
@@ -137,11 +107,11 @@ def test_records_of_others_are_adopted_and_read_like_local_ones(
     for places in ((str(here),), (there,), (there, pointing)):
         adopt(*places)
     expected = _opened(here)
-    with pytest.raises(UserError, match=f"are in '{there}', outside .* --records_root '{there}'"):
+    with pytest.raises(UserError, match=f"'{there}'.*records_root"):
         _opened(pointing)
     for got in (_opened(there), _opened(pointing, "--records_root", there)):
         assert _fingerprint(got) == _fingerprint(expected)
-        _assert_same(_batches(got), _batches(expected))
+        assert_same(_batches(got), _batches(expected))
 
 
 def test_pictures_in_buckets_are_found_and_read(store: StoreServer) -> None:
@@ -155,10 +125,9 @@ def test_pictures_in_buckets_are_found_and_read(store: StoreServer) -> None:
 
 
 @pytest.mark.parametrize("command", [main, evaluate.main])
-def test_a_missing_bucket_or_data_set_is_one_sentence(
-    store: StoreServer, model: str, command: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ["--model_path", model] if command == evaluate.main else []
+def test_a_missing_bucket_or_data_set_is_one_sentence(store, tmp_path, command, capsys):
+    saved(tmp_path, card())
+    flags = ["--model_path", str(tmp_path)] if command == evaluate.main else []
     for folder, expected in (
         (f"{store.scheme}://no-such-bucket/set", "names a bucket that does not exist"),
         (store.bucket() + "/empty", "there is no manifest.json"),

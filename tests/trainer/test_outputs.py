@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import imageshards as ims
 from tests.support.builds import class_folders
+from tests.support.errors import refused
 from tests.support.target_sets import make_targets, read_columns
 
 keras = pytest.importorskip("keras")
@@ -36,12 +38,11 @@ def unlabelled(tmp_path_factory: Any) -> ims.Data:
 
 def test_labels_of_several_targets_come_by_name(made: pathlib.Path) -> None:
     records = read_columns(made, "train")
-    train = ims.open(made).train(
-        batch_size=8, target=["label", "rgb", "words"], augment="strong", seed=1
-    )
+    targets = ["label", "rgb", "words"]
+    train = ims.open(made).train(batch_size=8, target=targets, augment="strong", seed=1)
     assert not train.mixes
     for batch in train.batches().take(3).as_numpy_iterator():
-        assert {*batch["label"]} == {"label", "rgb", "words"}
+        assert {*batch["label"]} == {*targets}
         for place, number in enumerate(batch["record"]):
             record = records[number]
             assert batch["label"]["label"][place] == record["image/class/label"][0]
@@ -50,11 +51,8 @@ def test_labels_of_several_targets_come_by_name(made: pathlib.Path) -> None:
             assert batch["label"]["words"][place].sum() == len(words)
     scales = train.target_mean_std
     assert isinstance(scales, dict) and [*scales] == ["rgb"]
-    np.testing.assert_allclose(
-        scales["rgb"].mean, np.mean([r["rgb"] for r in records], 0), rtol=1e-5
-    )
-    spec = train.element_spec[1]
-    assert (spec["label"].shape, spec["rgb"].shape, spec["words"].shape) == ((8,), (8, 3), (8, 3))
+    assert scales["rgb"].mean == pytest.approx(np.mean([r["rgb"] for r in records], 0), rel=1e-5)
+    assert [train.element_spec[1][name].shape for name in targets] == [(8,), (8, 3), (8, 3)]
 
 
 def test_a_record_that_lacks_any_of_the_targets_is_left_out(made: pathlib.Path) -> None:
@@ -67,9 +65,8 @@ def test_a_record_that_lacks_any_of_the_targets_is_left_out(made: pathlib.Path) 
 
 def test_classes_and_balance_are_those_of_the_first_target(made: pathlib.Path) -> None:
     data = ims.open(made)
-    train = data.train(
-        batch_size=8, target=["name", "bright"], classes=["light", "dark"], balance="weights"
-    )
+    asked: dict[str, Any] = {"classes": ["light", "dark"], "balance": "weights"}
+    train = data.train(batch_size=8, target=["name", "bright"], **asked)
     assert (train.classes, train.class_weight) == (("light", "dark"), None)
     records = read_columns(made, "train")
     batch = next(train.batches().as_numpy_iterator())
@@ -82,6 +79,8 @@ def test_classes_and_balance_are_those_of_the_first_target(made: pathlib.Path) -
 @pytest.mark.parametrize("asked", [{}, {"skip_broken": 1}])
 def test_without_a_target_a_dataset_gives_inputs_alone(unlabelled: Any, asked: Any) -> None:
     data = ims.open(unlabelled.config.data, **asked)
+    with pytest.raises(ims.UserError, match="target=None"):
+        data.train(batch_size=4)
     train = data.train(batch_size=4, target=None)
     element = next(train.as_numpy())
     if asked:
@@ -100,14 +99,9 @@ def test_without_a_target_a_dataset_gives_inputs_alone(unlabelled: Any, asked: A
     np.testing.assert_array_equal(part, pictures[2:])
 
 
-def test_records_without_labels_need_target_none_or_a_column(unlabelled: Any) -> None:
-    with pytest.raises(ims.UserError, match="target=None"):
-        unlabelled.train(batch_size=4)
-
-
 @pytest.mark.parametrize("target", [[], ["label", "label"], ["rgb", "nothing"], ["image/encoded"]])
 def test_targets_that_cannot_be_are_refused(made: pathlib.Path, target: Any) -> None:
-    with pytest.raises(ims.UserError, match="^target received"):
+    with refused("target"):
         ims.open(made).train(batch_size=4, target=target)
 
 
@@ -115,33 +109,23 @@ def _two_outputs() -> Any:
     keras.utils.set_random_seed(1)
     inputs = keras.Input((SIDE_PX, SIDE_PX, 3))
     x = keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(inputs))
-    outputs = {
-        "label": keras.layers.Dense(3, name="label")(x),
-        "rgb": keras.layers.Dense(3, name="rgb")(x),
-    }
+    outputs = {name: keras.layers.Dense(3, name=name)(x) for name in ("label", "rgb")}
     model = keras.Model(inputs, outputs)
-    model.compile(
-        keras.optimizers.Adam(0.05),
-        loss={
-            "label": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            "rgb": "mse",
-        },
-        metrics={"label": "accuracy", "rgb": "mae"},
-    )
+    label_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss, metrics = {"label": label_loss, "rgb": "mse"}, {"label": "accuracy", "rgb": "mae"}
+    model.compile(keras.optimizers.Adam(0.05), loss=loss, metrics=metrics)
     return model
 
 
-class _Stop(keras.callbacks.Callback):  # type: ignore[name-defined]
-    """Fails after so many steps, as a crash would."""
+def crash_after(steps: int) -> Any:
+    """Fails after so many steps."""
+    counter = itertools.count(1)
 
-    def __init__(self, steps: int) -> None:
-        super().__init__()
-        self.steps = steps
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.steps -= 1
-        if not self.steps:
+    def on_end(batch: int, logs: Any) -> None:
+        if next(counter) == steps:
             raise RuntimeError("crash")
+
+    return keras.callbacks.LambdaCallback(on_train_batch_end=on_end)
 
 
 def _doubled(inputs: Any, label: Any) -> Any:
@@ -152,15 +136,10 @@ def _undone(inputs: Any, label: Any) -> Any:
     return inputs, label | {"rgb": label["rgb"] / 2}
 
 
-@pytest.mark.parametrize("mapped", [False, True])
-def test_a_model_of_two_outputs_trains_validates_and_resumes_exactly(
-    made: pathlib.Path, mapped: bool, tmp_path: pathlib.Path
-) -> None:
-    data = ims.open(made)
-    train = data.train(batch_size=8, target=["label", "rgb"], seed=1)
-    val = data.evaluation(batch_size=8, target=["label", "rgb"])
-    if mapped:
-        train, val = train.map(_doubled).map(_undone), val.map(_doubled).map(_undone)
+def test_a_model_of_two_outputs_trains_validates_and_resumes_exactly(made, tmp_path):
+    data, targets = ims.open(made), ["label", "rgb"]
+    train = data.train(batch_size=8, target=targets, seed=1).map(_doubled).map(_undone)
+    val = data.evaluation(batch_size=8, target=targets).map(_doubled).map(_undone)
     how: dict[str, Any] = {"validation_data": val, "epochs": 3, "verbose": 0, "checkpoint_steps": 1}
     whole = _two_outputs()
     history = ims.fit(whole, train, **how).history
@@ -170,7 +149,7 @@ def test_a_model_of_two_outputs_trains_validates_and_resumes_exactly(
     how["checkpoint_dir"] = tmp_path / "run"
     for steps in (2, 3):
         with pytest.raises(RuntimeError, match="crash"):
-            ims.fit(_two_outputs(), train, **how, callbacks=[_Stop(steps)])
+            ims.fit(_two_outputs(), train, **how, callbacks=[crash_after(steps)])
     resumed = _two_outputs()
     ims.fit(resumed, train, **how)
     for mine, theirs in zip(resumed.get_weights(), whole.get_weights(), strict=True):
@@ -201,38 +180,23 @@ def test_a_model_with_a_loss_of_its_own_trains_without_labels(unlabelled: Any) -
     assert "loss" in ims.fit(model, train, epochs=1, verbose=0).history
 
 
-def test_a_mapped_stream_begins_at_any_step(made: pathlib.Path) -> None:
-    def rolled(inputs: Any, label: Any) -> Any:
-        return tf.roll(inputs, 1, 0), tf.roll(label, 1, 0)
-
-    train = ims.open(made).train(batch_size=8, seed=2).map(rolled)
-    batches = [next(train.as_numpy(step)) for step in range(4)]
-    for (pictures, label), step in zip(train.as_numpy(), range(4), strict=False):
-        np.testing.assert_array_equal(pictures, batches[step][0])
-        np.testing.assert_array_equal(label, batches[step][1])
-    _, plain = next(ims.open(made).train(batch_size=8, seed=2).as_numpy(1))
-    np.testing.assert_array_equal(batches[1][1], np.roll(plain, 1))
-
-
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (lambda inputs, label: (inputs, label, label), "returns 3 values"),
-        (lambda inputs, label: (inputs[:2], label), r"shape \(2, 16, 16, 3\); expected"),
+        (lambda inputs, label: (inputs, label, label), "3 values"),
+        (lambda inputs, label: (inputs[:2], label), "(2, 16, 16, 3)"),
         (lambda inputs, label: (tf.image.random_flip_left_right(inputs), label), "RandomUniform"),
-        ("rolled", "expected a function"),
+        ("rolled", "'rolled'"),
     ],
 )
-def test_functions_that_cannot_be_mapped_are_refused(
-    made: pathlib.Path, function: Any, told: str
-) -> None:
+def test_functions_that_cannot_be_mapped_are_refused(made, function, told):
     with pytest.raises(ims.UserError, match=f"^map received .*{told}"):
         ims.open(made).train(batch_size=8).map(function).dataset()
 
 
 def test_functions_run_on_the_host_after_augmentation(made: pathlib.Path) -> None:
     data = ims.open(made)
-    with pytest.raises(ims.UserError, match="augment_on='device'"):
+    with refused("map", "augment_on='device'"):
         data.train(batch_size=8, augment_on="device").map(_doubled)
     seen = data.train(batch_size=8, augment="strong", seed=1).map(lambda x, y: (x, y))
     plain = data.train(batch_size=8, augment="strong", seed=1)
@@ -245,8 +209,8 @@ def test_a_run_knows_its_functions_by_their_source(made: pathlib.Path, tmp_path:
     train = ims.open(made).train(batch_size=8, target=["label", "rgb"])
     how: dict[str, Any] = {"epochs": 1, "verbose": 0, "checkpoint_dir": tmp_path / "run"}
     ims.fit(_two_outputs(), train.map(_doubled), **how)
-    with pytest.raises(ims.UserError, match="^map received .*_undone.* started with .*_doubled"):
+    with refused("map", "_undone", "_doubled"):
         ims.fit(_two_outputs(), train.map(_undone), **how | {"epochs": 2})
-    with pytest.raises(ims.UserError, match="^map received none"):
+    with refused("map", "none"):
         ims.fit(_two_outputs(), train, **how | {"epochs": 2})
     ims.fit(_two_outputs(), train.map(_doubled), **how | {"epochs": 2})

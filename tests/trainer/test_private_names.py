@@ -2,66 +2,29 @@
 
 from __future__ import annotations
 
-import ast
 import pathlib
 import re
 
 import trainer
 
 TRAINER = pathlib.Path(trainer.__file__).parent
-ARCHITECTURE = TRAINER.parent / "ARCHITECTURE.md"
-
-USERS = {
-    "models/keras_internals.py",
-    "models/step.py",
-    "training/loop.py",
-    "training/saved_run.py",
-}
+USERS = {"models/keras_internals.py", "models/step.py", "training/loop.py", "training/saved_run.py"}
 # Of the standard library.
 PUBLIC = {"_exit", "_replace", "_register_atexit"}
+USED = re.compile(r"[.\"'](_[a-z]\w+)")
+DEFINED = re.compile(r"(?:def |(?:self\.|^\s*)(?=\w+(?:: | = | \+= |, )))(_[a-z]\w+)", re.MULTILINE)
 
 
-def own_names(text: str) -> set[str]:
-    """The names that a file defines."""
-    return {
-        name
-        for node in ast.walk(ast.parse(text))
-        if not (isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load))
-        for field in ("name", "attr", "id", "arg")
-        if isinstance(name := getattr(node, field, None), str)
-    }
-
-
-def foreign_names(text: str, *bases: str) -> set[str]:
-    """Private attributes, and texts that could be names of such, that no file defines.
-
-    `bases` are the texts of files whose classes the file may extend.
-    """
-    nodes = list(ast.walk(ast.parse(text)))
-    own = own_names(text).union(*map(own_names, bases))
-    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    used |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
-    return {name for name in used - own - PUBLIC if re.fullmatch(r"_[a-z]\w+", name)}
-
-
-def test_a_private_name_of_another_class_is_found() -> None:
-    assert foreign_names("model._flatten()") == {"_flatten"}
-    assert foreign_names("getattr(model, '_flatten')") == {"_flatten"}
-    assert not foreign_names("class A:\n def _own(self): self._x = self._own(); self.__dict__")
-
-
-def _of_evaluation(path: pathlib.Path) -> str:
-    """The base classes of what a kind of target is evaluated by."""
-    base = path.parent / "evaluation.py"
-    return base.read_text(encoding="utf-8") if base.exists() else ""
+def foreign_names(path: pathlib.Path) -> set[str]:
+    """Private attributes, and texts that could be names of such, that no file defines."""
+    base = path.with_name("evaluation.py")  # its classes are extended
+    texts = [one.read_text(encoding="utf-8") for one in (path, base) if one.exists()]
+    return {*USED.findall(texts[0])} - {*DEFINED.findall("".join(texts))} - PUBLIC
 
 
 def test_private_names_of_keras_are_used_where_the_architecture_says() -> None:
-    found = {
-        path.relative_to(TRAINER).as_posix(): names
-        for path in TRAINER.rglob("*.py")
-        if (names := foreign_names(path.read_text(encoding="utf-8"), _of_evaluation(path)))
-    }
+    files = {path.relative_to(TRAINER).as_posix(): path for path in TRAINER.rglob("*.py")}
+    found = {file: names for file, path in files.items() if (names := foreign_names(path))}
     assert found.keys() == USERS, f"put such uses into keras_internals.py: {found}"
-    told = ARCHITECTURE.read_text(encoding="utf-8")
+    told = (TRAINER.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in told for name in USERS)

@@ -1,4 +1,4 @@
-"""Trained models that find labels or values: evaluated, asked about files, exported, on a page."""
+"""Trained models that find labels, quantities or columns: evaluated, asked about files, served."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import imageshards as ims
 from tests.support.commands import run_forked
 from tests.support.html_page import Page
-from tests.support.manifests import write_manifest
+from tests.support.prices import NUM_MISSING, make_prices
+from tests.support.runs import metrics
 from tests.support.target_sets import make_targets, read_columns
 from trainer import evaluate, export, predict
 
@@ -27,62 +29,51 @@ FLAGS = ("--steps", 24, "--batch_size", 16, "--augment", "none", "--learning_rat
 
 
 class Trained(NamedTuple):
-    """A data set, and the folder of a run for each of its columns that was a target."""
+    """A data set, and the folder of a run whose target were the labels `words`."""
 
     shards: pathlib.Path
-    runs: dict[str, pathlib.Path]
+    run: pathlib.Path
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("targets")
     shards = make_targets(folder / "set", {"train": 4, "validation": 2}, 16)
-    runs = {}
-    for column in ("words", "rgb"):
-        runs[column] = folder / column
-        flags = ("--data", shards, "--target", column, "--output", runs[column], *FLAGS)
-        assert train([*map(str, flags), "--model", "tests.support.tiny_models:dense"]) == 0
-    return Trained(shards, runs)
+    flags = ("--data", shards, "--target", "words", "--output", folder / "run", *FLAGS)
+    assert train([*map(str, flags), "--model", "tests.support.tiny_models:dense"]) == 0
+    return Trained(shards, folder / "run")
 
 
 def evaluated(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
+    capsys.readouterr()
     code = evaluate.main([*map(str, argv), "--json"])
     out, err = capsys.readouterr()
     assert code == 0, err
     return json.loads(out)
 
 
-def expected_outputs(trained: Trained, column: str) -> tuple[Any, Any]:
+def expected_logits(trained: Trained) -> tuple[Any, Any]:
     """What the model gives for the validation split, and the features of its records."""
     rows = read_columns(trained.shards, "validation")
     pixels = np.stack([tf.io.decode_jpeg(row["image/encoded"][0]) for row in rows])
-    model = keras.saving.load_model(trained.runs[column] / "model.keras", compile=False)
+    model = keras.saving.load_model(trained.run / "model.keras", compile=False)
     return np.asarray(model(pixels)).astype(np.float64), rows
 
 
-def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(
-    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ("--model_path", trained.runs["words"], "--last", "--data", trained.shards)
+def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_path, capsys):
+    given = ("--model_path", trained.run, "--last", "--data", trained.shards)
     found = evaluated(capsys, *given, "--batch_size", 7, "--report", tmp_path / "page")
-    logits, rows = expected_outputs(trained, "words")
+    logits, rows = expected_logits(trained)
     has = np.array([[word.encode() in row["words"] for word in WORDS] for row in rows])
     losses = np.log1p(np.exp(-np.abs(logits))) + np.maximum(logits, 0) - logits * has
     assert found["target"] == "labels" and found["classes"] == list(WORDS)
     assert found["num_examples"] == 32 and "accuracy" not in found
     assert found["loss"] == pytest.approx(losses.mean(), rel=1e-5)
     outputs = {one["label"]: one for one in found["outputs"]}
-    precisions = []
     for i, name in enumerate(WORDS):
         one, said = outputs[name], logits[:, i] >= 0
         counts = (has[:, i].sum(), said.sum(), (said & has[:, i]).sum())
         assert (one["examples"], one["predicted"], one["right"]) == counts
-        scores = logits[has[:, i], i]
-        # Of each example the precision where the threshold is its own score.
-        hits = [has[logits[:, i] >= score, i].mean() for score in scores]
-        precisions.append(np.mean(hits))
-        assert one["average_precision"] == pytest.approx(np.mean(hits), rel=1e-6)
-    assert found["mean_average_precision"] == pytest.approx(np.mean(precisions), rel=1e-6)
     told = run_forked("trainer.evaluate", *given, "--replicas", 2, "--json")
     assert told.returncode == 0, told.stderr
     again = json.loads(told.stdout)
@@ -94,112 +85,48 @@ def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(
 
 
 def test_average_precisions_of_too_many_logits_are_said_to_be_estimates(
-    trained: Trained,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    trained: Trained, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    given = ("--model_path", trained.runs["words"], "--last", "--data", trained.shards)
-    exact = evaluated(capsys, *given)
-    assert exact["estimate"] is None
+    argv = ("--model_path", trained.run, "--data", trained.shards)
+    assert evaluated(capsys, *argv)["estimate"] is None
     monkeypatch.setattr(labels, "MAX_LOGITS", 32 * 3 - 1)
-    found = evaluated(capsys, *given, "--report", tmp_path / "page")
-    said = "Average precisions are estimates, of logits rounded down to multiples of 2.13333"
-    assert found["estimate"].startswith(said) and "32 records of 3 labels" in found["estimate"]
-    assert evaluate.main([*map(str, given)]) == 0
-    assert f"\n{found['estimate']}\n" in capsys.readouterr().out
+    assert evaluate.main([*map(str, (*argv, "--report", tmp_path / "page"))]) == 0
+    said = "Average precisions are estimates, of logits rounded down to multiples of "
+    assert f"\n{said}" in capsys.readouterr().out
     page = Page((tmp_path / "page" / "index.html").read_text("utf-8"))
-    assert found["estimate"] in page.words and "every label counts alike, estimated" in page.words
-    # All other figures stay exact.
-    assert found["loss"] == exact["loss"]
-    counts = ("examples", "predicted", "right", "recall", "precision")
-    of_label = ({one["label"]: one for one in each["outputs"]} for each in (found, exact))
-    for one, other in zip(*(map(each.get, WORDS) for each in of_label), strict=True):
-        assert [one[name] for name in counts] == [other[name] for name in counts]
-        assert 0 < one["average_precision"] <= 1
-
-
-def test_values_are_evaluated_exactly_for_any_batch(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ("--model_path", trained.runs["rgb"], "--last", "--data", trained.shards)
-    found = evaluated(capsys, *given, "--batch_size", 5)
-    outputs, rows = expected_outputs(trained, "rgb")
-    true = np.array([row["rgb"] for row in rows])
-    off = outputs - true
-    assert found["target"] == "values" and found["classes"] == []
-    # Of the training split.
-    std = np.array([row["rgb"] for row in read_columns(trained.shards, "train")]).std(0)
-    assert found["loss"] == pytest.approx(((off / std) ** 2).mean(), rel=1e-5)
-    assert found["mse"] == pytest.approx((off**2).mean(), rel=1e-5)
-    assert found["mae"] == pytest.approx(np.abs(off).mean(), rel=1e-5)
-    assert found["rmse"] == pytest.approx((off**2).mean() ** 0.5, rel=1e-5)
-    explained = 1 - (off**2).sum(0) / ((true - true.mean(0)) ** 2).sum(0)
-    assert found["r2"] == pytest.approx(explained.mean(), rel=1e-4)
-    assert [one["value"] for one in found["outputs"]] == ["rgb[0]", "rgb[1]", "rgb[2]"]
-    assert [one["r2"] for one in found["outputs"]] == pytest.approx(explained, rel=1e-4)
+    assert said in " ".join(page.words)
 
 
 def test_the_page_of_a_training_shows_its_kind(trained: Trained) -> None:
-    pages = {
-        name: Page((run / "report" / "index.html").read_text("utf-8"))
-        for name, run in trained.runs.items()
-    }
-    last = {
-        name: json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-        for name, run in trained.runs.items()
-    }
-    assert "Area under precision against recall" in pages["words"].words
-    assert last["words"]["val_auc_pr"] > 0.5
-    assert {"Predicted against true", "Mean absolute error", "rgb[2]"} < {*pages["rgb"].words}
-    assert last["rgb"]["val_mae"] < 1
-    for page in pages.values():
-        assert "Confusion" not in page.words and "Accuracy" not in page.words
-    assert len(pages["rgb"].all("img")) == 24
+    words = {*Page((trained.run / "report" / "index.html").read_text("utf-8")).words}
+    assert "Area under precision against recall" in words and not {"Confusion", "Accuracy"} & words
+    assert metrics(trained.run)[-1]["val_auc_pr"] > 0.5
 
 
-def test_files_are_predicted_and_served_as_the_model_finds_them(
-    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files, flags = [], ("--last", "--json")
+def test_the_labels_of_files_are_predicted(trained, tmp_path, capsys):
+    files = []
     for number, row in enumerate(read_columns(trained.shards, "validation")[:3]):
         files.append(tmp_path / f"{number}.jpg")
         files[-1].write_bytes(row["image/encoded"][0])
-    logits, values = (expected_outputs(trained, column)[0][:3] for column in ("words", "rgb"))
-    shares = 1 / (1 + np.exp(-logits))
-    argv = ("--model_path", trained.runs["words"], *files, *flags, "--top", 1)
+    shares = 1 / (1 + np.exp(-expected_logits(trained)[0][:3]))
+    argv = ("--model_path", trained.run, "--last", *files, "--json", "--top", 1)
     assert predict.main([*map(str, argv)]) == 0
     for row, own in zip(json.loads(capsys.readouterr().out), shares, strict=True):
         assert {*row["labels"]} == {WORDS[i] for i in np.flatnonzero(own > 0.5)}
         assert row["top"][0]["probability"] == pytest.approx(own.max(), abs=0.05)
-    argv = ("--model_path", trained.runs["rgb"], *files, *flags)
-    assert predict.main([*map(str, argv)]) == 0
-    found = [row["values"]["rgb"] for row in json.loads(capsys.readouterr().out)]
-    np.testing.assert_allclose(found, values, atol=0.1)
-    for column, name, expected in (("words", "probabilities", shares), ("rgb", "values", values)):
-        argv = ("--model_path", trained.runs[column], "--last", "--output", tmp_path / column)
-        assert export.main([*map(str, argv)]) == 0
-        serve = tf.saved_model.load(str(tmp_path / column)).signatures["serving_default"]
-        answer = serve(image_bytes=tf.constant([file.read_bytes() for file in files]))[name]
-        np.testing.assert_allclose(answer, expected, atol=0.1)
 
 
-def test_classes_of_whole_numbers_are_evaluated_without_a_flag(
-    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_classes_of_whole_numbers_are_evaluated_without_a_flag(trained, tmp_path, capsys):
     flags = ("--data", trained.shards, "--target", "shade", "--output", tmp_path / "run")
     assert train([*map(str, flags)]) == 2
-    assert "or give --target_kind class if each number is a class" in capsys.readouterr().err
+    assert "--target_kind class" in capsys.readouterr().err
     more = ("--target_kind", "class", "--steps", 1, "--model", "tests.support.tiny_models:plain")
     assert train([*map(str, (*flags, *more))]) == 0
-    capsys.readouterr()
     found = evaluated(capsys, "--model_path", tmp_path / "run", "--data", trained.shards)
     assert (found["target"], found["classes"]) == ("class", ["-5", "9", "10"])
 
 
-def test_an_input_that_is_missing_ends_no_evaluation_in_nan(
-    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_input_that_is_missing_ends_no_evaluation_in_nan(trained, tmp_path, capsys):
     flags = ("--data", trained.shards, "--target", "bright", "--inputs", "image,gap", "--steps", 1)
     more = ("--output", tmp_path / "run", "--model", "tests.support.tiny_models:with_gap")
     assert train([*map(str, (*flags, *more))]) == 2
@@ -211,20 +138,51 @@ def test_an_input_that_is_missing_ends_no_evaluation_in_nan(
     assert evaluate.main([*map(str, (*argv, "--where", "gap>=0"))]) == 0
 
 
-def test_other_data_needs_the_same_column(
-    trained: Trained, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = make_targets(tmp_path / "set", {"validation": 1})
-    raw = json.loads((other / "manifest.json").read_text())
-    words = raw["features"].pop("words")
-    for feature, message in (
-        (None, "no feature 'words'"),
-        ({"dtype": "float32"}, "words is 4 numbers; expected any"),
-    ):
-        if feature:
-            raw["features"]["words"] = words | feature | {"shape": [4]}
-        write_manifest(str(other), raw)
-        argv = ("--model_path", trained.runs["words"], "--data", other)
-        assert evaluate.main([*map(str, argv)]) == 2
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1 and message in told, told
+@pytest.fixture(scope="module")
+def priced(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """320 pictures to train on, 80 to validate, and their table."""
+    return make_prices(tmp_path_factory.mktemp("prices") / "pictures")
+
+
+def test_a_price_is_learnt_and_found_in_its_own_unit(priced, tmp_path, capsys):
+    run, page = tmp_path / "run", tmp_path / "page"
+    flags = ("--data", priced, "--target", "price", "--output", run, "--epochs", 9)
+    more = ("--augment", "none", "--seed", 1, "--learning_rate", 0.01, "--metrics", "r2")
+    assert train([*map(str, (*flags, *more))]) == 0
+    assert "mean squared error of errors in deviations" in capsys.readouterr().out
+    best = min(metrics(run), key=lambda record: record["val_loss"])
+    assert best["val_r2"] > 0.95 and 1_000 < best["val_mae"] < 15_000
+    found = evaluated(capsys, "--data", priced, "--model_path", run, "--report", page)
+    assert (found["loss"], found["mae"]) == pytest.approx((best["val_loss"], best["val_mae"]), 1e-5)
+    own = ims.open(priced).index("train")["price"].to_numpy().astype(np.float64)
+    assert found["loss"] == pytest.approx(found["mse"] / own.var(), rel=1e-5)
+    scale = f"price, mean {own.mean():,.0f} and deviation {own.std():,.0f} in training"
+    for folder in (page, run / "report"):
+        words = Page((folder / "index.html").read_text()).words
+        assert f"{scale}; errors are in its unit, the loss has none" in words
+
+    file = priced.parent / "dear.png"
+    assert predict.main(["--model_path", str(run), str(file), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    price = row["values"]["price"]
+    assert price == pytest.approx(340_000, rel=0.1)
+    argv = ("--model_path", run, "--output", tmp_path / "served")
+    assert export.main([*map(str, argv)]) == 0
+    serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+    answer = serve(image_bytes=tf.constant([file.read_bytes()]))["values"]
+    assert answer.numpy().item() == pytest.approx(price, rel=1e-6)
+
+
+def test_records_without_a_price_are_left_out_and_counted(priced, tmp_path, capsys):
+    output = tmp_path / "run"
+    flags = ("--data", priced, "--target", "partly", "--output", output, "--steps", 2)
+    assert train([*map(str, (*flags, "--augment", "none"))]) == 0
+    plan = capsys.readouterr().out
+    assert f": {320 - NUM_MISSING} records to train on in" in plan
+    assert f"{NUM_MISSING} records to train on and 0 to validate lack the target partly" in plan
+    argv = ("--data", priced, "--model_path", output)
+    found = evaluated(capsys, *argv, "--split", "train")
+    assert (found["num_examples"], found["missing_target"]) == (320 - NUM_MISSING, NUM_MISSING)
+    assert evaluated(capsys, *argv)["missing_target"] == 0
+    assert evaluate.main([*map(str, (*argv, "--split", "train"))]) == 0
+    assert f"missing  {NUM_MISSING} records without a target left out\n" in capsys.readouterr().out

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.text import counted
 from trainer.dataset.spec import Batch, ImageSpec
 
@@ -65,9 +65,11 @@ def check_pairs(
     multiple = 2 * replicas
     nearest = max(multiple, round(batch_size / multiple) * multiple)
     raise UserError(
-        f"⟦--batch_size⟧ received {batch_size} with {counted(replicas, noun)}, which "
-        f"⟦--augment strong|augment='strong'⟧ mixes in pairs; expected a multiple of {multiple}, "
-        f"for example {nearest}, or ⟦--augment light|augment='light'⟧."
+        argument="batch_size",
+        received=f"{batch_size} with {counted(replicas, noun)}, which "
+        + Arg("augment", "strong")
+        + " mixes in pairs",
+        expected=f"a multiple of {multiple}, for example {nearest}, or " + Arg("augment", "light"),
     )
 
 

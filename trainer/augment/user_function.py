@@ -66,8 +66,9 @@ def function_augmentation(
     result = traced.structured_outputs
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise UserError(
-            f"augment received {_name_of(function)}, which returns {type(result).__name__}; "
-            "expected two values: (images, labels)."
+            argument="augment",
+            received=f"{_name_of(function)}, which returns {type(result).__name__}",
+            expected="two values, (images, labels)",
         )
     for noun, value in zip(("images", "labels"), result, strict=True):
         _check_shapes("augment", function, noun, value, batch_size)
@@ -106,8 +107,10 @@ def _map_batch(
     result = traced.structured_outputs
     if isinstance(result, tuple) and len(result) != 2:
         raise UserError(
-            f"map received {_name_of(function)}, which returns {len(result)} values; expected "
-            "(inputs, label), or inputs alone: records are weighed by sample_weight=COLUMN."
+            argument="map",
+            received=f"{_name_of(function)}, which returns {len(result)} values",
+            expected="(inputs, label), or inputs alone",
+            remedy="weigh records by sample_weight=COLUMN",
         )
     _check_shapes("map", function, "a value", result, batch_size)
     found = traced(*given)
@@ -133,9 +136,10 @@ def identity_of(argument: str, function: Callable[..., Any]) -> str:
         source = textwrap.dedent(inspect.getsource(named))
     except (OSError, TypeError) as e:
         raise UserError(
-            f"{argument} received {_name_of(function)}, whose source cannot be read ({e}), so that "
-            "a resumed run could not tell whether it is the same; expected a function that is "
-            "defined in a file."
+            argument=argument,
+            received=f"{_name_of(function)}, whose source cannot be read ({e}), so that a resumed "
+            "run could not know the function again",
+            expected="a function that is defined in a file",
         ) from e
     told = "\n".join([source, *map(repr, parts[1:])])
     digest = hashlib.sha256(told.encode()).hexdigest()
@@ -151,9 +155,10 @@ def _traced(argument: str, function: Callable[..., Any], *specs: Any) -> Any:
     stateful = sorted({node.op for node in nodes if node.op.startswith(_RANDOM)})
     if stateful:
         raise UserError(
-            f"{argument} received {_name_of(function)}, whose results depend on what ran before "
-            f"({stateful[0]}), so that no run could be resumed exactly; expected a function of its "
-            f"arguments{_WITH_SEEDS if argument == 'augment' else ''}."
+            argument=argument,
+            received=f"{_name_of(function)}, whose results depend on what ran before "
+            f"({stateful[0]}), so that no run could be resumed exactly",
+            expected=f"a function of its arguments{_WITH_SEEDS if argument == 'augment' else ''}",
         )
     return traced
 
@@ -170,8 +175,10 @@ def _check_shapes(
             continue
         size = "the batch" if batch_size is None else f"the batch, {batch_size}"
         raise UserError(
-            f"{argument} received {_name_of(function)}, which returns {noun} of shape {shape}; "
-            f"expected a shape that begins with {size}: use tf.ensure_shape."
+            argument=argument,
+            received=f"{_name_of(function)}, which returns {noun} of shape {shape}",
+            expected=f"a shape that begins with {size}",
+            remedy="use tf.ensure_shape",
         )
 
 

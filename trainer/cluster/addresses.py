@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 
 _EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
 
@@ -52,8 +52,9 @@ def _of_tf_config(environ: Mapping[str, str]) -> Cluster:
     text = environ.get("TF_CONFIG")
     if not text:
         raise UserError(
-            "--cluster received tf_config, but the environment has no TF_CONFIG; expected JSON "
-            f"such as {_EXAMPLE}."
+            argument="cluster",
+            received="tf_config, but the environment has no TF_CONFIG",
+            expected=f"JSON such as {_EXAMPLE}",
         )
     try:
         raw = json.loads(text)
@@ -73,7 +74,9 @@ def _of_tf_config(environ: Mapping[str, str]) -> Cluster:
         problem = str(e) if type(e) is ValueError else f"{type(e).__name__}: {e}"
         shown = text if len(text) <= 200 else f"{text[:200]}…"
         raise UserError(
-            f"TF_CONFIG received {shown!r}, with {problem}; expected for example {_EXAMPLE}."
+            argument="TF_CONFIG",
+            received=f"{shown!r}, with {problem}",
+            expected=f"for example {_EXAMPLE}",
         ) from e
 
 
@@ -82,8 +85,10 @@ def _of_slurm(environ: Mapping[str, str], port: int) -> Cluster:
     missing = [name for name in names if name not in environ]
     if missing:
         raise UserError(
-            f"--cluster received slurm, but the environment has no {missing[0]}; expected srun to "
-            "start the program on every host: srun imageshards train --cluster slurm …"
+            argument="cluster",
+            received=f"slurm, but the environment has no {missing[0]}",
+            expected="srun to start the program on every host",
+            remedy="srun imageshards train --cluster slurm …",
         )
     # TensorFlow's own resolver would sort the hosts by name, and so give a rank to another host
     # than Slurm does; its parsers are what is needed.
@@ -95,12 +100,15 @@ def _of_slurm(environ: Mapping[str, str], port: int) -> Cluster:
         hosts = slurm.expand_hostlist(nodes)
         pairs = list(zip(hosts, counts, strict=True))
         if port + max(counts) > 2**16:
-            raise ValueError(f"--cluster_port {port} leaves no ports for {max(counts)} processes")
+            raise ValueError(f"the port {port} leaves no ports for {max(counts)} processes")
         addresses = tuple(f"{host}:{port + i}" for host, count in pairs for i in range(count))
         return Cluster(addresses, int(rank))
     except (ValueError, IndexError) as e:
         raise UserError(
-            f"--cluster received slurm, with SLURM_STEP_NODELIST={nodes}, "
-            f"SLURM_STEP_TASKS_PER_NODE={tasks}, SLURM_PROCID={rank} ({e}); expected what srun "
-            "sets, with --distribution=block."
+            argument="cluster",
+            received=f"slurm, with SLURM_STEP_NODELIST={nodes}, "
+            f"SLURM_STEP_TASKS_PER_NODE={tasks}, SLURM_PROCID={rank} and "
+            + Arg("cluster_port", port)
+            + f" ({e})",
+            expected="what srun sets, with --distribution=block",
         ) from e

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from trainer.cluster.connection import HEARTBEAT_SEC, WORKING, Link, noted_work
 
 # What the main thread has to end in, before the process is ended under it: it may hang in a sum
@@ -160,8 +160,9 @@ class Hosts:
                 if chiefs.get(name) != theirs.get(name):
                     raise UserError(
                         f"{name} is {theirs.get(name)} on {address}, but {chiefs.get(name)} on "
-                        f"{self.addresses[0]}; expected the same on all hosts: start the same "
-                        "command, of the same version, on the same data."
+                        f"{self.addresses[0]}",
+                        expected="the same on all hosts",
+                        remedy="start the same command, of the same version, on the same data",
                     )
 
     @contextlib.contextmanager
@@ -233,7 +234,7 @@ class Hosts:
                 raise Ended(
                     f"host {self.addresses[number]} did not answer for {self.timeout_sec:g} s, "
                     f"while this host waits with {name!r}; look at it, or allow more with "
-                    "--cluster_timeout, and run the same command on all hosts again."
+                    f"{Arg('cluster_timeout')}, and run the same command on all hosts again."
                 ) from None
         if found is None:
             raise self._ended or self._gone_error(number)
@@ -276,8 +277,8 @@ class Hosts:
                 problem = (
                     f"{limit[1]} did not end within {self.timeout_sec:g} s on "
                     f"{self.addresses[self.index]}: another host, or the way to it, hangs; look at "
-                    "both, or allow more with --cluster_timeout, and run the same command on all "
-                    "hosts again."
+                    f"both, or allow more with {Arg('cluster_timeout')}, and run the same command "
+                    "on all hosts again."
                 )
                 self._end(Ended(problem))
 

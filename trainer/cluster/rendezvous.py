@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from trainer.cluster.addresses import Cluster
 from trainer.cluster.connection import as_connection
 from trainer.cluster.hosts import ONE_HOST, Ended, Hosts
@@ -66,9 +66,12 @@ def _take_port(address: str) -> socket.socket:
         return socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=128)
     except OSError as e:
         raise UserError(
-            f"--cluster names {address} for this host, whose port {port} cannot be used "
-            f"({e.strerror}); expected a free one: end the process that has it, or give another "
-            "port (TF_CONFIG, or --cluster_port under Slurm)."
+            argument="cluster",
+            received=f"{address} for this host, whose port {port} cannot be used ({e.strerror})",
+            expected="a free port",
+            remedy="end the process that has the port, or give another port (TF_CONFIG, or "
+            + Arg("cluster_port")
+            + " under Slurm)",
         ) from e
 
 
@@ -82,20 +85,21 @@ def _await_others(
             with contextlib.suppress(TimeoutError):
                 number, connection = _hello(listener.accept()[0], cluster)
                 if number in (peers := _living(peers)):
-                    problem = (
-                        f"--cluster: two processes say that they are {cluster.addresses[number]}; "
-                        "expected one process for every address: give each its own task index."
+                    raise _refused(
+                        f"two processes that say that they are {cluster.addresses[number]}",
+                        "one process for every address: give each its own task index",
+                        connection,
                     )
-                    _answer(problem, connection)
-                    raise UserError(problem)
                 if number:
                     peers[number] = connection
             missing = [a for i, a in enumerate(cluster.addresses) if i and i not in peers]
             if missing and time.monotonic() >= deadline_sec:
                 raise UserError(
-                    f"--cluster: {', '.join(missing)} did not come within {timeout_sec:g} s (of "
-                    f"{len(cluster.addresses)} hosts); start the same command there, or allow more "
-                    "with --cluster_timeout."
+                    argument="cluster",
+                    received=f"{len(cluster.addresses)} hosts, of which {', '.join(missing)} did "
+                    f"not come within {timeout_sec:g} s",
+                    remedy="start the same command there, or allow more with "
+                    + Arg("cluster_timeout"),
                 )
     except UserError as e:
         _answer(str(e), *peers.values())
@@ -122,21 +126,27 @@ def _hello(stream: socket.socket, cluster: Cluster) -> tuple[int, Connection]:
     except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError):
         connection.close()
         return 0, connection
-    problem = ""
     if theirs != cluster.addresses:
-        problem = (
-            f"--cluster: a host came with the addresses {', '.join(theirs)}, but "
-            f"{cluster.addresses[0]} has {', '.join(cluster.addresses)}; expected the same on all."
+        raise _refused(
+            f"the addresses {', '.join(theirs)} on a host, but {', '.join(cluster.addresses)} on "
+            f"{cluster.addresses[0]}",
+            "the same on all",
+            connection,
         )
-    elif not 0 < number < len(theirs):
-        problem = (
-            f"--cluster: a process says that its task index is {number}; expected 1 to "
-            f"{len(theirs) - 1}, as {theirs[0]} is 0: give each process its own task index."
+    if not 0 < number < len(theirs):
+        raise _refused(
+            f"the task index {number} of a process",
+            f"1 to {len(theirs) - 1}, as {theirs[0]} is 0: give each process its own task index",
+            connection,
         )
-    if problem:
-        _answer(problem, connection)
-        raise UserError(problem)
     return number, connection
+
+
+def _refused(received: str, expected: str, connection: Connection) -> UserError:
+    """Returns the error about another process, which is told of the error, too."""
+    error = UserError(argument="cluster", received=received, expected=expected)
+    _answer(str(error), connection)
+    return error
 
 
 def _answer(problem: str, *connections: Connection) -> None:
@@ -169,7 +179,8 @@ def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Co
             raise Ended(f"host {chief}: {problem}", 2)
         return connection
     raise UserError(
-        f"--cluster: the chief {chief} did not answer within {timeout_sec:g} s ({reason}); start "
-        "the same command there, look at names and firewalls, or allow more with "
-        "--cluster_timeout."
+        argument="cluster",
+        received=f"the chief {chief}, which did not answer within {timeout_sec:g} s ({reason})",
+        remedy="start the same command there, look at names and firewalls, or allow more with "
+        + Arg("cluster_timeout"),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from trainer.config import (
     OptimizerConfig,
     ReadConfig,
@@ -45,8 +45,9 @@ def parse_config(argv: Sequence[str] | None) -> RunConfig:
     given = vars(make_parser().parse_args(argv))
     if "steps" in given and "epochs" in given:
         raise UserError(
-            f"--steps received {given['steps']} together with --epochs {given['epochs']}; "
-            "expected one of them: each says how long to train."
+            argument="steps",
+            received=f"{given['steps']} together with " + Arg("epochs", given["epochs"]),
+            expected="one of them, as each says how long to train",
         )
     read = read_config(given)
     return RunConfig(

@@ -8,13 +8,13 @@ import functools
 import os
 from typing import Any, NamedTuple
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.storage import place
 from trainer.dataset.spec import ModelCard
 from trainer.serving import model_file
 
 # What errors call the arguments of the functions that take a saved model, by their flags.
-ARGUMENTS = {"model_path": "model", "model": "code", "last": "last", "trust": "trust"}
+ARGUMENTS = {"model_path": "model", "model": "code"}
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model_path",
         required=True,
-        type=functools.partial(place, "--model_path"),
+        type=functools.partial(place, "model_path"),
         metavar="PATH",
         help="output folder of imageshards train, of which best.keras is taken where there is "
         "one; or a .keras file of it",
@@ -83,11 +83,13 @@ def find_model(
     path: str | os.PathLike[str], last: bool = False, code: str | None = None, trust: bool = False
 ) -> SavedModel:
     """The model that a path means; refuses one that needs code that is not allowed."""
-    path = place("--model_path", path)
+    path = place("model_path", path)
     if code is not None and ":" not in code:
         raise UserError(
-            f"--model received {code!r}; expected module:function, as in training: other "
-            "models need no code of yours, so leave it out."
+            argument="model",
+            received=repr(code),
+            expected="module:function, as in training",
+            remedy="leave " + Arg("model") + " out where the model needs no code of yours",
         )
     file = model_file.locate(path, last)
     card = model_file.read_card(file)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, Text, UserError
 from imageshards.index import MAX_TEXT_BYTES, read_index
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE
 from imageshards.text import class_sort_key
@@ -26,16 +26,20 @@ def check_sides(inputs: ModelInputs, augment: object) -> None:
     cuts = inputs.eval_crop < 1 or own is None or own[0] * inputs.size[1] != own[1] * inputs.size[0]
     if not sides or (augment == "none" and not cuts):
         return
-    why = "⟦--image_size⟧ or ⟦--eval_crop⟧ cuts" if augment == "none" else "⟦--augment⟧ moves"
+    why: Text = Arg("augment") + " moves"
+    if augment == "none":
+        why = Arg("image_size") + " or " + Arg("eval_crop") + " cuts"
     raise UserError(
-        f"⟦--inputs⟧ received {sides[0]}, the side of a box, but {why} the pictures, and the side "
-        f"would stay where it was; expected {BOXES}, which has all sides and labels, and follows "
-        "the pixels."
+        argument="inputs",
+        received=f"{sides[0]}, the side of a box, but "
+        + why
+        + " the pictures, and the side would stay where it was",
+        expected=f"{BOXES}, which has all sides and labels, and follows the pixels",
     )
 
 
-def _boxes_of(dataset: DataSet, received: str, min_visibility: float, is_input: bool) -> Boxes:
-    """Returns how the boxes of a data set's records are read; errors begin with `received`.
+def _boxes_of(dataset: DataSet, argument: str, received: str, min_visibility: float) -> Boxes:
+    """Returns how the boxes of records are read, which `argument` received, inputs or the target.
 
     The labels of boxes are the ids in `image/object/class/label`, else the classes of the texts in
     `image/object/class/text`, numbered in their order over all splits, else 0.
@@ -47,9 +51,12 @@ def _boxes_of(dataset: DataSet, received: str, min_visibility: float, is_input: 
     absent = [name for name in BOX_FEATURES if lists.get(name) != "float32"]
     if absent:
         raise UserError(
-            f"{received}, but records have no {absent[0]}, a list of floats; expected a data set "
-            f"with {', '.join(BOX_FEATURES)}: see 'Bounding boxes' in the guide of columns."
+            argument=argument,
+            received=f"{received!r}, but records have no {absent[0]}, a list of floats",
+            expected=f"a data set with {', '.join(BOX_FEATURES)}",
+            remedy="see 'Bounding boxes' in the guide of columns",
         )
+    is_input = argument == "inputs"
     if lists.get(BOX_LABEL_FEATURE) == "int64":
         return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
     if lists.get(BOX_CLASS_FEATURE) == "string":
@@ -63,12 +70,16 @@ def wanted_boxes(dataset: DataSet, names: Sequence[str], min_visibility: float) 
     Raises:
         UserError: They are both, or records have none.
     """
-    received = f"⟦--inputs⟧ received {','.join(names)!r}"
+    received = ",".join(names)
     if not any(one.target == "boxes" for one in dataset.targets):
-        return _boxes_of(dataset, received, min_visibility, True) if BOXES in names else None
+        return _boxes_of(dataset, "inputs", received, min_visibility) if BOXES in names else None
     if BOXES in names:
-        raise UserError(f"{received}, but {BOXES} is the target; leave it out.")
-    return _boxes_of(dataset, f"⟦--target⟧ received {BOXES!r}", min_visibility, False)
+        raise UserError(
+            argument="inputs",
+            received=f"{received!r}, but {BOXES} is the target",
+            remedy=f"leave {BOXES} out",
+        )
+    return _boxes_of(dataset, "target", BOXES, min_visibility)
 
 
 def _class_names(dataset: DataSet) -> tuple[str, ...]:
@@ -83,7 +94,7 @@ def _class_names(dataset: DataSet) -> tuple[str, ...]:
     column = columns_of(dataset)[BOX_CLASS_FEATURE]
     names: set[str | None] = set()
     for split in dataset.splits.values():
-        table = read_index(dataset.data, dataset.manifest, split.name, [column], "⟦--data⟧")
+        table = read_index(dataset.data, dataset.manifest, split.name, [column], "data")
         values = table[column].combine_chunks()
         names.update(pc.unique(pc.list_flatten(values)).to_pylist())
         long = values.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist()
@@ -100,7 +111,10 @@ def _class_names(dataset: DataSet) -> tuple[str, ...]:
         names.update(*storage.map_concurrently(texts, long))
     if None in names:
         raise UserError(
-            f"⟦--data⟧ received {dataset.data!r}, where a name in {BOX_CLASS_FEATURE} has more "
-            f"than {MAX_TEXT_BYTES} bytes; expected shorter names: build the data set again."
+            argument="data",
+            received=f"{dataset.data!r}, where a name in {BOX_CLASS_FEATURE} has more than "
+            f"{MAX_TEXT_BYTES} bytes",
+            expected="shorter names",
+            remedy="build the data set again",
         )
     return tuple(sorted(filter(None, names), key=class_sort_key))

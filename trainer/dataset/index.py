@@ -17,7 +17,7 @@ from imageshards.index import (
     extra_columns,
     read_index,
 )
-from imageshards.manifest import LABELS_FEATURE, SEVERAL, label_of, roles_of
+from imageshards.manifest import LABELS_FEATURE, SEVERAL
 from imageshards.text import class_sort_key, counted
 from trainer.dataset.spec import DataSet, FeatureSpec, Split, find_feature
 
@@ -56,31 +56,36 @@ def parse_filter(text: str, features: Mapping[str, FeatureSpec]) -> Filter:
         UserError: The text is no comparison, its feature is unknown or no single value, or the
             constant is not of the feature's type.
     """
-    received = f"⟦--where⟧ received {text!r}"
     match = _FILTER.fullmatch(text)
     if not match:
         raise UserError(
-            f"{received}; expected FEATURE, one of {' '.join(OPERATORS)}, and a value, for example "
-            "image/width>=128."
+            argument="where",
+            received=repr(text),
+            expected=f"FEATURE, one of {' '.join(OPERATORS)}, and a value, for example "
+            "image/width>=128",
         )
     name, comparison, value = match.groups()
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
-    spec = find_feature(name, features, received)
+    spec = find_feature(name, features, "where", text)
     if spec.shape != ():
         raise UserError(
-            f"{received}, but {name} has {spec.form}; expected a feature that is a single value."
+            argument="where",
+            received=f"{text!r}, but {name} has {spec.form}",
+            expected="a feature that is a single value",
         )
     if spec.dtype != "string":
-        return Filter(name, comparison, _number(received, spec.dtype, value))
+        return Filter(name, comparison, _number(text, spec.dtype, value))
     if comparison not in ("==", "!="):
         raise UserError(
-            f"{received}, but {name} is a text; expected == or != in place of {comparison}."
+            argument="where",
+            received=f"{text!r}, but {name} is a text",
+            expected=f"== or != in place of {comparison}",
         )
     return Filter(name, comparison, value)
 
 
-def _number(received: str, dtype: str, value: str) -> int | float:
+def _number(text: str, dtype: str, value: str) -> int | float:
     try:
         number = int(value) if dtype == "int64" else float(value)
     except ValueError:
@@ -88,8 +93,9 @@ def _number(received: str, dtype: str, value: str) -> int | float:
     if math.isnan(number) or (dtype == "int64" and number not in _INT64):
         kind = "a whole number" if dtype == "int64" else "a number"
         raise UserError(
-            f"{received}, whose value is {value!r}; expected {kind} to compare a feature of type "
-            f"{dtype} with."
+            argument="where",
+            received=f"{text!r}, whose value is {value!r}",
+            expected=f"{kind} to compare a feature of type {dtype} with",
         )
     return number
 
@@ -115,15 +121,17 @@ def record_labels(
     for one in parsed:
         if one.feature not in column_of:
             raise UserError(
-                f"⟦--where⟧ received a condition on {one.feature}, which the index of "
-                f"{dataset.data!r} has no column for; expected one of {', '.join(column_of)}."
+                argument="where",
+                received=f"a condition on {one.feature}, for which the index of {dataset.data!r} "
+                "has no column",
+                expected=f"one of {', '.join(column_of)}",
             )
     label = column_of[dataset.label_feature] if dataset.label_values else "label"
     # The sizes tell how many records there are.
     wanted = {"num_bytes", *(column_of[one.feature] for one in parsed)}
     if dataset.has_classes:
         wanted.add(label)
-    table = read_index(dataset.data, dataset.manifest, split.name, wanted, "⟦--data⟧")
+    table = read_index(dataset.data, dataset.manifest, split.name, wanted, "data")
     keep = np.ones(table.num_rows, bool)
     for one in parsed:
         keep &= _passes(one, dataset, table, column_of[one.feature])
@@ -148,9 +156,11 @@ def _ids_of(dataset: DataSet, values: Any) -> tuple[np.ndarray, np.ndarray]:
         ids = values.to_numpy() - first
     if ids.size and not 0 <= ids.min() <= ids.max() < count:
         raise UserError(
-            f"⟦--data⟧ received {dataset.data!r}, whose index has labels from {ids.min() + first} "
-            f"to {ids.max() + first}; expected {count} classes from {first} on, as its "
-            "manifest.json says: copy the data set again."
+            argument="data",
+            received=f"{dataset.data!r}, whose index has labels from {ids.min() + first} to "
+            f"{ids.max() + first}",
+            expected=f"{count} classes from {first} on, as in its manifest.json",
+            remedy="copy the data set again",
         )
     if dataset.target == "labels":
         records, ids = np.divmod(np.unique(records * count + ids), count)
@@ -167,7 +177,7 @@ def column_numbers(dataset: DataSet, split: Split, feature: str) -> np.ndarray |
     column = columns_of(dataset).get(feature)
     if column is None:
         return None
-    values = read_index(dataset.data, dataset.manifest, split.name, [column], "⟦--data⟧")[column]
+    values = read_index(dataset.data, dataset.manifest, split.name, [column], "data")[column]
     shape = dataset.features[feature].shape
     if not shape:
         return values.to_numpy().astype(np.float64)[:, np.newaxis]
@@ -179,13 +189,13 @@ def column_numbers(dataset: DataSet, split: Split, feature: str) -> np.ndarray |
     return rows
 
 
-def distinct_values(dataset: DataSet, column: str, received: str) -> tuple[Any, ...]:
-    """The values that a column has in the index, each once, in rising order."""
+def distinct_values(dataset: DataSet, column: str) -> tuple[Any, ...]:
+    """The values that a column, a target, has in the index, each once, in rising order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     name = columns_of(dataset).get(column)
-    table = read_index(dataset.data, dataset.manifest, None, [name] if name else [], "⟦--data⟧")
+    table = read_index(dataset.data, dataset.manifest, None, [name] if name else [], "data")
     values = table[name].combine_chunks() if name else pa.nulls(table.num_rows)
     unknown = values.null_count
     if pa.types.is_list(values.type):
@@ -193,10 +203,12 @@ def distinct_values(dataset: DataSet, column: str, received: str) -> tuple[Any, 
         unknown += values.null_count
     if unknown:
         raise UserError(
-            f"{received}; the index of {dataset.data!r} does not "
-            f"tell {counted(unknown, 'value')}: it holds texts of up to {MAX_TEXT_BYTES} bytes "
-            f"and lists of up to {MAX_LIST_VALUES}; expected a column that it tells of every "
-            "record: build the data set again where an older imageshards built it."
+            argument="target",
+            received=f"{column!r}, of which the index of {dataset.data!r} lacks "
+            f"{counted(unknown, 'value')}",
+            expected=f"texts of up to {MAX_TEXT_BYTES} bytes and lists of up to {MAX_LIST_VALUES}, "
+            "which an index holds",
+            remedy="build the data set again where an older imageshards built it",
         )
     is_text = pa.types.is_string(values.type)
     return tuple(sorted(pc.unique(values).to_pylist(), key=class_sort_key if is_text else None))
@@ -205,16 +217,16 @@ def distinct_values(dataset: DataSet, column: str, received: str) -> tuple[Any, 
 def columns_of(dataset: DataSet) -> dict[str, str]:
     """Feature → the column of the index that says the same, of features that are there."""
     manifest = dataset.manifest
-    extra = extra_columns(manifest["features"], label_of(manifest))
+    extra = extra_columns(manifest.features, manifest.label)
     found = {feature: column for column, feature in extra.items()}
     if dataset.adopted:
         # Others give our names to other things; the index holds what the roles say.
         found |= {name: at for name, at in COLUMN_OF.items() if at in ("width", "height")}
-        if label := roles_of(manifest)["label"]:
+        if label := manifest.roles.label:
             found[label] = "label" if dataset.features[label].dtype == "int64" else "class_name"
     else:
         found |= COLUMN_OF
-        if label_of(manifest) == SEVERAL:
+        if manifest.label == SEVERAL:
             found[LABELS_FEATURE] = "label"  # a list
     return {name: column for name, column in found.items() if name in dataset.features}
 

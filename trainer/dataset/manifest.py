@@ -8,12 +8,21 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from imageshards import manifest, storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.jpeg import FORMATS
-from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
+from imageshards.manifest import (
+    NONE,
+    ONE,
+    SEVERAL,
+    TRAIN_NAMES,
+    VALIDATION_NAMES,
+    Image,
+    Manifest,
+    shard_path,
+    without_index,
+)
 from imageshards.text import counted
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
@@ -22,12 +31,13 @@ _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 def train_split(dataset: DataSet, name: str | None) -> Split:
     """The split to train on: `name`, else the first usual name; refuses one without records."""
-    split = _find(dataset, "⟦--train_split⟧", name, TRAIN_NAMES)
+    split = _find(dataset, "train_split", name, TRAIN_NAMES)
     if split is None or not split.num_records:
         names = ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
         raise UserError(
-            f"⟦--data⟧ received {dataset.data!r}, whose splits with records are {names}; "
-            "expected one called train, or its name by ⟦--train_split⟧."
+            argument="data",
+            received=f"{dataset.data!r}, whose splits with records are {names}",
+            expected="one called train, or its name by " + Arg("train_split"),
         )
     return split
 
@@ -36,30 +46,33 @@ def validation_split(dataset: DataSet, name: str | None) -> Split | None:
     """The split to validate on; None for the name `none`, or if no usual one has records."""
     if name == "none":
         return None
-    split = _find(dataset, "⟦--validation_split⟧", name, VALIDATION_NAMES)
+    split = _find(dataset, "validation_split", name, VALIDATION_NAMES)
     return split if split is not None and split.num_records else None
 
 
-def find_split(dataset: DataSet, flag: str, name: str) -> Split:
+def find_split(dataset: DataSet, argument: str, name: str) -> Split:
     """The split called `name`, or by another usual word for it."""
-    return dataset.splits[manifest.find_split(name, dataset.splits, flag)]
+    return dataset.splits[manifest.find_split(name, dataset.splits, argument)]
 
 
-def _find(dataset: DataSet, flag: str, name: str | None, usual: tuple[str, ...]) -> Split | None:
+def _find(
+    dataset: DataSet, argument: str, name: str | None, usual: tuple[str, ...]
+) -> Split | None:
     if name is None:
         return next((dataset.splits[n] for n in usual if n in dataset.splits), None)
-    return find_split(dataset, flag, name)
+    return find_split(dataset, argument, name)
 
 
 def load_manifest(data: str, records_root: str | None = None) -> DataSet:
     """Reads `data`/manifest.json; refuses one that does not say what a trainer needs."""
-    raw = manifest.load_manifest(data, "⟦--data⟧", adopted=True, records_root=records_root)
+    raw = manifest.load_manifest(data, "data", adopted=True, records_root=records_root)
     try:
         return _data_set(data, raw)
     except ValueError as e:
         raise UserError(
-            f"⟦--data⟧ received {data!r}, whose manifest.json is none to train on ({e}); build the "
-            "data set again with imageshards build."
+            argument="data",
+            received=f"{data!r}, whose manifest.json is none to train on ({e})",
+            remedy="build the data set again with imageshards build",
         ) from e
 
 
@@ -75,9 +88,11 @@ def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
     found = "is missing" if size is None else f"has {size} bytes"
     name = os.path.basename(shard.path)
     raise UserError(
-        f"⟦--data⟧ received {dataset.data!r}, whose shard {name}{others} {found}; expected "
-        f"{shard.num_bytes} bytes as in its manifest: copy the data set again, or "
-        f"{'describe it by imageshards adopt' if dataset.adopted else 'build it'} again."
+        argument="data",
+        received=f"{dataset.data!r}, whose shard {name}{others} {found}",
+        expected=f"{shard.num_bytes} bytes as in its manifest",
+        remedy="copy the data set again, or "
+        f"{'describe it by imageshards adopt' if dataset.adopted else 'build it'} again",
     )
 
 
@@ -89,98 +104,90 @@ def _size_bytes(shard: Shard) -> int | None:
     return None
 
 
-def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
-    features = {
-        name: FeatureSpec(one["dtype"], None if one["shape"] is None else tuple(one["shape"]))
-        for name, one in raw["features"].items()
-    }
-    is_adopted = "adopted" in raw
+def _data_set(data: str, raw: Manifest) -> DataSet:
+    features, adopted, roles, hot = raw.features, raw.adopted, raw.roles, raw.hot_features
     # A build writes JPEGs only. An older `adopt` did not count formats, so any may be there.
-    formats = raw.get("source", {}).get("formats", FORMATS) if is_adopted else ("JPEG",)
-    roles, hot = manifest.roles_of(raw), manifest.hot_features_of(raw)
-    image, label, filename = (roles[role] or "" for role in ("image", "label", "filename"))
-    if not is_adopted and label not in features:  # pictures without labels
+    formats = (raw.source.formats or FORMATS) if adopted else ("JPEG",)
+    image, label, filename = roles.image, roles.label or "", roles.filename
+    if not adopted and label not in features:  # pictures without labels
         label = ""
-    if (label or hot) and not raw["classes"]:
+    if (label or hot) and not raw.classes:
         raise ValueError("it names no class; expected labelled pictures")
-    labels = ("int64", "string") if is_adopted else ("int64",)
+    labels = ("int64", "string") if adopted else ("int64",)
     wanted = [(image, ("string",)), *[(label, labels)] * bool(label)]
     for name, dtypes in (*wanted, *((name, ("int64", "float32")) for name in hot)):
         if name not in features:
             raise ValueError(f"the features lack {name!r}")
         if features[name].dtype not in dtypes:
             raise ValueError(f"{name} is {features[name].dtype}, not {' or '.join(dtypes)}")
-    if is_adopted:
+    if adopted:
         _check_adopted(raw, [features[name] for name in hot], bool(label))
     return DataSet(
         data=data,
-        splits={name: _split(data, name, split) for name, split in raw["splits"].items()},
-        classes=tuple(raw["classes"]),
-        image=_image(raw["image"], tuple(formats)),
+        splits={name: _split(data, name, split) for name, split in raw.splits.items()},
+        classes=tuple(raw.classes),
+        image=_image(raw.image, tuple(formats)),
         features=features,
         image_feature=image,
         label_feature=", ".join(hot) or label,
         hot_features=hot,
         filename_feature=filename if filename in features else None,
-        label_offset=manifest.first_label_of(raw),
-        target="labels" if manifest.label_of(raw) == manifest.SEVERAL else "class",
+        label_offset=raw.first_label or 0,
+        target="labels" if raw.label == SEVERAL else "class",
         fingerprint=_fingerprint(raw),
-        adopted=is_adopted,
+        adopted=adopted is not None,
         manifest=raw,
     )
 
 
-def _check_adopted(raw: dict[str, Any], hot: Sequence[FeatureSpec], has_label: bool) -> None:
+def _check_adopted(raw: Manifest, hot: Sequence[FeatureSpec], has_label: bool) -> None:
     """Raises ValueError where the features of the labels do not fit to their number."""
-    kind, has_hot = manifest.label_of(raw), bool(hot)
+    kind, has_hot = raw.label, bool(hot)
     fits = {
-        manifest.ONE: has_label != has_hot,
-        manifest.SEVERAL: has_hot and not has_label,
-        manifest.NONE: not has_hot and not has_label,
+        ONE: has_label != has_hot,
+        SEVERAL: has_hot and not has_label,
+        NONE: not has_hot and not has_label,
     }
     if not fits[kind]:
         raise ValueError(f"adopted says {kind} for its labels, but names other features for them")
     if any(spec.shape is None for spec in hot):
         raise ValueError("a feature of 0s and 1s has a variable length")
     counts = [math.prod(spec.shape or ()) for spec in hot]
-    if hot and sum(counts) != len(raw["classes"]):
+    if hot and sum(counts) != len(raw.classes):
         raise ValueError(f"{counted(sum(counts), 'feature')} of 0s and 1s are not its classes")
 
 
-def _split(data: str, name: str, raw: dict[str, Any]) -> Split:
+def _split(data: str, name: str, raw: manifest.Split) -> Split:
     shards = tuple(
-        Shard(manifest.shard_path(data, s), s["num_records"], s["num_bytes"], s.get("classes"))
-        for s in raw["shards"]
+        Shard(shard_path(data, shard.name), shard.num_records, shard.num_bytes, shard.classes)
+        for shard in raw.shards
     )
     split = Split(name, shards)
-    if split.num_records != raw["num_records"]:
+    if split.num_records != raw.num_records:
         raise ValueError(
-            f"split {name} counts {counted(raw['num_records'], 'record')}, its shards "
+            f"split {name} counts {counted(raw.num_records, 'record')}, its shards "
             f"{split.num_records}"
         )
     return split
 
 
-def _fingerprint(raw: dict[str, Any]) -> str:
+def _fingerprint(raw: Manifest) -> str:
     """Of the records and what is known of them: the same after building the same data again."""
-    told = {key: raw.get(key) for key in ("classes", "features", "image")}
-    if "adopted" in raw:
-        told |= {key: raw.get(key) for key in ("adopted", "first_label")}
-    told["splits"] = manifest.without_index(raw["splits"])
+    names = ("classes", "features", "image", *["adopted", "first_label"] * bool(raw.adopted))
+    whole = raw.to_builtins()
+    told = {name: whole.get(name) for name in names} | {"splits": without_index(raw.splits)}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-def _image(raw: dict[str, Any], formats: tuple[str, ...]) -> ImageSpec:
-    size = raw.get("size")
-    if size is not None:
-        size = (size, size) if isinstance(size, int) else tuple(size)
-    channels = raw.get("channels", 3)
+def _image(raw: Image, formats: tuple[str, ...]) -> ImageSpec:
+    height, width = (raw.size, raw.size) if isinstance(raw.size, int) else raw.size or (0, 0)
+    size = (height, width) if height else None
+    channels = raw.channels or 3
     # Null where the data set had no pixels to measure: the middle of the range then.
-    mean = tuple(float(x) for x in raw.get("mean") or [0.5] * channels)
-    std = tuple(float(x) for x in raw.get("std") or [0.25] * channels)
+    mean = raw.mean or (0.5,) * channels
+    std = raw.std or (0.25,) * channels
     if len(mean) != channels or len(std) != channels:
         raise ValueError(f"image.mean and image.std are not {channels} numbers each")
-    mode = raw.get("mode", "none")
     # With only_shrink small pictures keep their size, so sizes vary.
-    varies = mode not in _EXACT_SIZE_MODES or bool(raw.get("only_shrink", False))
+    varies = raw.mode not in _EXACT_SIZE_MODES or bool(raw.only_shrink)
     return ImageSpec(size, varies, channels, mean, std, raw, formats)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage.concurrency import available_cores
 from trainer.config import ReadConfig
@@ -31,7 +31,7 @@ CACHE_FOLDER = "cache"
 
 def pixels_home() -> str:
     """The user's own folder for decoded pictures, which no run's folder is to hold."""
-    home = storage.place("⟦--cache_folder⟧", os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    home = storage.place("cache_folder", os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     return os.path.join(home, "imageshards", "pixels")
 
 
@@ -41,10 +41,10 @@ def open_dataset(config: ReadConfig) -> DataSet:
     Raises:
         UserError: There is no data set, or `data` names several.
     """
-    storage.check_bucket(config.data, "⟦--data⟧", must_list=False)
+    storage.check_bucket(config.data, "data", must_list=False)
     if "," in config.data and not _is_data_set(config.data):
         names = filter(None, map(str.strip, config.data.split(",")))
-        parts = [storage.place("⟦--data⟧", name) for name in names]
+        parts = [storage.place("data", name) for name in names]
         if len(parts) > 1 and all(map(_is_data_set, parts)):
             raise several_data_sets(parts)
     return load_manifest(config.data, config.records_root)
@@ -60,8 +60,9 @@ def several_data_sets(paths: Sequence[str]) -> UserError:
     """The error for several data sets where one is read, with the command that joins them."""
     inputs = " ".join(f"--input {path}" for path in paths)
     return UserError(
-        f"⟦--data⟧ received {', '.join(paths)}, but a run reads one data set; expected one, as "
-        f"imageshards build {inputs} --output ALL joins them."
+        argument="data",
+        received=f"{', '.join(paths)}, but a run reads one data set",
+        expected=f"one, as imageshards build {inputs} --output ALL joins them",
     )
 
 
@@ -74,8 +75,9 @@ def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
     folder = config.cache_folder
     if folder and config.cache == "none":
         raise UserError(
-            f"⟦--cache_folder⟧ received {folder!r}, but nothing is kept; leave it out, or ask for "
-            "⟦--cache pixels|cache='pixels'⟧."
+            argument="cache_folder",
+            received=f"{folder!r}, but nothing is kept",
+            remedy="leave it out, or ask for " + Arg("cache", "pixels"),
         )
     if output and storage.is_local(output):
         folder = folder or os.path.join(output, CACHE_FOLDER)
@@ -97,15 +99,17 @@ def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
     size = config.image_size or dataset.image.size
     if size is None:
         raise UserError(
-            f"⟦--data⟧ received {config.data!r}, where nothing says how large the pictures are; "
-            "give the model's picture size by ⟦--image_size⟧, for example "
-            "⟦--image_size 224|image_size=224⟧."
+            argument="data",
+            received=f"{config.data!r}, where nothing says how large the pictures are",
+            remedy="give the size of the model's pictures, for example " + Arg("image_size", 224),
         )
     if config.cache == "pixels" and (dataset.image.varies or not dataset.image.size):
         raise UserError(
-            f"⟦--cache⟧ received 'pixels', but the pictures of ⟦--data⟧ {config.data!r} differ in "
-            "size and cannot be rows of one file; expected pictures of one size, as imageshards "
-            "build --resize_mode crop makes them: leave ⟦--cache⟧ out."
+            argument="cache",
+            received=f"'pixels', but the pictures of {config.data!r} differ in size and cannot be "
+            "rows of one file",
+            expected="pictures of one size, as imageshards build --resize_mode crop makes them",
+            remedy="leave " + Arg("cache") + " out",
         )
     inputs = ModelInputs(
         size, dataset.image, features, config.sequence_length, config.eval_crop, boxes
@@ -123,31 +127,44 @@ def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, Feature
     Raises:
         UserError: `image` is missing, a name is unknown, or no model can be fed with it.
     """
-    received = f"⟦--inputs⟧ received {','.join(names)!r}"
+    received = repr(",".join(names))
     if IMAGE_INPUT not in names:
-        raise UserError(f"{received}; expected image, the picture, among the names.")
+        raise UserError(
+            argument="inputs", received=received, expected="image, the picture, among the names"
+        )
     inputs: dict[str, FeatureSpec] = {}
     for name in names:
         if name in (IMAGE_INPUT, BOXES):
             continue
         if name == dataset.image_feature:
-            raise UserError(f"{received}; expected the picture under the name image, not {name}.")
+            raise UserError(
+                argument="inputs",
+                received=received,
+                expected=f"the picture under the name image, not {name}",
+            )
         if name in dataset.label_features:
             raise UserError(
-                f"{received}, but {name} is the label, which the model has to find; leave it out."
+                argument="inputs",
+                received=f"{received}, but {name} is the label, which the model has to find",
+                remedy=f"leave {name} out",
             )
-        spec = find_feature(name, dataset.features, received)
+        spec = find_feature(name, dataset.features, "inputs", ",".join(names))
         if spec.dtype == "string":
             raise UserError(
-                f"{received}, but {name} is a text, and TensorFlow cannot put texts on devices; "
-                "expected numbers: turn it into some with a column of imageshards build "
-                "(texts are shown in the report)."
+                argument="inputs",
+                received=f"{received}, but {name} is a text, and TensorFlow cannot put texts on "
+                "devices",
+                expected="numbers",
+                remedy="turn the text into numbers with a column of imageshards build (texts are "
+                "shown in the report)",
             )
         same = [n for n in (IMAGE_INPUT, *inputs) if input_name(n) == input_name(name)]
         if same:
             raise UserError(
-                f"{received}, but {same[0]} and {name} would both be called "
-                f"{input_name(name)} as inputs of the model; leave one of them out."
+                argument="inputs",
+                received=f"{received}, but {same[0]} and {name} would both be called "
+                f"{input_name(name)} as inputs of the model",
+                remedy=f"leave {same[0]} or {name} out",
             )
         inputs[name] = spec
     return inputs
@@ -164,16 +181,18 @@ def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:
         if found != spec:
             has = f"as {found.dtype} {found.shape}" if found else "not at all"
             raise UserError(
-                f"⟦--data⟧ received {dataset.data!r}, which has {name} {has}; expected "
-                f"{spec.dtype} {spec.shape}, which the model is fed with."
+                argument="data",
+                received=f"{dataset.data!r}, which has {name} {has}",
+                expected=f"{spec.dtype} {spec.shape}, which the model is fed with",
             )
     features, wanted = check_inputs(dataset, card.inputs.names), card.inputs.boxes
     boxes = wanted and wanted_boxes(dataset, card.inputs.names, wanted.min_visibility)
     if boxes != wanted:
         raise UserError(
-            f"⟦--data⟧ received {dataset.data!r}, whose boxes have the classes "
-            f"{_some(boxes.classes if boxes else ())}; expected "
-            f"{_some(wanted.classes if wanted else ())}, which the model knows."
+            argument="data",
+            received=f"{dataset.data!r}, whose boxes have the classes "
+            f"{_some(boxes.classes if boxes else ())}",
+            expected=f"{_some(wanted.classes if wanted else ())}, which the model knows",
         )
     # Sizes of stored pictures are the data set's; their channels are what the model was built for.
     image = dataclasses.replace(dataset.image, channels=card.inputs.image.channels)

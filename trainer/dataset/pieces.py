@@ -67,6 +67,6 @@ def shard_sizes(dataset: DataSet, split: Split, shard: int) -> np.ndarray[Any, A
     """The sizes of the records of one shard, framing included, in bytes, as the index tells."""
     import pyarrow as pa
 
-    listed = dataset.manifest["splits"][split.name]["shards"][shard]
+    listed = dataset.manifest.splits[split.name].shards[shard]
     schema = pa.schema([("num_bytes", pa.int64())])
-    return read_shard_index(dataset.data, listed, schema, "⟦--data⟧")["num_bytes"].to_numpy()
+    return read_shard_index(dataset.data, listed, schema, "data")["num_bytes"].to_numpy()

@@ -36,10 +36,7 @@ class RecordSource:
         decode: bool = False,
     ) -> None:
         names = tuple(dataset.features) if features is None else features
-        self._features = {
-            name: find_feature(name, dataset.features, f"features received {name!r}")
-            for name in names
-        }
+        self._features = {name: find_feature(name, dataset.features, "features") for name in names}
         self._decoded = dataset.image_feature if decode else None
         self._mode = "RGB" if dataset.image.channels == 3 else "L"
         self._paths = [shard.path for shard in split.shards]

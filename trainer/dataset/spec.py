@@ -11,13 +11,24 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards.errors import UserError
-from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE
+from imageshards.manifest import (
+    FILENAME_FEATURE,
+    IMAGE_FEATURE,
+    LABEL_FEATURE,
+    Image,
+    Manifest,
+)
+from imageshards.manifest import FeatureSpec as FeatureSpec
 from imageshards.page import number
 from imageshards.text import counted
 
 if TYPE_CHECKING:
     from trainer.dataset.pieces import Pieces
 
+_NO_MANIFEST = Manifest(
+    format_version=1, splits={}, classes=[], features={}, image=Image(size=None, mode="none"),
+    listed=0, rejects={}, fingerprint="",
+)  # fmt: skip
 # The picture's name among a model's inputs.
 IMAGE_INPUT = "image"
 # The four sides of a record's boxes and their labels, as one input or target.
@@ -123,8 +134,7 @@ class ImageSpec:
         varies: Whether pictures may have other sizes than `size`.
         channels: 3 (RGB) or 1 (grey).
         mean, std: One number per channel, of pixels scaled to 0..1.
-        options: How the pictures were made, as the manifest's `image` object says (`mode`,
-            `filter`, `background`, …); empty where that is not known.
+        options: How the pictures were made, as the manifest says; None where that is not known.
         formats: The formats of the encoded pictures, some of `imageshards.jpeg.FORMATS`.
     """
 
@@ -133,7 +143,7 @@ class ImageSpec:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Image | None = None
     formats: tuple[str, ...] = ("JPEG",)
 
     @property
@@ -142,33 +152,19 @@ class ImageSpec:
         return {*self.formats} <= {"JPEG"}
 
 
-@dataclasses.dataclass(frozen=True)
-class FeatureSpec:
-    """One feature of a record.
-
-    Attributes:
-        dtype: `int64`, `float32` or `string`.
-        shape: `()` for a scalar, `(3,)` for a fixed length, None for a variable length.
-    """
-
-    dtype: str
-    shape: tuple[int, ...] | None
-
-    @property
-    def form(self) -> str:
-        """Its shape, for people."""
-        return "variable length" if self.shape is None else f"shape {list(self.shape)}"
-
-
-def find_feature(name: str, features: Mapping[str, FeatureSpec], received: str) -> FeatureSpec:
-    """The feature of this name; `received` begins the `UserError` where there is none."""
+def find_feature(
+    name: str, features: Mapping[str, FeatureSpec], argument: str, received: str | None = None
+) -> FeatureSpec:
+    """Returns the feature of this name, which `argument` received, or received as a part."""
     if name in features:
         return features[name]
     near = difflib.get_close_matches(name, features, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    known = ", ".join(features)
+    what = "which the records do not have" if received is None else f"but there is no {name!r}"
     raise UserError(
-        f"{received}; the records have no feature {name!r}{hint}; expected one of {known}."
+        argument=argument,
+        received=f"{received or name!r}, {what}{hint}",
+        expected=f"one of {', '.join(features)}",
     )
 
 
@@ -217,7 +213,7 @@ class DataSet:
     weight_feature: str | None = None
     fingerprint: str = ""
     adopted: bool = False
-    manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    manifest: Manifest = dataclasses.field(default=_NO_MANIFEST, repr=False, compare=False)
     hot_features: tuple[str, ...] = ()
     outputs: Mapping[str, DataSet] = dataclasses.field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, Text, UserError
 from imageshards.text import about_look_alikes, composed, counted
 from imageshards.tfrecord import RecordError
 from trainer.config import ReadConfig
@@ -49,16 +49,18 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, training: bool = 
     if split.num_records and not subset.num_records:
         raise _nothing_left(subset)
     for column, found in numbers.items():
-        _check_numbers(subset, column, found, "⟦--target⟧", -math.inf)
+        _check_numbers(subset, column, found, "target", -math.inf)
     if dataset.weight_feature is not None:
         weights = _numbers(subset, dataset.weight_feature)
-        _check_numbers(subset, dataset.weight_feature, weights, "⟦--sample_weight⟧", 0)
+        _check_numbers(subset, dataset.weight_feature, weights, "sample_weight", 0)
     if balance == "sampling" and subset.class_counts is not None:
         subset = _repeated(subset, subset.class_counts)
     if training and subset.num_records < config.batch_size:
         raise UserError(
-            f"⟦--batch_size⟧ received {config.batch_size}, but the split {split.name} has "
-            f"{counted(subset.num_records, 'record')}; expected at most that many."
+            argument="batch_size",
+            received=f"{config.batch_size}, but the split {split.name} has "
+            f"{counted(subset.num_records, 'record')}",
+            expected="at most as many",
         )
     return subset
 
@@ -113,19 +115,25 @@ def refuse_missing_inputs(subset: Subset, inputs: Mapping[str, FeatureSpec]) -> 
     """
     for name, spec in inputs.items():
         if spec.dtype == "float32" and spec.shape is not None:
-            _check_numbers(subset, name, _numbers(subset, name), "⟦--inputs⟧", -math.inf)
+            _check_numbers(subset, name, _numbers(subset, name), "inputs", -math.inf)
 
 
 def _nothing_left(subset: Subset) -> UserError:
-    asked = [f"⟦--where⟧ {text!r}" for text in subset.filters]
-    asked += [f"⟦--classes⟧ {','.join(subset.classes)}"] if subset.class_ids is not None else []
+    asked = [("where", repr(text)) for text in subset.filters]
+    asked += [("classes", ",".join(subset.classes))] if subset.class_ids is not None else []
     if subset.missing_target:
         count = counted(subset.missing_target, "record")
         names = " and ".join(one.label_feature for one in subset.dataset.targets)
-        asked += [f"⟦--target⟧ {names}, which is missing in {count},"]
+        asked += [("target", f"{names}, missing in {count}")]
+    (argument, received), *others = asked or [("balance", repr(subset.balance))]
+    text: Text = received
+    for name, value in others:
+        text = text + (" and " + Arg(name) + f" {value}")
     return UserError(
-        f"{' and '.join(asked) or '⟦--balance⟧'} left no record of the split {subset.split.name}, "
-        f"which has {subset.split.num_records}; expected at least one."
+        argument=argument,
+        received=text + f", which left no record of the split {subset.split.name} with "
+        f"{counted(subset.split.num_records, 'record')}",
+        expected="at least one",
     )
 
 
@@ -184,12 +192,15 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     known = {composed(name): number for number, name in enumerate(classes)}
     unknown = [name for name in subset.classes if composed(name) not in known]
     if unknown:
-        remedy = "leave them out by ⟦--classes⟧"
+        remedy: Text = "leave them out by " + Arg("classes")
         if not subset.dataset.label_values and all(name.isdecimal() for name in unknown):
-            remedy = "name them by --class_names of imageshards adopt"
+            remedy = "name them by " + Arg("class_names") + " of imageshards adopt"
         raise UserError(
-            f"⟦--data⟧ received {subset.dataset.data!r}, whose classes {_some(unknown)} the model "
-            f"does not know; expected some of {_some(classes)}: {remedy}."
+            argument="data",
+            received=f"{subset.dataset.data!r}, whose classes {_some(unknown)} the model does not "
+            "know",
+            expected=f"some of {_some(classes)}",
+            remedy=remedy,
         )
     return tuple(known[composed(name)] for name in subset.classes)
 
@@ -217,8 +228,9 @@ def _class_id(dataset: DataSet, name: str) -> int:
     hint = f" (did you mean {near[0]}?)" if near else ""
     hint = about_look_alikes(name, dataset.classes) or hint
     raise UserError(
-        f"⟦--classes⟧ received {name!r}, which is no class of {dataset.data!r}{hint}; expected "
-        f"names among {_some(dataset.classes, repr)}."
+        argument="classes",
+        received=f"{name!r}, which is no class of {dataset.data!r}{hint}",
+        expected=f"names among {_some(dataset.classes, repr)}",
     )
 
 
@@ -230,9 +242,14 @@ def _repeated(subset: Subset, counts: tuple[int, ...]) -> Subset:
     empty = [name for name, n in zip(subset.classes, counts, strict=True) if not n]
     if empty:
         raise UserError(
-            f"⟦--balance⟧ received 'sampling', but the split {subset.split.name} has no record "
-            f"of {_some(empty)} to repeat; expected some of every class: leave classes "
-            "out by ⟦--classes⟧, or use ⟦--balance weights|balance='weights'⟧."
+            argument="balance",
+            received=f"'sampling', but the split {subset.split.name} has no record of "
+            f"{_some(empty)} to repeat",
+            expected="some of every class",
+            remedy="leave classes out by "
+            + Arg("classes")
+            + ", or use "
+            + Arg("balance", "weights"),
         )
     return dataclasses.replace(subset, num_records=max(counts) * len(counts))
 
@@ -242,13 +259,17 @@ def _check_kind(dataset: DataSet, classes: Sequence[str] | None, balance: str) -
     what = f"but the target is {described_target(dataset)}"
     if classes and not dataset.has_classes:
         raise UserError(
-            f"⟦--classes⟧ received {','.join(classes)}, {what}; expected none: choose records by "
-            "⟦--where⟧."
+            argument="classes",
+            received=f"{','.join(classes)}, {what}",
+            expected="none",
+            remedy="choose records by " + Arg("where"),
         )
     if balance != "none" and dataset.target != "class":
         raise UserError(
-            f"⟦--balance⟧ received {balance!r}, {what}, which are not balanced; expected 'none': "
-            "weigh records by a column of your own with ⟦--sample_weight⟧."
+            argument="balance",
+            received=f"{balance!r}, {what}, which are not balanced",
+            expected="'none'",
+            remedy="weigh records by a column of your own with " + Arg("sample_weight"),
         )
 
 
@@ -265,7 +286,7 @@ def _missing(columns: Iterable[Any]) -> Any:
     return missing if missing.any() else None
 
 
-def _check_numbers(subset: Subset, column: str, numbers: Any, flag: str, least: float) -> None:
+def _check_numbers(subset: Subset, column: str, numbers: Any, argument: str, least: float) -> None:
     """Refuses `numbers` of a column that are none, or below `least`, in a record that is read.
 
     `numbers`: float64 [records, k]; None where the index does not tell them.
@@ -284,11 +305,13 @@ def _check_numbers(subset: Subset, column: str, numbers: Any, flag: str, least: 
     remedy = f", for example '{column}>={max(least, -1e30):g}'"
     if numbers.shape[1] > 1 or numbers[first, 0] == math.inf:
         remedy = " on another column"
-    if flag == "⟦--inputs⟧":
+    if argument == "inputs":
         remedy += ", or build again with a number in each"
     value = ",".join(f"{one:g}" for one in numbers[first])
     raise UserError(
-        f"{flag} received {column!r}, which is {value} in record {first} of the split "
-        f"{subset.split.name}{others}; expected {'a number' if least < 0 else 'at least 0'} in "
-        f"each record that is read: leave others out by ⟦--where⟧{remedy}."
+        argument=argument,
+        received=f"{column!r}, which is {value} in record {first} of the split "
+        f"{subset.split.name}{others}",
+        expected=f"{'a number' if least < 0 else 'at least 0'} in each record that is read",
+        remedy="leave others out by " + Arg("where") + remedy,
     )

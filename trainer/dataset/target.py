@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, Text, UserError
 from imageshards.text import counted
 from trainer.dataset.index import distinct_values
 from trainer.dataset.spec import (
@@ -66,20 +66,16 @@ def with_target(
         if dataset.label_feature:
             return dataset
         raise UserError(
-            f"⟦--target⟧ received no column, but the records of {dataset.data!r} have no label of "
-            f"their own; expected one of {_possible(dataset)}, or, from Python, target=None for "
-            "inputs alone."
+            argument="target",
+            received=f"no column, but the records of {dataset.data!r} have no label of their own",
+            expected=f"one of {_possible(dataset)}, or, from Python, target=None for inputs alone",
         )
     if column == dataset.label_feature:
         return dataclasses.replace(dataset, column=column)
     if column == BOXES and BOXES not in dataset.features:
         return dataclasses.replace(_without_target(dataset), target="boxes", column=BOXES)
     kind = _checked_kind(dataset, column)
-    values = (
-        ()
-        if kind == "values"
-        else distinct_values(dataset, column, f"⟦--target⟧ received {column!r}")
-    )
+    values = () if kind == "values" else distinct_values(dataset, column)
     if asked_kind is None and _is_whole_number(dataset, column):
         _refuse_quantity(dataset, column, values)
     if kind != "values":
@@ -119,8 +115,9 @@ def with_targets(
     names = [input_name(name) for name in wanted]
     if not names or len({*names}) < len(names):
         raise UserError(
-            f"target received {list(wanted)!r}; expected at least one name, each of them once, or "
-            "None for no target."
+            argument="target",
+            received=repr(list(wanted)),
+            expected="at least one name, each of them once, or None for no target",
         )
     whole = [name for name in wanted if _is_whole_number(dataset, name)]
     kinds = [asked_kind if name in whole or not whole else None for name in wanted]
@@ -155,8 +152,9 @@ def with_target_of(dataset: DataSet, card: ModelCard) -> DataSet:
     if (found.target, found.target_shape) == (card.target, card.target_shape):
         return found
     raise UserError(
-        f"⟦--data⟧ received {dataset.data!r}, where {found.label_feature} is {describe(found)}; "
-        f"expected {describe(card)}, which the model finds."
+        argument="data",
+        received=f"{dataset.data!r}, where {found.label_feature} is {describe(found)}",
+        expected=f"{describe(card)}, which the model finds",
     )
 
 
@@ -167,15 +165,19 @@ def _is_whole_number(dataset: DataSet, column: str) -> bool:
 def _check_asked(dataset: DataSet, column: str | None, asked: str) -> None:
     """Refuses `--target_kind` of anything but a column of whole numbers."""
     if column is None:
-        what = "without ⟦--target⟧"
+        what: Text = "without " + Arg("target")
     elif column in dataset.features and not _is_whole_number(dataset, column):
         spec = dataset.features[column]
-        what = f"with ⟦--target⟧ {column!r}, which is {spec.dtype} of {spec.form}"
+        what = "with " + Arg("target") + f" {column!r}, which is {spec.dtype} of {spec.form}"
     else:
         return
     raise UserError(
-        f"⟦--target_kind⟧ received {asked!r} {what}; expected a column of single whole numbers as "
-        "⟦--target⟧, whose values are classes: leave ⟦--target_kind⟧ out."
+        argument="target_kind",
+        received=f"{asked!r} " + what,
+        expected="a column of single whole numbers as "
+        + Arg("target")
+        + ", whose values are classes",
+        remedy="leave " + Arg("target_kind") + " out",
     )
 
 
@@ -184,31 +186,36 @@ def _refuse_quantity(dataset: DataSet, column: str, values: tuple[Any, ...]) -> 
     if len(values) <= _FEW_VALUES and values == tuple(range(len(values))):
         return
     count = counted(len(values), "different whole number")
-    again = f"build again with --columns {column}:float"
+    again: Text = "build again with " + Arg("columns", f"{column}:float")
     if dataset.adopted:
         again = "write it as a float and run imageshards adopt again"
     raise UserError(
-        f"⟦--target⟧ received {column!r}, which has {count} from {values[0]} to {values[-1]}; "
-        f"expected classes numbered 0 to k-1, at most {_FEW_VALUES} of them: {again} if {column} "
-        "is a quantity, or give ⟦--target_kind class|target_kind='class'⟧ if each number is a "
-        "class."
+        argument="target",
+        received=f"{column!r}, which has {count} from {values[0]} to {values[-1]}",
+        expected=f"classes numbered 0 to k-1, at most {_FEW_VALUES} of them",
+        remedy=again
+        + (f" if {column} is a quantity, or give " + Arg("target_kind", "class"))
+        + " if each number is a class",
     )
 
 
 def _checked_kind(dataset: DataSet, column: str) -> str:
-    received = f"⟦--target⟧ received {column!r}"
-    spec = find_feature(column, dataset.features, received)
-    what, again = f"{spec.dtype} of {spec.form}", ""
+    spec = find_feature(column, dataset.features, "target")
+    what = f"{spec.dtype} of {spec.form}"
+    remedy: Text = ""
     if column == dataset.image_feature:
         what = "the picture"
     elif kind := target_kind(spec):
         return kind
     elif not dataset.adopted:
-        again = f", or it built with --columns {column}:{_DECLARED[spec.dtype]}"
+        remedy = "build again with " + Arg("columns", f"{column}:{_DECLARED[spec.dtype]}")
     raise UserError(
-        f"{received}, which is {what}; expected a float or a list of floats of fixed length "
-        "(values), a whole number or a text (a class), or a list of these of variable length "
-        f"(labels): one of {_possible(dataset)}{again}."
+        argument="target",
+        received=f"{column!r}, which is {what}",
+        expected="a float or a list of floats of fixed length (values), a whole number or a text "
+        "(a class), or a list of these of variable length (labels), among "
+        f"{_possible(dataset)}",
+        remedy=remedy,
     )
 
 
@@ -244,10 +251,11 @@ def with_sample_weight(dataset: DataSet, column: str | None) -> DataSet:
     """
     if column is None:
         return dataset
-    received = f"⟦--sample_weight⟧ received {column!r}"
-    spec = find_feature(column, dataset.features, received)
+    spec = find_feature(column, dataset.features, "sample_weight")
     if spec.shape != () or spec.dtype == "string":
         raise UserError(
-            f"{received}, which is {spec.dtype} of {spec.form}; expected a single number."
+            argument="sample_weight",
+            received=f"{column!r}, which is {spec.dtype} of {spec.form}",
+            expected="a single number",
         )
     return dataclasses.replace(dataset, weight_feature=column)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from trainer.models.keras_internals import weights_file
 
 # The value of --weights that means what Keras publishes.
@@ -119,8 +119,9 @@ def application_logits(name: str, x: Any, num_classes: int, weights: str | None 
     except ValueError as e:
         reason = re.split(r"(?<=[.;]) ", " ".join(str(e).split()))[0].rstrip(".;")
         raise UserError(
-            f"--model received {name}, which refuses pictures of {x.shape[1]}x{x.shape[2]} px "
-            f"({reason}); expected a fitting --image_size."
+            argument="model",
+            received=f"{name}, which refuses pictures of {x.shape[1]}x{x.shape[2]} px ({reason})",
+            expected="a fitting " + Arg("image_size"),
         ) from e
     return _without_preprocessing(application)(x)
 
@@ -145,8 +146,10 @@ def _published(name: str) -> Iterator[None]:
             checked = f" (its hash is {digest})" if digest else ""
             failed, remedy = "fetch", f"copy {url} there{checked} from where there is a network"
         raise UserError(
-            f"--weights received {IMAGENET}, of which Keras could not {failed} the file of {name} "
-            f"({reason}); expected it to be {path}: {remedy}."
+            argument="weights",
+            received=f"{IMAGENET}, of which Keras could not {failed} the file of {name} ({reason})",
+            expected=f"the file to be {path}",
+            remedy=remedy,
         ) from e
     finally:
         socket.setdefaulttimeout(before)

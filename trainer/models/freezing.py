@@ -49,8 +49,9 @@ class Frozen:
         below = [layer for layer in _leaves(inside or [model]) if layer is not head]
         if isinstance(freeze, int) and freeze > len(below):
             raise UserError(
-                f"--freeze received {freeze}; expected at most {len(below)}, the layers of "
-                f"{model.name} below its head, or all."
+                argument="freeze",
+                received=str(freeze),
+                expected=f"at most {len(below)}, the layers of {model.name} below its head, or all",
             )
         first = below[:freeze] if isinstance(freeze, int) else below
         self._layers = [layer for layer in first if layer.trainable]

@@ -31,16 +31,23 @@ def check_keras() -> None:
     """
     if (backend := keras.config.backend()) != "tensorflow":
         raise UserError(
-            f"KERAS_BACKEND received {backend!r}; expected tensorflow, the only one that ims.fit "
-            "trains with: set it before Keras is imported, or read the same batches as NumPy "
-            "arrays by train.as_numpy()."
+            argument="KERAS_BACKEND",
+            received=repr(backend),
+            expected="tensorflow, the only backend that ims.fit trains with",
+            remedy="set KERAS_BACKEND before Keras is imported, or read the same batches as NumPy "
+            "arrays by train.as_numpy()",
         )
     if (order := keras.config.image_data_format()) != CHANNELS_LAST:
-        raise UserError(f"Keras's image_data_format is {order!r}, {CHANNELS_REMEDY}.")
+        raise UserError(
+            f"Keras's image_data_format is {order!r}",
+            expected=f"{CHANNELS_LAST!r}, as pictures are [height, width, channels]",
+            remedy=CHANNELS_REMEDY,
+        )
     if not keras.__version__.startswith(f"{TESTED}."):
         raise UserError(
-            f"Keras {keras.__version__} is installed; expected {TESTED}, whose private parts this "
-            f"release of imageshards uses: pip install 'keras=={TESTED}.*'."
+            f"Keras {keras.__version__} is installed",
+            expected=f"{TESTED}, whose private parts this release of imageshards uses",
+            remedy=f"pip install 'keras=={TESTED}.*'",
         )
 
 
@@ -143,10 +150,10 @@ def check_weights(model: keras.Model, step: int, gather: Callable[[str, Any], li
     mine = [int(tf.add_n([_sum_of_bits(one) for one in weights])) for weights in by_replica]
     if len({one for of_host in gather("weights", mine) for one in of_host}) > 1:
         raise UserError(
-            f"The weights of the replicas differ after step {step}, with Keras "
-            f"{keras.__version__}; expected the same on all of them, so nothing is saved: look "
-            "for a train_step, an optimizer or a callback of your own that changes them on one "
-            f"replica only, install keras=={TESTED}.*, or train on one replica."
+            f"The weights of the replicas differ after step {step}, with Keras {keras.__version__}",
+            expected="the same weights on all replicas, so nothing is saved",
+            remedy="look for a train_step, an optimizer or a callback of your own that changes "
+            f"weights on one replica only, install keras=={TESTED}.*, or train on one replica",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 
 # What the field calls them → what Keras does, with its arguments; by the kind of the target.
 _SHORT: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -137,16 +137,19 @@ def _make(name: str, num_outputs: int, target: str) -> keras.metrics.Metric:
         near = difflib.get_close_matches(name, [*short, *public], n=3) if not is_one else []
         hint = f" (near: {', '.join(near)})" if near else ""
         raise UserError(
-            f"--metrics received {name!r}; expected {', '.join(short)}, or a class of "
-            f"keras.metrics that takes {_TAKEN[target]}{hint}."
+            argument="metrics",
+            received=repr(name),
+            expected=f"{', '.join(short)}, or a class of keras.metrics that takes "
+            f"{_TAKEN[target]}{hint}",
         )
     try:
         return OfOutputs(kind(**options, name=name.lower()), num_outputs, target)
     except (TypeError, ValueError) as e:
         raise UserError(
-            f"--metrics received {name!r}, which Keras cannot make of {_TAKEN[target]} ({e}); "
-            "expected one that needs no arguments: compile it into the model of --model "
-            "module:function."
+            argument="metrics",
+            received=f"{name!r}, which Keras cannot make of {_TAKEN[target]} ({e})",
+            expected="a metric that needs no arguments",
+            remedy="compile the metric into the model of " + Arg("model", "module:function"),
         ) from e
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.text import counted
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import (
@@ -59,8 +59,10 @@ def resolve_name(name: str) -> str:
     near = difflib.get_close_matches(_bare(name), names, n=4, cutoff=0.5)
     hint = f" (near: {', '.join(names[match] for match in near)})" if near else ""
     raise UserError(
-        f"--model received {name!r}; expected cnn or a name in keras.applications{hint}, "
-        "for example MobileNetV2, or module:function, or keras_hub:NAME."
+        argument="model",
+        received=repr(name),
+        expected=f"cnn or a name in keras.applications{hint}, for example MobileNetV2, or "
+        "module:function, or keras_hub:NAME",
     )
 
 
@@ -102,9 +104,12 @@ def build_model(
     """
     if weights == IMAGENET and (name not in application_names() or inputs.image.channels != 3):
         raise UserError(
-            f"--weights received {weights} for --model {name} and pictures of "
-            f"{counted(inputs.image.channels, 'channel')}; expected a name in keras.applications, "
-            "for which such weights are published, and colours."
+            argument="weights",
+            received=f"{weights} for "
+            + Arg("model", name)
+            + f" and pictures of {counted(inputs.image.channels, 'channel')}",
+            expected="a name in keras.applications, for which such weights are published, and "
+            "colours",
         )
     with _dtype_policy(precision):
         tensors = input_tensors(inputs)
@@ -158,8 +163,11 @@ def compile_model(
     num_outputs = model.output_shape[-1]
     if num_outputs < 2 and target == "class":
         raise UserError(
-            "--classes received one class, or --data has no other: every answer would be right, "
-            "and nothing learnt; expected at least two classes to tell apart."
+            argument="classes",
+            received="one class, or "
+            + Arg("data")
+            + " has no other: every answer would be right, and nothing learnt",
+            expected="at least two classes to tell apart",
         )
     optimizer = make_optimizer(config, batch_size, total_steps)
     exempt_from_decay(optimizer, model)
@@ -193,9 +201,10 @@ def check_optimizers(model: keras.Model) -> None:
     for name, value in vars(model).items():
         if isinstance(value, keras.optimizers.Optimizer) and not value.built:
             raise UserError(
-                f"model received {model.name}, whose optimizer {name!r} has no variables before "
-                "the first step, when they are restored; call its build(variables) where the "
-                "model is compiled."
+                argument="model",
+                received=f"{model.name}, whose optimizer {name!r} has no variables before the "
+                "first step, when they are restored",
+                remedy="call build(variables) of the optimizer where the model is compiled",
             )
 
 
@@ -255,14 +264,20 @@ def _logits(
         return user_model.call_function(name, function, inputs, num_outputs, target)
     if target == "boxes":
         raise UserError(
-            f"--target received {BOXES}, which --model {name} cannot find; expected --model "
-            "module:function that returns a compiled model of your own, or ims.fit in Python."
+            argument="target",
+            received=f"{BOXES}, which " + Arg("model", name) + " cannot find",
+            expected=Arg("model", "module:function")
+            + " that returns a compiled model of your own, or ims.fit in Python",
         )
     if len(inputs) > 1:
         others = sorted(set(inputs) - {IMAGE_INPUT})
         raise UserError(
-            f"--inputs received {', '.join(others)} besides the picture, of which --model {name} "
-            "makes no use; expected --model module:function that does, see recipes/multi_input.py."
+            argument="inputs",
+            received=f"{', '.join(others)} besides the picture, of which "
+            + Arg("model", name)
+            + " makes no use",
+            expected=Arg("model", "module:function")
+            + " that uses all inputs, see recipes/multi_input.py",
         )
     x = inputs[IMAGE_INPUT]
     if name == CNN:

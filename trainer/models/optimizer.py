@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from trainer.config import LOSSES, OptimizerConfig
 from trainer.dataset.spec import MeanStd
 from trainer.models.keras_internals import clips, layers_of, trained_variables, without_loss_scale
@@ -107,15 +107,17 @@ def make_loss(
     names = LOSSES[target]
     if config.loss is not None and config.loss not in names:
         raise UserError(
-            f"--loss received {config.loss!r}, but the target is {target}; expected "
-            f"{' or '.join(names) or 'none: classes are told apart by cross-entropy'}."
+            argument="loss",
+            received=f"{config.loss!r}, but the target is {target}",
+            expected=" or ".join(names) or "none, as classes are told apart by cross-entropy",
         )
     if target == "class":
         return CrossEntropy(num_outputs, config.label_smoothing)
     if target == "values" and config.label_smoothing:
         raise UserError(
-            f"--label_smoothing received {config.label_smoothing}, but the target is values, which "
-            "are not smoothed; leave it out."
+            argument="label_smoothing",
+            received=f"{config.label_smoothing}, but the target is values, which are not smoothed",
+            remedy="leave " + Arg("label_smoothing") + " out",
         )
     name = config.loss or names[0]
     if mean_std is not None and name not in WITHOUT_UNIT:
@@ -141,8 +143,9 @@ def make_schedule(
     warmup_steps = config.warmup_steps
     if warmup_steps >= total_steps:
         raise UserError(
-            f"--warmup_steps received {warmup_steps}, but the run has {total_steps} "
-            "step(s) in all; expected fewer."
+            argument="warmup_steps",
+            received=f"{warmup_steps}, but the run has {total_steps} step(s) in all",
+            expected="fewer steps",
         )
     peak = config.learning_rate
     if config.scale_learning_rate:
@@ -229,8 +232,9 @@ def check_replicas(model: keras.Model, replicas: int) -> None:
         problem = "clipping and float16, whose loss scaling takes gradients before they are summed"
     if problem:
         raise UserError(
-            f"⟦--replicas|the strategy of model⟧ received {replicas}, where {model.name} has "
-            f"{problem}; expected it to be compiled without that, or one replica."
+            argument=Arg("replicas", python="the strategy of model"),
+            received=f"{replicas}, where {model.name} has {problem}",
+            expected=f"{model.name} compiled without that, or one replica",
         )
 
 

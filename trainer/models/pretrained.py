@@ -47,8 +47,9 @@ def load_weights(model: keras.Model, path: str) -> str:
     left = list(dict.fromkeys(layers[key] for key in random if key not in best))
     if not best:
         raise UserError(
-            f"--weights received {path!r}, in which nothing fits --model {model.name}; expected "
-            "weights of the same architecture."
+            argument="weights",
+            received=f"{path!r}, in which nothing fits the model {model.name}",
+            expected="weights of the same architecture",
         )
     total = len(set(layers.values()))
     sentence = f"weights  {path}: {total - len(left)} of {total} layers"
@@ -71,22 +72,29 @@ def _local(path: str) -> str:
     """The file on this machine, looked at; one in a store is copied."""
     if not path.endswith(_KINDS):
         raise UserError(
-            f"--weights received {path!r}; expected a file that ends in .keras, .weights.h5 or .h5."
+            argument="weights",
+            received=repr(path),
+            expected="a file that ends in .keras, .weights.h5 or .h5",
         )
     try:
-        storage.check_bucket(path, "--weights", must_list=False)
+        storage.check_bucket(path, "weights", must_list=False)
         if not storage.exists(path):
-            raise UserError(f"--weights received {path!r}, which is not there; expected a file.")
+            raise UserError(
+                argument="weights", received=f"{path!r}, which is not there", expected="a file"
+            )
         local_path = storage.local_copy(path)
         sound = zipfile.is_zipfile(local_path) or h5py.is_hdf5(local_path)
     except OSError as e:
         raise UserError(
-            f"--weights received {path!r}, which cannot be read ({e.strerror or e}); expected a "
-            "file that may be read."
+            argument="weights",
+            received=f"{path!r}, which cannot be read ({e.strerror or e})",
+            expected="a file that may be read",
         ) from e
     if not sound:
         raise UserError(
-            f"--weights received {path!r}, which is no Keras archive and no HDF5 file; expected "
-            "one: was it copied whole?"
+            argument="weights",
+            received=f"{path!r}, which is no Keras archive and no HDF5 file",
+            expected="a Keras archive or an HDF5 file",
+            remedy="copy the whole file again",
         )
     return local_path

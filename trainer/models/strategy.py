@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.eager import context
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import uneven_batch
 from trainer.models.keras_internals import layers_of, seed_generators
@@ -31,7 +31,7 @@ _NO_GPU = ("", "-1", "NoDevFiles")
 _shared: dict[int | None, tf.distribute.Strategy] = {}
 _GPU_REMEDY = (
     "install CUDA for TensorFlow by pip install 'tensorflow[and-cuda]', or set "
-    "CUDA_VISIBLE_DEVICES= to train on the CPU on purpose."
+    "CUDA_VISIBLE_DEVICES= to train on the CPU on purpose"
 )
 
 
@@ -53,15 +53,19 @@ def make_strategy(
     count = replicas if replicas is not None else max(1, len(gpus))
     if gpus and count > len(gpus):
         raise UserError(
-            f"--replicas received {count}; expected at most {len(gpus)}, the GPUs TensorFlow "
-            "sees (set CUDA_VISIBLE_DEVICES= to train on logical CPU devices instead)."
+            argument="replicas",
+            received=str(count),
+            expected=f"at most {len(gpus)}, the GPUs TensorFlow sees",
+            remedy="set CUDA_VISIBLE_DEVICES= to train on logical CPU devices instead",
         )
     if batch_size % (count * hosts.count):
         raise uneven_batch(batch_size, count * hosts.count)
     if count > 1 and misses_gpus():
         raise UserError(
-            f"--replicas received {count}, but TensorFlow sees no GPU of this machine; expected 1, "
-            f"or GPUs that TensorFlow sees: {_GPU_REMEDY}"
+            argument="replicas",
+            received=f"{count}, but TensorFlow sees no GPU of this machine",
+            expected="1, or GPUs that TensorFlow sees",
+            remedy=_GPU_REMEDY,
         )
     note_missed_gpus()
     if count < len(gpus):
@@ -103,8 +107,9 @@ def memory_errors(batch_size: int) -> Iterator[None]:
         yield
     except tf.errors.ResourceExhaustedError as e:
         raise UserError(
-            f"⟦--batch_size⟧ received {batch_size}, for which the devices have not enough memory; "
-            "expected a smaller one, or a smaller ⟦--image_size⟧."
+            argument="batch_size",
+            received=f"{batch_size}, for which the devices have not enough memory",
+            expected="a smaller batch, or a smaller " + Arg("image_size"),
         ) from e
 
 
@@ -125,7 +130,7 @@ def note_missed_gpus() -> None:
     """Says on stderr that the CPU trains in place of a GPU, for TensorFlow's warnings are off."""
     if misses_gpus():
         print(
-            f"note: TensorFlow sees no GPU of this machine and runs on the CPU; {_GPU_REMEDY}",
+            f"note: TensorFlow sees no GPU of this machine and runs on the CPU; {_GPU_REMEDY}.",
             file=sys.stderr,
         )
 
@@ -206,9 +211,12 @@ def to_device(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> tf.
 def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy:
     if not gpus and count > 1:
         raise UserError(
-            f"--replicas received {count} with --cluster on a host without GPUs, where TensorFlow "
-            "has one replica a process; expected 1: name the host several times, each with a port "
-            "of its own."
+            argument="replicas",
+            received=f"{count} with "
+            + Arg("cluster")
+            + " on a host without GPUs, where TensorFlow has one replica a process",
+            expected="1",
+            remedy="name the host several times, each with a port of its own",
         )
     hosts.compare({"The devices of a host": f"{count} {'GPU' if gpus else 'CPU'}"})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -246,6 +254,8 @@ def _split_cpu(count: int) -> None:
     except RuntimeError as e:
         if len(tf.config.list_logical_devices("CPU")) < count:
             raise UserError(
-                f"--replicas received {count}, but TensorFlow already runs in this process with "
-                f"{len(tf.config.list_logical_devices('CPU'))} CPU device(s); start a new process."
+                argument="replicas",
+                received=f"{count}, but TensorFlow already runs in this process with "
+                f"{len(tf.config.list_logical_devices('CPU'))} CPU device(s)",
+                remedy="start a new process",
             ) from e

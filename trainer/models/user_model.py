@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from imageshards.commands.command_line import is_ours, search_here
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from trainer.config import KERAS_HUB
 from trainer.models.keras_internals import applies
 
@@ -46,25 +46,28 @@ def load_function(name: str) -> Builder:
     """Imports `module:function`, which takes (inputs, num_classes); also from where we are."""
     if is_preset(name):
         return _preset(name)
-    return _load("--model", name, ({}, 2), "(inputs, num_classes)")
+    return _load("model", name, ({}, 2), "(inputs, num_classes)")
 
 
 def load_callbacks(name: str) -> list[keras.callbacks.Callback]:
     """Calls `module:function` without arguments for one or several Keras callbacks."""
-    function = _load("--callbacks", name, (), "no arguments")
+    function = _load("callbacks", name, (), "no arguments")
     try:
         made = function()
     except Exception as e:  # The user's code may raise anything.
         raise UserError(
-            f"--callbacks received {name!r}, whose function failed{_place(function, e)} "
-            f"({type(e).__name__}: {_one_line(e)}); correct it."
+            argument="callbacks",
+            received=f"{name!r}, whose function failed{_place(function, e)} "
+            f"({type(e).__name__}: {_one_line(e)})",
+            remedy="correct the function",
         ) from e
     found = list(made) if isinstance(made, list | tuple) else [made]
     for callback in found:
         if not isinstance(callback, keras.callbacks.Callback):
             raise UserError(
-                f"--callbacks received {name!r}, whose function returned "
-                f"{type(callback).__name__}; expected a list of keras.callbacks.Callback."
+                argument="callbacks",
+                received=f"{name!r}, whose function returned {type(callback).__name__}",
+                expected="a list of keras.callbacks.Callback",
             )
     return found
 
@@ -94,33 +97,41 @@ def call_function(
         raise
     except Exception as e:  # The user's code may raise anything.
         raise UserError(
-            f"--model received {name!r}, whose function failed{_place(function, e)} "
-            f"({type(e).__name__}: {_one_line(e)}); its inputs are "
-            f"{', '.join(map(_described, inputs.items()))}: correct it, or give others by --inputs."
+            argument="model",
+            received=f"{name!r}, whose function failed{_place(function, e)} "
+            f"({type(e).__name__}: {_one_line(e)}) with the inputs "
+            f"{', '.join(map(_described, inputs.items()))}",
+            remedy="correct the function, or give other inputs by " + Arg("inputs"),
         ) from e
     if not isinstance(logits, keras.KerasTensor):
         raise UserError(
-            f"--model received {name!r}, whose function returned {type(logits).__name__}; "
-            "expected logits (a symbolic tensor made from the inputs) or a keras.Model."
+            argument="model",
+            received=f"{name!r}, whose function returned {type(logits).__name__}",
+            expected="logits (a symbolic tensor made from the inputs) or a keras.Model",
         )
     if target == "boxes":
         raise UserError(
-            f"--model received {name!r}, whose function returned outputs, but the target is "
-            "bounding boxes, for which there is no loss here; expected a compiled model."
+            argument="model",
+            received=f"{name!r}, whose function returned outputs, but the target is bounding "
+            "boxes, for which there is no loss here",
+            expected="a compiled model",
         )
     if tuple(logits.shape) != (None, num_outputs):
         shown = ", ".join("batch" if side is None else str(side) for side in logits.shape)
         raise UserError(
-            f"--model received {name!r}, whose function returned the shape [{shown}]; expected "
-            f"[batch, {num_outputs}], a {_OUTPUTS[target]}."
+            argument="model",
+            received=f"{name!r}, whose function returned the shape [{shown}]",
+            expected=f"[batch, {num_outputs}], a {_OUTPUTS[target]}",
         )
     if applied := next((one for one in _REFUSED[target] if applies(one, logits)), None):
         made, wanted = "probabilities", "logits"
         if target == "values":
             made, wanted = "numbers of a range", "numbers around 0, as mean and deviation follow"
         raise UserError(
-            f"--model received {name!r}, whose function returned {made} (its last layer applies "
-            f"{applied}); expected {wanted}: leave the activation of the last layer out."
+            argument="model",
+            received=f"{name!r}, whose function returned {made} (its last layer applies {applied})",
+            expected=wanted,
+            remedy="leave the activation of the last layer out",
         )
     return logits
 
@@ -134,8 +145,9 @@ def _preset(name: str) -> Builder:
         hub = importlib.import_module("keras_hub")
     except ImportError as e:
         raise UserError(
-            f"--model received {name!r}, for which KerasHub cannot be imported ({e}): "
-            "pip install keras-hub."
+            argument="model",
+            received=f"{name!r}, for which KerasHub cannot be imported ({e})",
+            remedy="pip install keras-hub",
         ) from e
 
     def build(inputs: Mapping[str, Any], num_classes: int) -> Any:
@@ -172,48 +184,64 @@ def _described(item: tuple[str, Any]) -> str:
     return f"{name} {tensor.dtype} [{', '.join(sides)}]"
 
 
-def _load(flag: str, name: str, arguments: tuple[Any, ...], expected: str) -> Callable[..., Any]:
-    """The function that `flag` names, if it takes `arguments`."""
-    received = f"{flag} received {name!r}"
+def _load(
+    argument: str, name: str, parameters: tuple[Any, ...], expected: str
+) -> Callable[..., Any]:
+    """The function that `argument` names, if it takes `parameters`."""
     module_name, _, function_name = name.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
         raise UserError(
-            f"{received}; expected module:function, for example recipes.multi_input:build."
+            argument=argument,
+            received=repr(name),
+            expected="module:function, for example recipes.multi_input:build",
         )
-    module = _import(received, module_name)
+    module = _import(argument, name, module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         near = difflib.get_close_matches(function_name, known, n=1)
-        hint = f"did you mean {module_name}:{near[0]}?" if near else f"it defines {known}."
-        raise UserError(f"{received}, but {module_name} has no function {function_name!r}; {hint}")
+        raise UserError(
+            argument=argument,
+            received=f"{name!r}, but {module_name} has no function {function_name!r}",
+            remedy=f"did you mean {module_name}:{near[0]}?" if near else f"it defines {known}",
+        )
     try:
-        inspect.signature(function).bind(*arguments)
+        inspect.signature(function).bind(*parameters)
     except TypeError as e:
         raise UserError(
-            f"{received}, whose function takes {inspect.signature(function)}; expected {expected}."
+            argument=argument,
+            received=f"{name!r}, whose function takes {inspect.signature(function)}",
+            expected=expected,
         ) from e
     return function
 
 
-def _import(received: str, module_name: str) -> Any:
+def _import(argument: str, name: str, module_name: str) -> Any:
     search_here(module_name)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as e:
         if e.name and (module_name == e.name or module_name.startswith(e.name + ".")):
             raise UserError(
-                f"{received}, but there is no module {e.name!r}; expected one in "
-                f"the working directory ({os.getcwd()}) or on PYTHONPATH."
+                argument=argument,
+                received=f"{name!r}, but there is no module {e.name!r}",
+                expected=f"a module in the working directory ({os.getcwd()}) or on PYTHONPATH",
             ) from e
         raise UserError(
-            f"{received}, but {module_name} imports {e.name!r}, which is not installed; install it."
+            argument=argument,
+            received=f"{name!r}, but {module_name} imports {e.name!r}, which is not installed",
+            remedy=f"install {e.name}",
         ) from e
     except (ImportError, SyntaxError) as e:
-        raise UserError(f"{received}, but {module_name} cannot be imported ({e}); fix it.") from e
+        raise UserError(
+            argument=argument,
+            received=f"{name!r}, but {module_name} cannot be imported ({e})",
+            remedy=f"correct {module_name}",
+        ) from e
     if is_ours(module):
         raise UserError(
-            f"{received}, but imageshards itself has a module {module_name}; expected another name "
-            "of your package, or of the module."
+            argument=argument,
+            received=f"{name!r}, but imageshards itself has a module {module_name}",
+            expected="another name of your package, or of the module",
         )
     return module

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from imageshards.errors import UserError, names_arguments
+from imageshards.errors import Arg, UserError, names_arguments
 from trainer.augment.augmentation import (
     Augmentation,
     AugmentFunction,
@@ -164,8 +164,11 @@ class TrainingData:
         _check_function(function)
         if self.augment_on == "device" and self.augment != "none":
             raise UserError(
-                "map received a function together with augment_on='device', but functions run on "
-                "the host, after augmentation; expected augment_on='host'."
+                argument="map",
+                received="a function together with "
+                + Arg("augment_on", "device")
+                + ", but functions run on the host, after augmentation",
+                expected=Arg("augment_on", "host"),
             )
         return dataclasses.replace(self, functions=(*self.functions, function))
 
@@ -310,8 +313,9 @@ class TrainingData:
         """
         if process_count < 1 or not 0 <= process_index < process_count:
             raise UserError(
-                f"process_index received {process_index} of process_count {process_count}; "
-                "expected 0 to one less than the number of processes."
+                argument="process_index",
+                received=f"{process_index} of process_count {process_count}",
+                expected="0 to one less than the number of processes",
             )
         if self.batch_size % process_count:
             raise uneven_batch(self.batch_size, process_count, "process")
@@ -332,9 +336,10 @@ class TrainingData:
         varying += [BOXES] * (inputs.boxes is not None)
         if process_count > 1 and varying and inputs.sequence_length is None:
             raise UserError(
-                f"process_count received {process_count}, but the input {varying[0]} has no fixed "
-                "length, and each process would pad its part to another one; expected "
-                "sequence_length."
+                argument="process_count",
+                received=f"{process_count}, but the input {varying[0]} has no fixed length, and "
+                "each process would pad its part to another length",
+                expected="a fixed " + Arg("sequence_length"),
             )
 
     @property
@@ -382,7 +387,7 @@ class TrainingData:
 
         start_step = operator.index(start_step)
         if start_step < 0:
-            raise UserError(f"start_step received {start_step}; expected at least 0.")
+            raise UserError(argument="start_step", received=str(start_step), expected="at least 0")
         return pipeline.training_batches(self, start_step, slices, broken)
 
 
@@ -548,7 +553,9 @@ def _check_function(function: Any) -> None:
     """Refuses what `map` cannot call."""
     if not callable(function):
         raise UserError(
-            f"map received {function!r}; expected a function (inputs, label) -> (inputs, label)."
+            argument="map",
+            received=repr(function),
+            expected="a function (inputs, label) -> (inputs, label)",
         )
 
 
@@ -576,7 +583,10 @@ def _for_keras(
     # Who has Keras loaded is about to feed it; others have no such order.
     keras = sys.modules.get("keras")
     if keras is not None and (order := keras.config.image_data_format()) != CHANNELS_LAST:
-        sentence = f"Keras's image_data_format is {order!r}, {CHANNELS_REMEDY}"
+        sentence = (
+            f"Keras's image_data_format is {order!r}, but pictures are [height, width, channels]: "
+            f"{CHANNELS_REMEDY}"
+        )
         warnings.warn(sentence, stacklevel=4)  # of the line that calls `dataset`
 
     # As in the reader, no function has branches for AutoGraph to convert, which takes seconds.

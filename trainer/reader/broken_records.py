@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.tfrecord import RecordError
 from trainer.dataset.spec import DataSet
 from trainer.output_errors import output_errors
@@ -117,14 +117,17 @@ class BrokenRecords:
             return
         if not self._limit:
             raise UserError(
-                f"⟦--data⟧ received {data!r}, which is broken at {found[0]}; list all such records "
-                f"with imageshards verify {data}, fix or copy the file, or leave such records out "
-                "by ⟦--skip_broken 1|skip_broken=1⟧."
+                argument="data",
+                received=f"{data!r}, which is broken at {found[0]}",
+                remedy=f"list all such records with imageshards verify {data}, fix or copy the "
+                "file, or leave such records out by " + Arg("skip_broken", 1),
             )
         raise UserError(
-            f"⟦--skip_broken⟧ received {self._limit}, but {len(found)} records of ⟦--data⟧ "
-            f"{data!r} are broken (one is {found[-1]}); expected at most that many: allow more, or "
-            "build the data set again."
+            argument="skip_broken",
+            received=f"{self._limit}, but {len(found)} records of {data!r} are broken (one is "
+            f"{found[-1]})",
+            expected="at most as many broken records",
+            remedy="allow more, or build the data set again",
         )
 
     def _add(self, found: Mapping[str, Iterable[BrokenRecord]]) -> None:
@@ -146,6 +149,7 @@ def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as e:
         raise UserError(
-            f"⟦--output⟧ holds {path}, which cannot be read ({e}); delete it: the damaged records "
-            "are found again."
+            argument="output",
+            received=f"a folder with {path}, which cannot be read ({e})",
+            remedy="delete the file, as the damaged records are found again",
         ) from e

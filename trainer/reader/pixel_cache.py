@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.example import without_feature
 from imageshards.progress import ProgressLine, rate_line
 from imageshards.storage.concurrency import map_concurrently
@@ -107,7 +107,11 @@ def decode_once(
             decoded.
     """
     if read_options.cache_folder is None:
-        raise UserError("⟦--cache⟧ received 'pixels', but no folder to keep the pictures in.")
+        raise UserError(
+            argument="cache",
+            received="'pixels', but no folder to keep the pictures in",
+            remedy="name a folder by " + Arg("cache_folder"),
+        )
     split = urllib.parse.quote(subset.split.name, safe="")
     name = f"pixels-{split}-{'x'.join(map(str, _row_shape(subset)))}"
     of_set = subset.dataset.fingerprint[:16] or "shards"
@@ -122,9 +126,13 @@ def decode_once(
         return PixelCache(folder, subset)
     except OSError as e:
         raise UserError(
-            f"⟦--cache⟧ received 'pixels', but {folder!r} cannot be filled ({e}); expected a "
-            "writable folder with enough room: name another one by ⟦--cache_folder⟧, or use "
-            "⟦--cache none|cache='none'⟧."
+            argument="cache",
+            received=f"'pixels', but {folder!r} cannot be filled ({e})",
+            expected="a writable folder with enough room",
+            remedy="name another folder by "
+            + Arg("cache_folder")
+            + ", or use "
+            + Arg("cache", "none"),
         ) from e
 
 

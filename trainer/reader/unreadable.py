@@ -64,22 +64,27 @@ def explain(
         inputs: What the model is fed with; None for the picture alone.
     """
     dataset, found = subset.dataset, find_unreadable(subset, records, inputs)
-    received = f"⟦--data⟧ received {dataset.data!r}"
     if found is None:
         return UserError(
-            f"{received}, whose split {subset.split.name} cannot be read ({_first_line(error)}), "
-            f"though no record is broken; look with imageshards verify {dataset.data}, look at "
-            "memory, disk, network or store, then run the same command again."
+            argument="data",
+            received=f"{dataset.data!r}, whose split {subset.split.name} cannot be read "
+            f"({_first_line(error)}), though no record is broken",
+            remedy=f"look with imageshards verify {dataset.data}, look at memory, disk, network or "
+            "store, then run the same command again",
         )
     if dataset.adopted:
         remedy = "write its shard again without the record, then run imageshards adopt again"
     else:
         key = _key(subset, found)
         remedy = (
-            f"leave it out by imageshards build --input {dataset.data} --exclude KEYS --output NEW,"
-            f" where KEYS is a text file with the line {key}"
+            f"leave the record out by imageshards build --input {dataset.data} --exclude KEYS "
+            f"--output NEW, where KEYS is a text file with the line {key}"
         )
-    return UserError(f"{received}, which has an unreadable record in {found}; {remedy}.")
+    return UserError(
+        argument="data",
+        received=f"{dataset.data!r}, which has an unreadable record in {found}",
+        remedy=remedy,
+    )
 
 
 def _key(subset: Subset, broken: BrokenRecord) -> str:
@@ -88,7 +93,7 @@ def _key(subset: Subset, broken: BrokenRecord) -> str:
 
     dataset = subset.dataset
     number = [shard.path for shard in subset.split.shards].index(broken.path)
-    shard = dataset.manifest["splits"][subset.split.name]["shards"][number]
+    shard = dataset.manifest.splits[subset.split.name].shards[number]
     schema = pa.schema([("key", pa.string())])
     return str(read_shard_index(dataset.data, shard, schema)["key"][broken.number])
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import BOX_FEATURES, PAGE_NAME
 from imageshards.page import draw_boxes, record_boxes, render, thumbnail
 from imageshards.tfrecord import RecordError
@@ -70,8 +70,11 @@ def write_report(
         storage.write(path, text)
     except OSError as e:
         raise UserError(
-            f"{path} cannot be written ({e.strerror or e}); expected a folder with room "
-            "where you may write, by ⟦--output⟧ or ⟦--report⟧."
+            f"{path} cannot be written ({e.strerror or e})",
+            expected="a folder with room where you may write, by "
+            + Arg("output")
+            + " or "
+            + Arg("report"),
         ) from e
     return path
 

@@ -34,9 +34,10 @@ class Columns(tf.Module):
         super().__init__()
         if inputs.boxes is not None:
             raise UserError(
-                "--model_path received a model that takes or finds bounding boxes, which are not "
-                "served; expected a model of classes, labels or values: load this one with "
-                "Keras in your own program."
+                argument="model_path",
+                received="a model that takes or finds bounding boxes, which are not served",
+                expected="a model of classes, labels or values",
+                remedy="load the model with Keras in your own program",
             )
         self.signature: dict[str, Any] = {}
         self._inputs = inputs
@@ -92,9 +93,10 @@ def _load(folder: str) -> Any:
         return tf.saved_model.load(folder)
     except (OSError, ValueError, tf.errors.OpError) as e:
         raise UserError(
-            f"--model_path has a tensorflow-transform graph beside it, {folder}, that cannot be "
-            f"loaded ({str(e).splitlines()[0]}); copy it again from transform/transform_fn of the "
-            "data set."
+            argument="model_path",
+            received=f"a model beside a tensorflow-transform graph, {folder}, which cannot be "
+            f"loaded ({str(e).splitlines()[0]})",
+            remedy="copy the graph again from transform/transform_fn of the data set",
         ) from e
 
 

@@ -43,8 +43,9 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> Any:
     model = build_model(name, card.inputs, card.num_outputs, card.target)
     if not model.compiled:
         raise UserError(
-            f"--model received {name!r}, which returns no compiled model; expected the function "
-            f"that {path!r} was trained with, {card.training.get('model')!r}."
+            argument="model",
+            received=f"{name!r}, which returns no compiled model",
+            expected=f"the function that {path!r} was trained with, {card.training.get('model')!r}",
         )
     build_variables(model, strategy, _batch(card))
     try:
@@ -54,8 +55,9 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> Any:
     except (ValueError, KeyError) as e:
         reason = " ".join(str(e).split())[:200]
         raise UserError(
-            f"--model received {name!r}, whose model has other variables than {path!r} "
-            f"({reason}); expected the function in the version that it was trained with."
+            argument="model",
+            received=f"{name!r}, whose model has other variables than {path!r} ({reason})",
+            expected=f"the function in the version that {path!r} was trained with",
         ) from e
     return model
 
@@ -77,10 +79,11 @@ def as_ours(model: Any, card: ModelCard, path: str) -> Any:
     found = model(preprocessed(model, taken, None, None)[0])
     if is_logits is None or getattr(found, "shape", ())[1:] != (card.num_outputs,):
         raise UserError(
-            f"--model_path received {path!r}, a compiled model that does not find "
-            f"{describe(card)}; expected {counted(card.num_outputs, 'output')}"
-            f"{' and a loss of ' * bool(names)}{' or '.join(names)}: use imageshards evaluate, or "
-            "load it with Keras in your own program."
+            argument="model_path",
+            received=f"{path!r}, a compiled model that does not find {describe(card)}",
+            expected=f"{counted(card.num_outputs, 'output')}"
+            f"{' and a loss of ' * bool(names)}{' or '.join(names)}",
+            remedy="use imageshards evaluate, or load the model with Keras in your own program",
         )
     if not is_logits or applies(activation, found):
         found = logits_of(found)

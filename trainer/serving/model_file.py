@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, Text, UserError
+from imageshards.typed import convert
 from trainer.dataset.spec import (
-    Boxes,
-    FeatureSpec,
-    ImageSpec,
-    MeanStd,
     ModelCard,
-    ModelInputs,
 )
 from trainer.output_errors import output_errors
 
@@ -40,6 +37,7 @@ FORMAT_VERSION = 1
 _METADATA_FILE = "metadata.json"
 # The earliest time a zip file can hold, so that the same model gives the same bytes.
 NO_TIME = (1980, 1, 1, 0, 0, 0)
+_TRUST = Arg("trust", True) + " if you know where the file comes from"
 _KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
 
 
@@ -88,7 +86,7 @@ def locate(path: str, last: bool = False) -> str:
         UserError: There is none, or it cannot be read.
     """
     with _reading(path):
-        storage.check_bucket(path, "⟦--model_path⟧", must_list=False)
+        storage.check_bucket(path, "model_path", must_list=False)
         is_run = storage.is_folder(path)
         best = storage.join(path, BEST_MODEL_FILE)
         if is_run and not last and storage.exists(best):
@@ -98,13 +96,16 @@ def locate(path: str, last: bool = False) -> str:
     if not found:
         what = f"a folder without {MODEL_FILE}" if is_run else "where there is no file"
         raise UserError(
-            f"--model_path received {path!r}, {what}; expected a .keras file that "
-            "imageshards train wrote, or its output folder."
+            argument="model_path",
+            received=f"{path!r}, {what}",
+            expected="a .keras file that imageshards train wrote, or the output folder of a run",
         )
     if last and not is_run:
         raise UserError(
-            f"--last received together with --model_path {path!r}, a file; expected the output "
-            "folder of a run: leave --last out."
+            argument="last",
+            received="True together with " + Arg("model_path") + f" {path!r}, a file",
+            expected="the output folder of a run",
+            remedy="leave " + Arg("last") + " out",
         )
     return file
 
@@ -115,8 +116,10 @@ def _reading(path: str) -> Iterator[None]:
         yield
     except OSError as e:
         raise UserError(
-            f"--model_path received {path!r}, which cannot be read ({e.strerror or e}); expected a "
-            "model that may be read, and room in the temporary folder where it is in a store."
+            argument="model_path",
+            received=f"{path!r}, which cannot be read ({e.strerror or e})",
+            expected="a model that may be read, and room in the temporary folder where the model "
+            "is in a store",
         ) from e
 
 
@@ -128,20 +131,23 @@ def read_card(path: str) -> ModelCard:
             text = members.read(CARD_FILE).decode()
     except KeyError as e:
         raise UserError(
-            f"--model_path received {path!r}, in which there is no {CARD_FILE}: this trainer did "
-            "not save it; expected a model that imageshards train wrote."
+            argument="model_path",
+            received=f"{path!r}, in which there is no {CARD_FILE}",
+            expected="a model that imageshards train wrote",
         ) from e
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as e:
         raise UserError(
-            f"--model_path received {path!r}, which is not a complete .keras file ({e}); expected "
-            "a model that imageshards train wrote."
+            argument="model_path",
+            received=f"{path!r}, which is not a complete .keras file ({e})",
+            expected="a model that imageshards train wrote",
         ) from e
     try:
         return _card_from_json(json.loads(text))
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise UserError(
-            f"--model_path received {path!r}, whose {CARD_FILE} cannot be understood ({e}); "
-            "use the version of the trainer that wrote it, or train again."
+            argument="model_path",
+            received=f"{path!r}, whose {CARD_FILE} cannot be understood ({e})",
+            remedy="use the version of the trainer that wrote the file, or train again",
         ) from e
 
 
@@ -149,9 +155,13 @@ def check_code(path: str, card: ModelCard, code: str | None, trust: bool) -> Non
     """Refuses a model that only code which is not allowed can make: its module may be anybody's."""
     if card.compiled and not (code or trust):
         raise UserError(
-            f"--model_path received {path!r}, a model compiled by {_function(card)!r}, a module "
-            f"that would be imported; give {_own_code(card)} if that is your code, or "
-            "⟦--trust|trust=True⟧ if you know where the file comes from."
+            argument="model_path",
+            received=f"{path!r}, a model compiled by {_function(card)!r}, a module that would be "
+            "imported",
+            remedy="give "
+            + Arg("model", _function(card))
+            + " if the module is your code, or "
+            + _TRUST,
         )
 
 
@@ -182,18 +192,19 @@ def load_model(path: str, code: str | None = None, trust: bool = False) -> tuple
     try:
         return keras.saving.load_model(find_model(path), compile=False, safe_mode=not trust), card
     except _KERAS_ERRORS as e:
-        remedy = (
+        remedy: Text = (
             "let its own layers be classes decorated with "
             "@keras.saving.register_keras_serializable()"
         )
         if not (code or trust):
-            own = f"give {_own_code(card)} to import that module of yours, or " * bool(named)
-            remedy = (
-                f"no code of its own was run: {own}give ⟦--trust|trust=True⟧ if you know where the "
-                f"file comes from; and {remedy}"
-            )
+            own: Text = "give "
+            if named:
+                own = own + Arg("model", named) + " to import that module of yours, or "
+            remedy = "no code of its own was run: " + (own + _TRUST) + "; and " + remedy
         raise UserError(
-            f"--model_path received {path!r}, which Keras cannot load ({_reason(e)}); {remedy}."
+            argument="model_path",
+            received=f"{path!r}, which Keras cannot load ({_reason(e)})",
+            remedy=remedy,
         ) from e
 
 
@@ -201,11 +212,6 @@ def _function(card: ModelCard) -> str:
     """`module:function` that made the model; empty for one of ours."""
     name = str(card.training.get("model", ""))
     return name if ":" in name else ""
-
-
-def _own_code(card: ModelCard) -> str:
-    """The option that allows the code of a user's own model to be imported."""
-    return f"⟦--model {_function(card)}|code={_function(card)!r}⟧"
 
 
 def _reason(error: BaseException) -> str:
@@ -243,33 +249,12 @@ def _add_card(source: str, target: str, card: ModelCard) -> None:
             info.file_size = entry.file_size  # tells whether it needs 64-bit offsets
             with old.open(entry) as reader, new.open(info, "w") as writer:
                 shutil.copyfileobj(reader, writer, 1 << 20)
-        text = json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(card)}, indent=1)
+        text = json.dumps({"format_version": FORMAT_VERSION, **msgspec.to_builtins(card)}, indent=1)
         new.writestr(zipfile.ZipInfo(CARD_FILE, NO_TIME), text)
 
 
 def _card_from_json(raw: Mapping[str, Any]) -> ModelCard:
-    card = dict(raw)
-    version = card.pop("format_version")
+    version = raw["format_version"]
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"format_version is {version}; this trainer knows {FORMAT_VERSION}")
-    inputs, image = card["inputs"], card["inputs"]["image"]
-    lists = ("size", "mean", "std", "formats")
-    tuples = {name: _tuple(image[name]) for name in lists if name in image}
-    features = {
-        name: FeatureSpec(spec["dtype"], _tuple(spec["shape"]))
-        for name, spec in inputs["features"].items()
-    }
-    changed: dict[str, Any] = {"size": _tuple(inputs["size"]), "features": features}
-    if inputs.get("boxes"):
-        boxes = inputs["boxes"]
-        changed["boxes"] = Boxes(**{**boxes, "classes": _tuple(boxes["classes"])})
-    card["inputs"] = ModelInputs(**{**inputs, **changed, "image": ImageSpec(**image | tuples)})
-    shapes = {name: _tuple(card[name]) for name in ("classes", "target_shape")}
-    if found := card.get("target_mean_std"):  # that of an older model has none
-        card["target_mean_std"] = MeanStd(*map(tuple, found))
-    return ModelCard(**card | shapes)
-
-
-def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
-    """JSON has lists where a card has tuples."""
-    return None if values is None else tuple(values)
+    return convert(raw, ModelCard)

@@ -48,9 +48,10 @@ class Predictor:
         columns = Columns(inputs, None)
         if columns.signature:
             raise UserError(
-                f"--model_path received a model that takes {', '.join(columns.signature)} "
-                "besides the picture, which files do not have; use imageshards export, "
-                "whose signature takes them."
+                argument="model_path",
+                received=f"a model that takes {', '.join(columns.signature)} besides the picture, "
+                "which files do not have",
+                remedy="use imageshards export, whose signature takes the other inputs",
             )
         self._options = ImageOptions.from_manifest(inputs.image.options)
         pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)

@@ -94,8 +94,10 @@ class WaitingTime(Callback):
         is_used, self.is_used = self.is_used, False
         if not is_used:
             raise UserError(
-                "callbacks received WaitingTime in Keras's own fit, which does not say how long it "
-                "waits for data; expected imageshards.fit, or no WaitingTime."
+                argument="callbacks",
+                received="WaitingTime in Keras's own fit, which does not say how long it waits for "
+                "data",
+                expected="imageshards.fit, or no WaitingTime",
             )
         self._before = {}
 

@@ -27,10 +27,10 @@ import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
 import numpy as np
 
 from imageshards import storage
-from imageshards.errors import StorageError, UserError
+from imageshards.errors import Arg, StorageError, Text, UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.output_errors import output_errors
-from trainer.training.output_folder import CHECKPOINT_FILE, CHECKPOINTS_FOLDER
+from trainer.training.output_folder import CHECKPOINT_FILE, CHECKPOINTS_FOLDER, OTHER_OUTPUT
 
 FORMAT_VERSION = 4
 _CHANGES = ".changes"
@@ -136,11 +136,16 @@ class Checkpoints:
         try:
             return _parsed(self._hosts.share("checkpoint", lambda: storage.read(path)), base)
         except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
-            remedy = "delete it to resume from the one before, or start over with ⟦--overwrite⟧"
+            remedy: Text = (
+                "delete the file to resume from the checkpoint before, or start over with "
+            )
+            remedy = remedy + Arg("overwrite", True)
             if isinstance(e, OSError) and not isinstance(e, FileNotFoundError):
-                remedy = "run the same command again when it can be read"
+                remedy = "run the same command again when the file can be read"
             raise UserError(
-                f"⟦--output⟧ holds the checkpoint {path}, which cannot be read ({e}); {remedy}."
+                argument="output",
+                received=f"a folder with the checkpoint {path}, which cannot be read ({e})",
+                remedy=remedy,
             ) from e
 
     def _delete_old(self, state: RunState) -> None:
@@ -250,6 +255,8 @@ def unnumbered(path: str) -> str:
 
 def _other_model(what: str) -> UserError:
     return UserError(
-        f"⟦--output⟧ holds a checkpoint with {what}, which this model and optimizer do not have; "
-        "expected the same ⟦--model⟧: use another ⟦--output⟧, or ⟦--overwrite⟧."
+        argument="output",
+        received=f"a checkpoint with {what}, which this model and optimizer do not have",
+        expected="the same " + Arg("model"),
+        remedy=OTHER_OUTPUT,
     )

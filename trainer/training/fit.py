@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras.callbacks import Callback
 
-from imageshards.errors import UserError, names_arguments
+from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import check_pairs
@@ -107,8 +107,9 @@ def fit(
     weights = _class_weights(train, class_weight)
     if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in keras.tree.flatten(callbacks)):
         raise UserError(
-            "callbacks received BackupAndRestore; expected checkpoint_dir in its place, which "
-            "resumes inside an epoch."
+            argument="callbacks",
+            received="BackupAndRestore",
+            expected="checkpoint_dir in its place, which resumes inside an epoch",
         )
     folder = None if checkpoint_dir is None else place("checkpoint_dir", checkpoint_dir)
     config = RunConfig(
@@ -148,22 +149,31 @@ def fit(
             raise KeyboardInterrupt(str(e)) from e
 
 
-def check_model(model: keras.Model) -> None:
+def check_model(model: keras.Model, argument: str = "model") -> None:
     """Refuses what is no compiled model of this release of Keras, made for one host."""
     check_keras()
     if not isinstance(model, keras.Model):
         kind = type(model)
         raise UserError(
-            f"model received {kind.__module__}.{kind.__qualname__}; expected a keras.Model of Keras"
-            " 3: where TF_USE_LEGACY_KERAS is set, tf.keras is another package."
+            argument=argument,
+            received=f"{kind.__module__}.{kind.__qualname__}",
+            expected="a keras.Model of Keras 3",
+            remedy="unset TF_USE_LEGACY_KERAS where tf.keras is another package",
         )
     if (hosts := host_count(model.distribute_strategy)) > 1:
         raise UserError(
-            f"model received one made for {hosts} hosts; expected one host: several "
-            "are served by imageshards train --cluster, which also takes compiled models."
+            argument=argument,
+            received=f"a model made for {hosts} hosts",
+            expected="one host",
+            remedy="train on several hosts by imageshards train --cluster, which also takes "
+            "compiled models",
         )
     if not model.compiled:
-        raise UserError("model received one that is not compiled; call model.compile(…) first.")
+        raise UserError(
+            argument=argument,
+            received="a model that is not compiled",
+            remedy="call model.compile(…) first",
+        )
 
 
 def _check(
@@ -176,8 +186,9 @@ def _check(
     ):
         if not isinstance(received, kind | None if name == "validation_data" else kind):
             raise UserError(
-                f"{name} received {type(received).__name__}; expected what "
-                f"ims.open(…).{method}(…) returns, not its dataset()."
+                argument=name,
+                received=type(received).__name__,
+                expected=f"what ims.open(…).{method}(…) returns, not its dataset()",
             )
     for data in (train, validation) if validation is not None else (train,):
         if data.batch_size % replicas:
@@ -186,14 +197,18 @@ def _check(
         theirs, ours = (_kinds(data) for data in (validation, train))
         if theirs != ours:
             raise UserError(
-                f"validation_data received a target that is {theirs}, but that of train is {ours}; "
-                "expected the same: give both the same target."
+                argument="validation_data",
+                received=f"a target that is {theirs}, but the target of train is {ours}",
+                expected="the same",
+                remedy="give both the same target",
             )
     if validation is not None and validation.classes != train.classes:
         raise UserError(
-            f"validation_data received the classes {', '.join(validation.classes)}, but train has "
-            f"{', '.join(train.classes)}; expected the same ones in the same order: give both the "
-            "same classes."
+            argument="validation_data",
+            received=f"the classes {', '.join(validation.classes)}, but train has "
+            f"{', '.join(train.classes)}",
+            expected="the same classes in the same order",
+            remedy="give both the same classes",
         )
     if isinstance(train.augment, str):
         check_pairs(train.augment, train.batch_size, replicas, train.mixes)
@@ -213,7 +228,9 @@ def _check_lengths(initial_epoch: Any, steps_per_epoch: Any, validation_freq: An
         *(("validation_freq", one, 1) for one in keras.tree.flatten(validation_freq)),
     ):
         if not isinstance(received, int) or received < least:
-            raise UserError(f"{name} received {received!r}; expected an int, at least {least}.")
+            raise UserError(
+                argument=name, received=repr(received), expected=f"an int, at least {least}"
+            )
 
 
 def _class_weights(train: TrainingData, received: Mapping[int, float] | None) -> list[float]:
@@ -223,19 +240,25 @@ def _class_weights(train: TrainingData, received: Mapping[int, float] | None) ->
     dataset = train.subset.dataset
     if dataset.target != "class" or dataset.outputs:
         raise UserError(
-            f"class_weight received weights, but the target is {_kinds(train)}; "
-            "expected none: weigh records by a column, sample_weight."
+            argument="class_weight",
+            received=f"weights, but the target is {_kinds(train)}",
+            expected="none",
+            remedy="weigh records by a column, sample_weight",
         )
     if train.subset.balance == "weights":
         raise UserError(
-            "class_weight received weights together with balance='weights', which weighs "
-            "classes, too; expected one of them."
+            argument="class_weight",
+            received="weights together with "
+            + Arg("balance", "weights")
+            + ", which weighs classes, too",
+            expected="one of them",
         )
     weights = [received.get(label, math.nan) for label in range(len(train.classes))]
     if len(received) != len(weights) or not all(0 <= weight < math.inf for weight in weights):
         raise UserError(
-            f"class_weight received {dict(received)!r}; expected a number, at least 0, for each of "
-            f"the labels 0 to {len(weights) - 1}."
+            argument="class_weight",
+            received=repr(dict(received)),
+            expected=f"a number, at least 0, for each of the labels 0 to {len(weights) - 1}",
         )
     return [float(weight) for weight in weights]
 
@@ -247,6 +270,8 @@ def _begin_at(run: Run, epoch: int) -> None:
         state.step, state.epochs = run.epochs.end(epoch - 1), epoch
     if epoch > state.epochs:
         raise UserError(
-            f"initial_epoch received {epoch}, but the run in checkpoint_dir has trained "
-            f"{counted(state.epochs, 'epoch')}; leave it out to go on from there."
+            argument="initial_epoch",
+            received=f"{epoch}, but the run in checkpoint_dir has trained "
+            f"{counted(state.epochs, 'epoch')}",
+            remedy="leave initial_epoch out to go on from there",
         )

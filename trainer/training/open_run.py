@@ -8,14 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.text import counted
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import RunConfig
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.stream import TrainingStream
-from trainer.training.output_folder import check_no_model
+from trainer.training.output_folder import OTHER_OUTPUT, check_no_model
 from trainer.training.saved_run import SavedRun
 
 
@@ -88,7 +88,7 @@ def open_run(
     """
     # Hosts with other data are refused before any of them makes a variable.
     prints = [data and data.subset.dataset.fingerprint for data in (train, validation)]
-    hosts.compare({"The fingerprint of --data": prints})
+    hosts.compare({"The fingerprint of the data": prints})
     output = config.output or None
     # The chief alone has the list of an earlier run.
     broken = BrokenRecords(config.read.skip_broken, train.subset.dataset, output)
@@ -124,12 +124,15 @@ def _check_resumed(
         return
     check_same(config.output, state.identity, settings)
     if state.step > total_steps:
-        flag = "epochs" if config.steps is None else "steps"
+        name = "epochs" if config.steps is None else "steps"
         raise UserError(
-            f"⟦--{flag}⟧ received {getattr(config, flag)} ({counted(total_steps, 'step')}), but "
-            f"the run in ⟦--output⟧ {config.output!r} has trained {counted(state.step, 'step')}, "
-            f"{counted(state.epochs, 'epoch')}, already; expected no fewer: use another "
-            "⟦--output⟧, or ⟦--overwrite⟧ to start over."
+            argument=name,
+            received=f"{getattr(config, name)} ({counted(total_steps, 'step')}), but the run in "
+            + Arg("output")
+            + f" {config.output!r} has trained {counted(state.step, 'step')}, "
+            f"{counted(state.epochs, 'epoch')}, already",
+            expected="no fewer",
+            remedy=OTHER_OUTPUT,
         )
 
 
@@ -164,25 +167,31 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
             continue
         if name == "order_version":
             raise UserError(
-                f"⟦--output⟧ received {output!r}, whose run reads records in version "
-                f"{started.get(name, 1)} of their order, this trainer in {settings.get(name)}; "
-                "resume it with its own version, use another ⟦--output⟧, or ⟦--overwrite⟧."
+                argument="output",
+                received=f"{output!r}, whose run reads records in version {started.get(name, 1)} "
+                f"of their order, but this trainer in version {settings.get(name)}",
+                remedy="resume the run with its own version, " + OTHER_OUTPUT,
             )
         if name == "target_unit":
             raise UserError(
-                f"⟦--output⟧ received {output!r}, whose run was started by an older imageshards, "
-                "which trained values without their mean and deviation; resume it with its own "
-                "version, use another ⟦--output⟧, or ⟦--overwrite⟧."
+                argument="output",
+                received=f"{output!r}, whose run was started by an older imageshards, which "
+                "trained values without their mean and deviation",
+                remedy="resume the run with its own version, " + OTHER_OUTPUT,
             )
         if name == "data":
             raise UserError(
-                f"⟦--output⟧ received {output!r}, which holds a run on other data: the manifest "
-                "has changed since; use another ⟦--output⟧, or ⟦--overwrite⟧."
+                argument="output",
+                received=f"{output!r}, which holds a run on other data: the manifest has changed "
+                "since",
+                remedy=OTHER_OUTPUT,
             )
         raise UserError(
-            f"⟦--{name}⟧ received {_shown(settings.get(name))}, but the run in ⟦--output⟧ "
-            f"{output!r} was started with {_shown(started.get(name))}; use that to resume it, "
-            "another ⟦--output⟧, or ⟦--overwrite⟧ to start over."
+            argument=name,
+            received=f"{_shown(settings.get(name))}, but the run in "
+            + Arg("output")
+            + f" {output!r} was started with {_shown(started.get(name))}",
+            remedy=f"resume the run with {_shown(started.get(name))}, " + OTHER_OUTPUT,
         )
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from imageshards import storage
-from imageshards.errors import OutputError, UserError
+from imageshards.errors import Arg, OutputError, UserError
 from imageshards.manifest import TRANSFORM_NAME
 from imageshards.output_folder import foreign_files, foreign_files_error
 from trainer.dataset.open import CACHE_FOLDER
@@ -28,6 +28,7 @@ from trainer.serving.model_file import (
 CHECKPOINTS_FOLDER = "checkpoints"
 CHECKPOINT_FILE = re.compile(r"step-(\d+)\.npz")
 METRICS_FILE = "metrics.jsonl"
+OTHER_OUTPUT = "use another " + Arg("output") + ", or start over with " + Arg("overwrite", True)
 DIGEST_FILE = "weights.sha256"
 
 _LOCK_FOLDER = ".lock"
@@ -97,7 +98,7 @@ def begin_run(output: str, overwrite: bool) -> Iterator[None]:
 
 def check_only_ours(output: str) -> None:
     """Refuses a folder with files that no run accounts for, even with --overwrite, or no bucket."""
-    storage.check_bucket(output, "⟦--output⟧")
+    storage.check_bucket(output, "output")
     try:
         names = [entry.name for entry in storage.list_folder(output)]
     except OSError:
@@ -105,7 +106,7 @@ def check_only_ours(output: str) -> None:
     # A cache may be shared by runs, and filled before the first of them begins.
     foreign = [name for name in foreign_files(names) if name != CACHE_FOLDER]
     if foreign and not _holds_run(output):
-        raise foreign_files_error("⟦--output⟧", output, foreign, "former run")
+        raise foreign_files_error("output", output, foreign, "former run")
 
 
 def _holds_run(output: str) -> bool:
@@ -120,8 +121,10 @@ def check_no_model(output: str) -> None:
     """Refuses to replace a run that cannot be resumed, as its checkpoints are gone."""
     if storage.exists(storage.join(output, MODEL_FILE)):
         raise UserError(
-            f"⟦--output⟧ received {output!r}, which holds a {MODEL_FILE} but no checkpoint, so "
-            "that nothing can be resumed; use another ⟦--output⟧, or ⟦--overwrite⟧ to replace it."
+            argument="output",
+            received=f"{output!r}, which holds a {MODEL_FILE} but no checkpoint, so that nothing "
+            "can be resumed",
+            remedy=OTHER_OUTPUT,
         )
 
 
@@ -138,8 +141,9 @@ def remove_run(output: str) -> None:
                 storage.delete([path])
         except OSError as e:
             raise UserError(
-                f"⟦--overwrite⟧ cannot remove {path} ({e.strerror or e}); remove it, or use "
-                "another ⟦--output⟧."
+                argument="overwrite",
+                received=f"True, but {path} cannot be removed ({e.strerror or e})",
+                remedy=f"remove {path}, or use another " + Arg("output"),
             ) from e
 
 
@@ -188,6 +192,8 @@ def copy_transform(dataset: DataSet, output: str) -> None:
             storage.copy_folder(source, target)
     except OSError as e:
         raise UserError(
-            f"⟦--data⟧ received {dataset.data!r}, whose {TRANSFORM_FOLDER} cannot be copied to "
-            f"{target} ({e.strerror or e}); run the same command again."
+            argument="data",
+            received=f"{dataset.data!r}, whose {TRANSFORM_FOLDER} cannot be copied to {target} "
+            f"({e.strerror or e})",
+            remedy="run the same command again",
         ) from e

@@ -8,9 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from trainer.models.keras_internals import without_loss_scale
 from trainer.training.checkpoint import Values, unnumbered
+from trainer.training.output_folder import OTHER_OUTPUT
 
 # An optimizer as JSON values: its class, and its settings by name.
 Compiled = dict[str, Any]
@@ -67,9 +68,12 @@ def refusal(
         was = f"{was} with {', '.join(f'{name} {old}' for name, old, _ in changes)}"
         now = f"{now} with {', '.join(f'{name} {new}' for name, _, new in changes)}"
     return UserError(
-        f"⟦--model⟧ received one compiled with {now}, but the run in ⟦--output⟧ was started with "
-        f"{was}, which has other variables; expected the same optimizer: compile the model with "
-        "it, use another ⟦--output⟧, or ⟦--overwrite⟧ to start over."
+        argument="model",
+        received=f"a model compiled with {now}, but the run in "
+        + Arg("output")
+        + f" was started with {was}, which has other variables",
+        expected="the same optimizer",
+        remedy=f"compile the model with {saved['class']}, " + OTHER_OUTPUT,
     )
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.text import for_output
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.cluster.hosts import ONE_HOST, Hosts
@@ -153,8 +153,11 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
     built.steps_per_execution = config.steps_per_execution or built.steps_per_execution
     if built.steps_per_execution > 1 and run.hosts.count > 1:
         raise UserError(
-            f"--steps_per_execution received {built.steps_per_execution} with --cluster, where "
-            "hosts agree before every step; expected 1, also in model.compile."
+            argument="steps_per_execution",
+            received=f"{built.steps_per_execution} with "
+            + Arg("cluster")
+            + ", where hosts agree before every step",
+            expected="1, also in model.compile",
         )
     make_ready(run, built)
     run.hosts.compare({"The model (SHA-256 of its variables' names and shapes)": digest(built)})
@@ -181,9 +184,11 @@ def _refuse_optimizer_flags(config: RunConfig) -> None:
     flags = [name for name in given if given[name] != default.get(name, "")]
     if flags:
         raise UserError(
-            f"--{flags[0]} received {given[flags[0]]}, but "
-            f"--model {config.model} returns a compiled model, which brings its own; "
-            f"leave --{flags[0]} out, or compile the model with it."
+            argument=flags[0],
+            received=f"{given[flags[0]]}, but "
+            + Arg("model", config.model)
+            + " returns a compiled model, which brings its own",
+            remedy="leave " + Arg(flags[0]) + " out, or compile the model with the value",
         )
 
 

@@ -205,9 +205,10 @@ class SavedRun:
     def diverged(self, what: str) -> UserError:
         """What a person is told whose run does not converge."""
         return UserError(
-            f"The optimizer received a learning rate for which {what} {self._since()}; expected a "
-            "run that converges: try a tenth of it, or a warm-up, in a folder of its own or over "
-            "this run."
+            f"The optimizer received a learning rate for which {what} {self._since()}",
+            expected="a run that converges",
+            remedy="try a tenth of the learning rate, or a warm-up, in a folder of its own or over "
+            "this run",
         )
 
     def _since(self) -> str:
@@ -273,8 +274,9 @@ def _remembered(callback: Callback, arrays: dict[str, Array]) -> dict[str, Any]:
         return {name: _to_json(value, arrays) for name, value in state.items()}
     except TypeError as e:
         raise UserError(
-            f"callbacks received {type(callback).__name__}, whose state_dict() returned {e}; "
-            "expected numbers, texts and NumPy arrays, or lists and dictionaries of them."
+            argument="callbacks",
+            received=f"{type(callback).__name__}, whose state_dict() returned {e}",
+            expected="numbers, texts and NumPy arrays, or lists and dictionaries of them",
         ) from e
 
 

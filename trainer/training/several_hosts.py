@@ -19,6 +19,7 @@ import imageshards
 import trainer
 from imageshards import storage
 from imageshards.commands.command_line import search_here
+from imageshards.errors import Arg
 from trainer.config import RunConfig
 from trainer.dataset.open import pixels_home
 
@@ -51,8 +52,8 @@ def described(config: RunConfig) -> dict[str, Any]:
             spec = importlib.util.find_spec(module) if colon else None
             if spec is not None and spec.origin is not None:
                 code = _code(pathlib.Path(spec.origin))
-                found[f"The module of --{flag} {flags[flag]} (SHA-256)"] = code
-    return found | {f"--{k}": v for k, v in flags.items() if k not in _OF_ONE_HOST}
+                found[f"The module of {Arg(flag, flags[flag])} (SHA-256)"] = code
+    return found | {str(Arg(k)): v for k, v in flags.items() if k not in _OF_ONE_HOST}
 
 
 def digest(model: keras.Model) -> str:

@@ -27,9 +27,7 @@ def statistics(values: list[float], cuts: list[int]) -> list[float]:
     st.lists(FINITE_FLOAT32 | st.just(math.nan), max_size=40),
     st.lists(st.integers(0, 40), max_size=4),
 )
-def test_mean_and_deviation_are_those_of_fractions_whatever_the_order_and_the_bundles(
-    data, values, cuts
-):
+def test_mean_and_deviation_are_exact_in_any_order_and_bundles(data, values, cuts):
     fractions = [Fraction(value) for value in values if not math.isnan(value)]
     n = max(len(fractions), 1)
     mean = sum(fractions, Fraction()) / n

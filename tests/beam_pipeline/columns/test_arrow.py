@@ -34,7 +34,7 @@ from imageshards.errors import UserError
         (ColumnSpec("c", "string", None), "ab", "'ab'"),
     ],
 )
-def test_bad_value_names_key_and_column(spec, value, received):
+def test_a_value_of_another_type_names_key_and_column(spec, value, received):
     good: Any = {"int": 1, "float": 1.0, "string": "s"}[spec.kind]
     if spec.shape != ():
         good = [good] * (1 if spec.shape is None else spec.shape[0])

@@ -14,8 +14,8 @@ from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
+from imageshards.manifest import FeatureSpec
 from tests.support.columns_run import ODD_LABELS, analyse, batches_of
-from tests.support.errors import refused
 
 GOOD_MODULE = """
 import dataclasses
@@ -27,40 +27,32 @@ class Settings:
     times: int = 2
 
 def preprocessing_fn(inputs):
-    x = inputs["float/scalar"]
+    x = inputs["half"]
     return {
         "double": x * Settings().times,
         "outer": tf.stack([tf.stack([x, -x], 1)] * 2, 1),
         "label length": tf.cast(tf.strings.length(inputs["image/class/text"]), tf.int64),
-        "kept": inputs["int/var"],
-        "ragged": tf.RaggedTensor.from_sparse(inputs["int/var"]),
-        "mean": tf.zeros_like(x) + tft.mean(inputs["int/scalar/small"]),
+        "kept": inputs["times"],
+        "ragged": tf.RaggedTensor.from_sparse(inputs["times"]),
+        "mean": tf.zeros_like(x) + tft.mean(inputs["number"]),
     }
 """
 
-REFS = [ImageRef(f"k00{i}", "u", label) for i, label in enumerate(ODD_LABELS)]
-
-MODULE_COLUMNS = (
-    ColumnSpec("float/scalar", "float"),
-    ColumnSpec("int/var", "int", None),
-    ColumnSpec("int/scalar/small", "int"),
-)
+COLUMNS = (
+    ColumnSpec("half", "float"), ColumnSpec("times", "int", None), ColumnSpec("number", "int"),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def through_module(tmp_path_factory) -> tuple[list[list[ImageRef]], str]:
     tmp = tmp_path_factory.mktemp("module")
-    (tmp / "transform_me.py").write_text(GOOD_MODULE)
+    module = tmp / "transform_me.py"
+    module.write_text(GOOD_MODULE)
     refs = [
-        ref._replace(columns={"float/scalar": i / 2, "int/var": [i] * i, "int/scalar/small": i})
-        for i, ref in enumerate(REFS)
+        ImageRef(f"k00{i}", "u", label, columns={"half": i / 2, "times": [i] * i, "number": i})
+        for i, label in enumerate(ODD_LABELS)
     ]
-    return analyse(
-        tmp,
-        batches_of(refs, 2),
-        columns=MODULE_COLUMNS,
-        transform_module=str(tmp / "transform_me.py"),
-    )
+    return analyse(tmp, batches_of(refs, 2), columns=COLUMNS, transform_module=str(module))
 
 
 def test_module_outputs_replace_the_columns(through_module):
@@ -76,8 +68,8 @@ def test_module_outputs_replace_the_columns(through_module):
             "mean": [2.0],
         }
     features = exported_features(transform_dir)
-    assert features["outer"] == {"dtype": "float32", "shape": [2, 2]}
-    assert features["kept"] == features["ragged"] == {"dtype": "int64", "shape": None}
+    assert features["outer"] == FeatureSpec("float32", (2, 2))
+    assert features["kept"] == features["ragged"] == FeatureSpec("int64", None)
     assert exported_classes(transform_dir) == sorted(ODD_LABELS)
 
 
@@ -90,14 +82,16 @@ def test_module_outputs_replace_the_columns(through_module):
         ("raise SystemExit(3)", "failed to load (SystemExit: 3"),
     ],
 )
-def test_module_that_does_not_load(tmp_path, source, message):
-    path = tmp_path / "m.py"
-    path.write_text(source)
-    with refused("transform_module", str(path), message):
-        AnalyseColumns("transform", transform_module=str(path))
-    for absent in ("/no/such/file.py", "no.such.module"):
-        with refused("transform_module", absent):
-            TransformModule(absent)
+def test_a_module_that_does_not_load_is_refused(tmp_path, source, message):
+    (tmp_path / "m.py").write_text(source)
+    with pytest.raises(UserError, match=message):
+        TransformModule(str(tmp_path / "m.py"))
+
+
+@pytest.mark.parametrize("absent", ["/no/such/file.py", "no.such.module"])
+def test_a_module_that_is_not_there_is_refused(absent):
+    with pytest.raises(UserError, match=f"--transform_module.*{absent}"):
+        AnalyseColumns("transform", transform_module=absent)
 
 
 def test_dotted_module_is_found(tmp_path, monkeypatch):
@@ -118,7 +112,7 @@ def test_dotted_module_is_found(tmp_path, monkeypatch):
         ("import tensorflow as tf; return {'x': tf.constant(1.0)}", r"with shape \(\)"),
     ],
 )
-def test_preprocessing_fn_that_cannot_be_used(tmp_path, body, message):
+def test_a_preprocessing_fn_that_cannot_be_used_is_refused(tmp_path, body, message):
     path = tmp_path / "m.py"
     path.write_text(f"def preprocessing_fn(inputs):\n    {body}\n")
     refs = [ImageRef("k", "u", "l", columns={"n": 1})]
@@ -135,9 +129,9 @@ import tensorflow as tf
 transform = tf.saved_model.load(sys.argv[1] + "/transform_fn").transform_fn
 served = transform({
     "image/class/text": tf.constant(["-1", "never seen"]),
-    "float/scalar": tf.constant([1.5, 2.5]),
-    "int/var": tf.cast(tf.sparse.from_dense([[7, 8], [9, 0]]), tf.int64),
-    "int/scalar/small": tf.constant([0, 0], tf.int64),
+    "half": tf.constant([1.5, 2.5]),
+    "times": tf.cast(tf.sparse.from_dense([[7, 8], [9, 0]]), tf.int64),
+    "number": tf.constant([0, 0], tf.int64),
 })
 kept = tf.sparse.to_dense(served["kept"]).numpy().tolist()
 plain = {n: served[n].numpy().tolist() for n in ("image/class/label", "double", "mean")}

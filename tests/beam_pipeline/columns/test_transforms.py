@@ -16,7 +16,6 @@ from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError, user_error_in
 from tests.support.columns_run import ODD_LABELS, analyse, batches_of
-from tests.support.errors import refused
 
 pytestmark = pytest.mark.process
 
@@ -139,7 +138,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("spec", [c for c in COLUMNS if c.scale == "none"], ids=lambda c: c.name)
-def test_unscaled_column_round_trip(rows, spec):
+def test_an_unscaled_column_keeps_its_values(rows, spec):
     for ref in REFS:
         expected = _as_list((ref.columns or {})[spec.name])
         if spec.kind == "float":
@@ -218,6 +217,6 @@ def test_any_batch_split_gives_the_same_bytes(through_tft, tmp_path):
         ((ColumnSpec("a", "int"), ColumnSpec("a", "float")), "'a' twice"),
     ],
 )
-def test_bad_column_name(columns, message):
-    with refused("columns", message):
+def test_a_reserved_or_repeated_column_name_is_refused(columns, message):
+    with pytest.raises(UserError, match=message):
         AnalyseColumns("transform", columns)

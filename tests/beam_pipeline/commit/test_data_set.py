@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import threading
-from typing import Any
 
 import pytest
 
@@ -113,7 +112,7 @@ def test_records_are_added_up_again_when_they_have_moved(job, monkeypatch):
 _TOGETHER = threading.Barrier(4)
 
 
-def finalize_together(task: finalize.FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
+def finalize_together(task: finalize.FinalizeTask, places: ShardPlaces) -> finalize.FinalShard:
     """Waits until four shards are made final at the same time."""
     _TOGETHER.wait(60)
     return finalize.finalize_shard(task, places)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.commit.finalize import FinalizeTask
+from beam_pipeline.commit.finalize import FinalizeTask, FinalShard
 from beam_pipeline.commit.staging import mark_committed
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
@@ -54,7 +54,7 @@ class Attempts:
     def __init__(self, job: Job, disturbed: Disturbed, draw: random.Random):
         self.job, self.disturbed, self.draw = job, disturbed, draw
         self.tasks: list[FinalizeTask] = []
-        self.entries: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, FinalShard] = {}
 
     def attempt(self, step: Callable[[], Any]) -> Any:
         """A step that may fail, or be overtaken by another attempt at it, at any operation."""

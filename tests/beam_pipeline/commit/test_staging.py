@@ -63,15 +63,6 @@ def test_files_that_no_build_accounts_for_are_refused_whatever_the_flags(
     assert refused in str(caught.value) and "overwrite" not in str(caught.value)
 
 
-def test_what_is_left_of_a_data_set_is_replaced_on_demand(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "manifest.json").write_text('{\n "format_version": 1, "spl')  # damaged
-    (tmp_path / "report").mkdir()
-    state = read_output_state(str(tmp_path), str(tmp_path / ".staging"))
-    assert not check_output(state, overwrite=True)
-    with pytest.raises(UserError):
-        check_output(state, overwrite=False)
-
-
 @given(changed({"pinned_classes": ["cat"], "in_place": True, "job": None}))
 @settings(max_examples=60, derandomize=True, deadline=None)
 def test_any_notes_of_a_job_are_used_or_there_are_none(

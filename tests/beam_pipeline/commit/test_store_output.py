@@ -6,7 +6,6 @@ import hashlib
 import json
 import pathlib
 import re
-import time
 import urllib.parse
 from collections.abc import Iterator
 
@@ -24,8 +23,8 @@ from imageshards import storage
 from imageshards.manifest import to_json
 from imageshards.storage import lock
 from imageshards.verification import command as verify
-from tests.support.builds import build, class_folders, shard_bytes
-from tests.support.commands import ForkedBuild
+from tests.support.builds import build, class_folders, manifest, shard_bytes
+from tests.support.commands import ForkedBuild, wait_until
 from tests.support.commit_steps import contents
 from tests.support.store_servers import StoreServer, store_server
 
@@ -105,8 +104,7 @@ def assert_same(output: str, local: pathlib.Path, is_replacement: bool = False) 
     """The same shards and manifest; that of a replacement says whose classes it has kept."""
     stored = contents(output)
     assert {n: data for n, data in stored.items() if SHARD.fullmatch(n)} == shard_bytes(local)
-    local_text = (local / "manifest.json").read_bytes()
-    told, expected = (json.loads(one) for one in (stored["manifest.json"], local_text))
+    told, expected = json.loads(stored["manifest.json"]), manifest(local)
     if is_replacement:
         expected["options"]["plan"]["pinned_classes"] = expected["classes"]
     for each in (told, expected):
@@ -218,10 +216,7 @@ def test_a_job_whose_lease_was_taken_stops_with_a_sentence(server, photos):
     # Written when Beam has been imported: a signal in between may be answered by anybody's code.
     begun = f"{output}/.staging/{JOB_NAME}"
     process = ForkedBuild(*flags(photos, output), before=renew_often)
-    deadline = time.monotonic() + TIMEOUT_S
-    while not storage.exists(begun):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: storage.exists(begun), process)
     storage.write(path, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "x"}))
     said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 2, said
@@ -244,11 +239,6 @@ def test_a_refused_job_leaves_nothing_in_the_bucket(server, tmp_path, capfd):
     assert build("--input", tmp_path / "none", "--output", f"{bucket}/held") == 2
     said = capfd.readouterr().err
     assert "in use by another job (process 1 on elsewhere" in said and said.count("\n") == 1
-    name = bucket.partition("://")[2]
-    missing = f"{server.scheme}://no-such-{name}/set"
-    assert build("--input", tmp_path / "none", "--output", missing) == 2
-    said = capfd.readouterr().err.splitlines()[-1]
-    assert "--output" in said and missing in said
 
 
 @ONLY_S3

@@ -12,6 +12,7 @@ from beam_pipeline.commit.tfds import tfds_files
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from tests.support.builds import manifest
+from tests.support.manifests import typed
 
 pytestmark = pytest.mark.process
 
@@ -62,7 +63,7 @@ def test_counts_names_and_shapes(builder, described):
 def features_of(folder: pathlib.Path, described: dict[str, Any]) -> Any:
     """What TFDS makes of the features of a manifest."""
     tfds = pytest.importorskip("tensorflow_datasets")
-    for file, text in tfds_files(described).items():
+    for file, text in tfds_files(typed(described)).items():
         (folder / file).write_text(text, encoding="utf-8")
     return tfds.builder_from_directory(folder).info.features
 

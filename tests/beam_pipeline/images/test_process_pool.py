@@ -35,13 +35,6 @@ def submit(pool: LocalPool, task, *args, name: str = "train-00007-of-00009", siz
     return pool.submit(name, task, tasks.PICTURES, *args, size=size)
 
 
-def kill_all(pool: LocalPool) -> None:
-    """Kills all processes of a pool, which reaps them."""
-    for worker in pool._workers:
-        assert worker is not None
-        os.kill(worker._process.pid, signal.SIGKILL)
-
-
 def test_results_come_in_order_and_images_are_counted(pool):
     futures = [submit(pool, tasks.double, i) for i in range(10)]
     assert [future.result() for future in futures] == [2 * i for i in range(10)]
@@ -73,7 +66,8 @@ def test_only_the_task_of_a_killed_process_is_blamed_and_done_again(said, tmp_pa
 
 def test_a_process_killed_between_tasks_is_nobodys_fault(pool, said):
     assert submit(pool, tasks.double, 1).result() == 2
-    kill_all(pool)
+    for worker in pool._workers:
+        os.kill(worker._process.pid, signal.SIGKILL)
     wait_until(lambda: all(worker.has_ended() for worker in pool._workers))
     assert [submit(pool, tasks.double, i).result() for i in range(4)] == [0, 2, 4, 6]
     assert not said

@@ -53,23 +53,19 @@ ANSWERS: list[tuple[str, bytes | str, str]] = [
     ("/empty", b"", ""),
     ("/html", HTML, ""),
     ("/to?/to?/a.jpg", b"aaaa", ""),
-    ("/slow/0.1/a.jpg", b"aaaa", ""),
     ("/long", b"x" * 10, ""),
     ("/none.jpg", "http_404", "none.jpg answered 404 Not Found"),
-    ("/status/403", "http_403", "answered 403"),
     ("/status/503", "http_503", "answered 503"),
     ("/status/204", "http_204", "answered 204"),
     ("/loop", "url_redirects", "more than 5 redirects"),
     ("/to?ftp://x/y", "url_redirects", "redirects to ftp://x/y, which is not http(s)://"),
     ("/to?http://[", "url_redirects", "redirects to 'http://[', which is no address"),
-    ("/to?http://[x]/a.jpg", "url_redirects", "which is no address"),
     ("/digits", b"x", ""),
     ("/large", "too_many_bytes", "1001 bytes; the limit is 1000"),
     ("/endless", "too_many_bytes", "the limit of 1000"),
     ("/short", "url_incomplete", "ended early"),
     ("/reset", "url_unreachable", "broke off"),
     ("/silent", "url_timeout", "sent nothing for 0.3 s"),
-    ("/slow/5/a.jpg", "url_timeout", "sent nothing for 0.3 s"),
     ("/drip", "url_timeout", "was not there in 0.8 s"),
     ("/drip_head", "url_timeout", "was not there in 0.8 s"),
 ]
@@ -138,25 +134,17 @@ def test_a_redirect_or_a_name_does_not_lead_to_a_private_host(served, monkeypatc
         assert inside.connections == 0
 
 
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("93.184.216.34", True),
-        ("2606:2800:220:1::1", True),
-        ("::ffff:93.184.216.34", True),
-        ("64:ff9b::5db8:d822", True),
-        *(
-            (address, False)
-            for address in (
-                "127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 "
-                "224.0.0.1 240.0.0.1 255.255.255.255 ::1 :: fe80::1%eth0 fd00::1 fec0::1 ff02::1 "
-                "::ffff:10.0.0.1 ::127.0.0.1 64:ff9b::a00:1 2002:7f00:1::1 2001:db8::1"
-            ).split()
-        ),
-    ],
-)
-def test_addresses_of_the_internet(address, expected):
-    assert is_public(address) == expected
+PUBLIC = ("93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34", "64:ff9b::5db8:d822")
+PRIVATE = (
+    "127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 "
+    "240.0.0.1 255.255.255.255 ::1 :: fe80::1%eth0 fd00::1 fec0::1 ff02::1 ::ffff:10.0.0.1 "
+    "::127.0.0.1 64:ff9b::a00:1 2002:7f00:1::1 2001:db8::1"
+).split()
+
+
+@pytest.mark.parametrize("address", [*PUBLIC, *PRIVATE])
+def test_only_addresses_of_the_internet_are_public(address):
+    assert is_public(address) == (address in PUBLIC)
 
 
 def test_unreachable_and_invalid_addresses_are_told_apart():

@@ -18,13 +18,9 @@ def made(tmp_path):
     return Dataset(tmp_path / "a")
 
 
-def options_of(*inputs, given=(), **more) -> BuildOptions:
-    sources = [InputOptions(str(path)) for path in inputs]
-    return BuildOptions(sources[0], "/out", tuple(sources[1:]), given=frozenset(given), **more)
-
-
 def opened(*inputs, given=(), **more) -> BuildOptions:
-    return open_inputs(options_of(*inputs, given=given, **more))
+    first, *others = (InputOptions(str(path)) for path in inputs)
+    return open_inputs(BuildOptions(first, "/out", tuple(others), given=frozenset(given), **more))
 
 
 def contribution(source: InputOptions) -> CopiedInput:
@@ -45,6 +41,8 @@ def test_a_folder_with_a_manifest_is_a_data_set_whose_options_the_build_takes(ma
     found = opened(tmp_path / "photos", made.directory)
     assert [source.layout for source in found.sources] == ["auto", "data_set"]
     assert contribution(found.more_sources[0]).fingerprint == made.manifest["fingerprint"]
+    # Data sets from before profiles were converted do not say --icc.
+    assert "icc" not in made.manifest["image"]
     assert found.image == ImageOptions(height_px=16, width_px=16, icc="drop")
     assert found.plan.splits == {"train": 0.5, "test": 0.5} and found.plan.salt == "s"
     assert found.plan.pinned_classes == ("cat", "dog")
@@ -82,50 +80,35 @@ def test_another_image_option_is_refused_with_both_values(made, tmp_path):
     assert str(made.directory) in said and str(other.directory) in said and "again" in said
 
 
-def test_a_data_set_from_before_profiles_were_converted_goes_on_without(made, tmp_path):
-    assert "icc" not in made.manifest["image"]
-    said = error_of(made.directory, given={"icc"}, image=ImageOptions())
-    assert "icc received convert" in said and "built with icc='drop'" in said
-    other = Dataset(tmp_path / "b")
-    other.manifest["image"]["icc"] = "convert"
-    other.save()
-    assert opened(other.directory).image.icc == "convert"
-    assert "icc='drop'" in error_of(made.directory, other.directory)
-
-
 def test_a_manifest_that_does_not_say_how_pictures_were_made(made):
     del made.manifest["image"]["filter"]
     made.save()
     assert "'filter'" in error_of(made.directory) and "original images" in error_of(made.directory)
 
 
-def with_columns(path, columns: dict, **options) -> Dataset:
+def with_age(path, as_given: bool = True) -> Dataset:
     made = Dataset(path)
-    made.manifest["features"] |= columns
-    made.manifest["options"] = {"columns_as_given": True} | options
+    made.manifest["features"] |= {"age": {"dtype": "float32", "shape": []}}
+    made.manifest["options"] = {"columns_as_given": as_given}
     made.save()
     return made
 
 
-AGE = {"age": {"dtype": "float32", "shape": []}}
-SCALED = {"columns_as_given": False}
-
-
 def test_columns_are_copied_where_data_sets_agree(tmp_path):
-    plain = with_columns(tmp_path / "a", AGE)
+    plain = with_age(tmp_path / "a")
     found = opened(plain.directory).copied
     assert found and found.as_given and found.transform == str(plain.directory / "transform")
-    with_columns(tmp_path / "b", AGE)
+    with_age(tmp_path / "b")
     both = opened(plain.directory, tmp_path / "b").copied
     assert both == found
-    scaled = with_columns(tmp_path / "c", AGE, **SCALED)
+    scaled = with_age(tmp_path / "c", as_given=False)
     alone = opened(scaled.directory).copied
     assert alone and not alone.as_given
 
 
 def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
-    first = with_columns(tmp_path / "a", AGE, **SCALED)
-    second = with_columns(tmp_path / "b", AGE, **SCALED)
+    first = with_age(tmp_path / "a", as_given=False)
+    second = with_age(tmp_path / "b", as_given=False)
     said = error_of(first.directory, second.directory)
     assert "age:float" in said and "original tables" in said
     none = Dataset(tmp_path / "c")
@@ -134,10 +117,8 @@ def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     said = error_of(first.directory, tmp_path / "photos")
     assert "cannot be joined with" in said and "original tables together" in said
-    plain = with_columns(tmp_path / "d", AGE)
-    assert error_of(plain.directory, tmp_path / "photos").startswith(
-        f"input received '{plain.directory}'"
-    )
+    plain = with_age(tmp_path / "d")
+    assert error_of(plain.directory, tmp_path / "photos").startswith(f"--input '{plain.directory}'")
     said = error_of(first.directory, transform_module="m.py")
     assert "transform_module" in said and "leave it out" in said
 
@@ -145,7 +126,7 @@ def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
 def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belong(made, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("image,label,who\na.jpg,cat,x\n")
-    source = options_of(made.directory).source
+    source = InputOptions(str(made.directory))
     for given in (
         dataclasses.replace(source, label_regex="^(a)"),
         dataclasses.replace(source, label_separator="|"),

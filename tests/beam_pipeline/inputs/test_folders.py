@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import os
-import pathlib
 import unicodedata
 
 import pytest
@@ -12,16 +11,10 @@ import pytest
 from beam_pipeline.inputs import folders, layout
 from beam_pipeline.inputs.folders import PathFilter, Skipped
 from tests.support.errors import refused
+from tests.support.listings import put
 from tests.support.stores import store_uri
 
 ALL = {"a/x.jpg", "a/x_s.jpg", "a/old/x.jpg", "b/old/x.jpg", "b/x"}
-
-
-def put(root: pathlib.Path, *names: str) -> None:
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode("utf-8", "surrogateescape"))
 
 
 def files_below(root, *globs):
@@ -85,9 +78,7 @@ def test_an_input_without_rights_is_one_sentence(tmp_path, nobody_closes):
         list(files_below(tmp_path / "closed"))
 
 
-def test_a_folder_without_rights_below_the_input_is_named_and_the_others_are_listed(
-    tmp_path, nobody_closes
-):
+def test_a_closed_folder_is_named_and_the_others_are_listed(tmp_path, nobody_closes):
     put(tmp_path, "a/x.jpg", "a/deep/y.jpg", "b/z.jpg")
     nobody_closes("a/deep", "b")
     expected = {"a/x.jpg": 7, "a/deep": "unreadable_folder", "b": "unreadable_folder"}

@@ -1,15 +1,13 @@
-"""Images are left out by their keys, classes renamed, and one image is taken for each key."""
+"""Keys that leave images out, classes that are renamed, and what of them no input has."""
 
 from __future__ import annotations
 
 import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 
 from beam_pipeline.inputs.selection import (
     SelectImages,
-    check_class_map,
     check_globs,
     read_keys,
     rename_classes,
@@ -21,54 +19,23 @@ from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 
 
-def select(*names: str, expected: str = "", excluded_images: int = 0, **asked) -> None:
-    """Checks what a selection leaves of batches such as `a1 b2`, a class and a number each."""
-    batches = [
-        RefBatch([ImageRef(name, f"/in/{name}", name[0]) for name in of_batch.split()])
-        for of_batch in names
-    ]
-    with beam.Pipeline(FnApiRunner()) as pipeline:
-        out = pipeline | beam.Create(batches) | SelectImages(**asked)
-        rows = out.batches | beam.FlatMap(lambda b: [f"{ref.label}:{ref.key}" for ref in b.refs])
-        assert_that(rows, equal_to(expected.split()), "rows")
-        for skipped in out.skipped:
-            count = skipped | beam.Map(lambda each: each["excluded"]) | beam.CombineGlobally(sum)
-            assert_that(count, equal_to([excluded_images]), "skipped")
-
-
-@pytest.fixture
-def keys(tmp_path):
-    path = tmp_path / "keys.txt"
-
-    def of(text: str):
-        path.write_text(text)
-        return share_keys(str(path), str(tmp_path))
-
-    return of
-
-
-def test_images_are_left_out_and_counted(keys):
-    wanted = keys("a2\nb2\n")
-    select("a1 a2 b1", "b2", expected="a:a1 b:b1", excluded_images=2, excluded=wanted)
-
-
-def test_keys_that_no_input_has_end_the_build(keys):
-    with pytest.raises(Exception) as error:
-        select("a1 a2", expected="a:a1", excluded_images=1, excluded=keys("a2\nx9\nx7\n"))
-    said = str(user_error_in(error.value))
-    assert "2 of 3 keys" in said and "'x7'" in said and "keys.txt" in said
+def test_keys_and_classes_that_no_input_has_end_the_build(tmp_path):
+    (tmp_path / "keys.txt").write_text("a2\nx9\nx7\n")
+    keys = share_keys(str(tmp_path / "keys.txt"), str(tmp_path))
+    batch = RefBatch([ImageRef("a1", "/in/a1", "cat"), ImageRef("a2", "/in/a2", "dog")])
+    for asked, words in (
+        ({"excluded": keys}, "keys.txt' has 2 of 3 keys that no --input has, 'x7' among them"),
+        ({"class_map": {"dgo": "pet"}}, "'dgo', which no --input has; expected one of 'dog', …"),
+    ):
+        with pytest.raises(Exception) as error, beam.Pipeline(FnApiRunner()) as pipeline:
+            _ = pipeline | beam.Create([batch]) | SelectImages(**asked)
+        assert words in str(user_error_in(error.value))
 
 
 def test_classes_are_renamed_and_joined():
-    class_map = {"a": "pet", "b": "pet"}
-    select("a1 b1 c1", expected="pet:a1 pet:b1 c:c1", class_map=class_map)
-    (several,) = rename_classes(RefBatch([ImageRef("k", "k", ("a", "b", "c"))]), class_map).refs
-    assert several.label == ("c", "pet")
-
-
-def test_an_unknown_class_is_told_with_those_of_similar_names():
-    with refused("class_map", "'dgo'", "'dog'"):
-        check_class_map(["cat", "dog"], {"dgo": "pet"})
+    refs = [ImageRef("k", "k", label) for label in ("a", "c", ("a", "b", "c"), None)]
+    renamed = rename_classes(RefBatch(refs), {"a": "pet", "b": "pet"}).refs
+    assert [ref.label for ref in renamed] == ["pet", "c", ("c", "pet"), None]
 
 
 def test_a_glob_that_leaves_nothing_out_is_told():

@@ -7,20 +7,14 @@ import pathlib
 import pytest
 
 from beam_pipeline.images.read import read_images
-from beam_pipeline.inputs.layout import layout_of
-from beam_pipeline.inputs.listing import list_task, listing_tasks
-from beam_pipeline.inputs.tables.schema import read_schema
-from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import ImageError, UserError
 from tests.support.builds import build, class_folders, manifest, shard_bytes
+from tests.support.listings import listed
 from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
 
-# What does not depend on the store is tried with one.
-ONLY_S3 = pytest.mark.parametrize("server", ["s3"], indirect=True)
 FLAGS = ("--image_size", "32", "--num_shards", "train=3,validation=1", "--no_report")
 
 
@@ -67,9 +61,7 @@ def _same(output: pathlib.Path, here: pathlib.Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_closed_bucket_stops_the_job_and_passing_errors_do_not(
-    server, here, there, tmp_path, capfd
-):
+def test_only_lasting_errors_of_a_store_end_a_build(server, here, there, tmp_path, capfd):
     output = tmp_path / "out"
     server.fail(403, times=10**6, matching=".jpg")
     server.fail(403, times=10**6, matching="list-type=2&prefix=&max")  # what probes a bucket
@@ -98,15 +90,9 @@ def test_a_closed_bucket_stops_the_job_and_passing_errors_do_not(
     assert len(asked) - len(images) - len(failed) <= 11
 
 
-def _listed(uri: str, **options) -> list[ImageRef]:
-    source = InputOptions(uri, **options)
-    schema = read_schema(source) if layout_of(source) == "table" else None
-    found = [ref for task in listing_tasks(source) for ref in list_task(task, source, schema)]
-    return sorted((ref for ref in found if isinstance(ref, ImageRef)), key=lambda ref: ref.key)
-
-
 def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there):
-    refs = [ref._replace(size_bytes=-1) for ref in _listed(there)[:3]] + _listed(there)[3:10]
+    refs = [*listed(there)[0].values()][:10]
+    refs[:3] = [ref._replace(size_bytes=-1) for ref in refs[:3]]
     for n, status in enumerate((403, 404, 400)):
         name = refs[n].key.replace(" ", "%20").rpartition("/")[2]
         server.fail(status, times=10**6, matching=name)
@@ -132,8 +118,8 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
 )
 def test_a_missing_bucket_folder_or_table_is_one_sentence(server, there, name, words):
     uri = f"{server.scheme}://{name.format(there.split('/')[2])}"
-    with pytest.raises(UserError, match=f"^input [^\n]*{uri!r}[^\n]*{words}[^\n]*$"):
-        _listed(uri)
+    with pytest.raises(UserError, match=f"^--input {uri!r} [^\n]*{words}[^\n]*$"):
+        listed(uri)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +136,6 @@ def test_a_flat_folder_or_glob_is_listed_by_few_requests(server, pattern, expect
         storage.write(f"{root}/{name}", b"x")
     storage.write(f"{root}-else/1.jpg", b"x")
     server.clear()
-    found = _listed(root + pattern, layout="flat", label_regex=r"(.)\.")
-    assert [ref.key for ref in found] == expected
+    found, _ = listed(root + pattern, layout="flat", label_regex=r"(.)\.")
+    assert [*found] == expected
     assert len(server.requests()) == 3  # for the bucket, a manifest.json, and the names

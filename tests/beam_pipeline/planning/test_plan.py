@@ -69,16 +69,15 @@ def test_shards_by_size_are_as_many_as_the_size_asks_for(counts, shard_mb):
 @pytest.mark.parametrize(
     ("images", "options", "expected"),
     [
-        ({"a": 63}, {}, 1),
-        ({"a": 64}, {}, 2),
-        ({"a": 512}, {}, 16),
-        ({"a": 100_000}, {}, 16),  # 100 MB
-        ({"a": 100_000}, {"num_shards": {"train": 2}}, 2),  # others follow their size
+        (63, {}, 1),
+        (64, {}, 2),
+        (512, {}, 16),
+        (100_000, {}, 16),  # 100 MB
+        (100_000, {"num_shards": {"train": 2}}, 2),  # others follow their size
     ],
 )
 def test_a_split_has_16_shards_where_each_holds_32_records(images, options, expected):
-    counts = {("train", label): n for label, n in images.items()}
-    assert make_plan(counts, **options).num_shards == {"train": expected}
+    assert make_plan({("train", "a"): images}, **options).num_shards == {"train": expected}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,6 @@ def test_buckets_are_about_as_large_as_shards(monkeypatch, counts, shards, expec
     plan = make_plan({("train", name): n for name, n in counts.items()}, num_shards={"*": shards})
     buckets = [plan.num_buckets("train", i) for i in range(len(counts))]
     assert buckets == expected
-    assert sum(buckets) <= shards + len(counts)  # never many more than shards
 
 
 def test_hashes_are_stable_across_releases_and_differ_by_salt_and_purpose():

@@ -30,7 +30,6 @@ from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
-from tests.support.errors import refused
 from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.process
@@ -81,74 +80,89 @@ def service(store: StoreServer, tmp_path: pathlib.Path) -> Iterator[StandIn]:
         yield stand_in
 
 
+def staged_in(bucket: str) -> list[str]:
+    # Beam takes the first for the second at Google's endpoint only.
+    return [f"--{flag}_location={bucket}/temp" for flag in ("temp", "staging")]
+
+
 def flags(bucket: str, output: str) -> list[str]:
     """A build of the pictures in a bucket."""
     where = ["--input", f"{bucket}/photos", "--output", f"{bucket}/{output}"]
-    # Beam takes the first for the second at Google's endpoint only.
-    return [*where, *(f"--{flag}_location={bucket}/temp" for flag in ("temp", "staging")), *BUILD]
+    return [*where, *staged_in(bucket), *BUILD]
 
 
 class Submitted(NamedTuple):
     """A job that was submitted and run."""
 
-    code: int
     said: str
     job: dict[str, Any]
-    bucket: str
-    jobs: pathlib.Path
+    asked: list[str]
+    output: str
+    used: dict[str, Any]
 
     @property
-    def options(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.job["environment"]["sdkPipelineOptions"]["options"]
-        return found
+    def has_columns(self) -> bool:
+        return "--columns" in self.asked
 
 
-@pytest.fixture(scope="module")
-def submitted(store, bucket, tmp_path_factory) -> Submitted:
+def weighed(bucket: str) -> str:
+    """A table of the pictures in a bucket with an extra column."""
+    rows = ["image,label,weight"]
+    for at, found in enumerate(storage.files_below(f"{bucket}/photos")):
+        label = storage.name_of(storage.parent_of(found.path))
+        rows.append(f"{found.path},{label},{at * 0.37:.2f}")
+    storage.write(f"{bucket}/photos.csv", "\n".join([*rows, ""]))
+    return f"{bucket}/photos.csv"
+
+
+@pytest.fixture(scope="module", params=["labels", pytest.param("columns", marks=pytest.mark.long)])
+def submitted(store, bucket, request, tmp_path_factory) -> Submitted:
     """The whole way: flags, package, staging, submission, run, commit."""
-    jobs = tmp_path_factory.mktemp("jobs")
+    jobs, output = tmp_path_factory.mktemp("jobs"), f"{bucket}/sets/{request.param}"
+    asked, temp = ["--input", f"{bucket}/photos", *BUILD], []
+    if request.param == "columns":
+        asked = ["--input", weighed(bucket), "--columns", "weight:float:zscore", *BUILD]
+        # TensorFlow knows of no emulator: client and worker see a folder of this machine.
+        temp = ["--transform_temp_dir", str(jobs / "tft")]
     with StandIn(jobs, store.environ) as stand_in:
-        code, said = run(*flags(bucket, "sets/pets"), *stand_in.flags)
+        code, said = run(*asked, *temp, "--output", output, *staged_in(bucket), *stand_in.flags)
         (job,) = stand_in.jobs.values()
-    return Submitted(code, said, job, bucket, jobs)
+    assert code == 0, said
+    (used,) = [json.loads(path.read_text()) for path in jobs.rglob("used.json")]
+    assert used["package"].startswith(str(jobs))
+    assert not list(jobs.glob("tft/*"))
+    return Submitted(said, job, asked, output, used)
 
 
 @pytest.mark.slow
 class TestTheStagedJob:
-    def test_gives_the_shards_and_the_manifest_of_a_local_run(self, submitted, tmp_path):
-        assert submitted.code == 0, submitted.said
-        bucket = submitted.bucket
-        assert (
-            builds.build("--input", f"{bucket}/photos", "--output", tmp_path / "here", *BUILD) == 0
-        )
-        expected = builds.shard_bytes(tmp_path / "here")
-        found = {name: storage.read(f"{bucket}/sets/pets/{name}") for name in expected}
-        assert len(found) == 4
-        assert found == expected
-        names = [entry.name for entry in storage.list_folder(f"{bucket}/sets/pets")]
-        assert "manifest.json" in names and ".staging" not in names
-        found_there = json.loads(storage.read(f"{bucket}/sets/pets/manifest.json"))
-        found_here = builds.manifest(tmp_path / "here")
-        for each in (found_there, found_here):  # croissant.json holds the name of the folder
-            del each["files"]["croissant.json"], each["digest"]
-        assert found_there == found_here
+    def test_gives_the_shards_and_the_transform_of_a_local_run(self, submitted, tmp_path):
+        here, there = tmp_path / "here", submitted.output
+        assert builds.build(*submitted.asked, "--output", here) == 0
+        expected = builds.shard_bytes(here)
+        assert len(expected) == 4
+        assert {name: storage.read(f"{there}/{name}") for name in expected} == expected
+        manifest = json.loads(storage.read(f"{there}/manifest.json"))
+        assert manifest["fingerprint"] == builds.manifest(here)["fingerprint"]
+        assert ".staging" not in [entry.name for entry in storage.list_folder(there)]
+        schema = "transform/transformed_metadata/schema.pbtxt"
+        assert storage.read(f"{there}/{schema}") == (here / schema).read_bytes()
+        assert (b"weight" in (here / schema).read_bytes()) == submitted.has_columns
 
-    def test_ran_from_what_was_staged_for_it_alone(self, submitted):
-        (used,) = [json.loads(path.read_text()) for path in submitted.jobs.rglob("used.json")]
-        assert "workflow.tar.gz" in used["staged"]
-        assert "requirements.txt" not in used["staged"], "labels alone need no TensorFlow"
-        assert used["package"].startswith(str(submitted.jobs))
-        assert not used["keras"]
+    def test_ran_from_what_was_staged_for_it_alone(self, submitted, bucket):
+        staged = submitted.used["staged"]
+        assert "workflow.tar.gz" in staged and not submitted.used["keras"]
+        # Labels alone need no TensorFlow, and nobody stages its packages.
+        assert ("requirements.txt" in staged) == submitted.has_columns
+        assert not [name for name in staged if "tensorflow" in name]
         name = submitted.job["name"]
-        assert name == job_name(f"{submitted.bucket}/sets/pets")
-        prefix = f"{submitted.bucket}/temp/{name}."
-        assert submitted.options["pipelineUrl"].startswith(prefix)
-        files = storage.files_below(prefix.rpartition("/")[0])
-        staged = {storage.name_of(file.path) for file in files}
-        assert {"pipeline.pb", "workflow.tar.gz"} <= staged
-        assert "pickled_main_session" not in staged
-        graph = storage.read(submitted.options["pipelineUrl"])
-        assert str(REPOSITORY).encode() not in graph
+        assert name == job_name(submitted.output)
+        url = submitted.job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
+        assert url.startswith(f"{bucket}/temp/{name}.")
+        files = {storage.name_of(file.path) for file in storage.files_below(f"{bucket}/temp")}
+        assert {"pipeline.pb", "workflow.tar.gz"} <= files
+        assert "pickled_main_session" not in files
+        assert str(REPOSITORY).encode() not in storage.read(url)
 
     def test_is_a_batch_of_one_process_per_core_and_its_flags_were_said(self, submitted):
         assert submitted.job["type"] in (1, "JOB_TYPE_BATCH")
@@ -157,51 +171,13 @@ class TestTheStagedJob:
         assert image["useSingleCorePerContainer"]
         assert f"python{sys.version_info[0]}.{sys.version_info[1]}" in image["containerImage"]
         assert f"--setup_file={REPOSITORY / 'setup.py'}: workers install" in submitted.said
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_staged_job_with_extra_columns_gives_the_shards_and_the_transform_of_a_local_run(
-    bucket, service, tmp_path
-):
-    """tensorflow-transform analyses them in the job, from an image table in the bucket.
-
-    Its files are in a folder that client and worker see: TensorFlow knows of no emulator.
-    """
-    table = ["image,label,weight"]
-    for at, found in enumerate(storage.files_below(f"{bucket}/photos")):
-        label = storage.name_of(storage.parent_of(found.path))
-        table.append(f"{found.path},{label},{at * 0.37:.2f}")
-    storage.write(f"{bucket}/photos.csv", "\n".join([*table, ""]))
-    asked = ["--input", f"{bucket}/photos.csv", "--columns", "weight:float:zscore", *BUILD]
-    there, here = f"{bucket}/sets/weighed", tmp_path / "here"
-    code, said = run(
-        *asked, "--output", there, *service.flags,
-        "--temp_location", f"{bucket}/temp", "--staging_location", f"{bucket}/temp",
-        "--transform_temp_dir", str(tmp_path / "tft"),
-    )  # fmt: skip
-    assert code == 0, said
-    assert len(service.jobs) == 1
-    assert builds.build(*asked, "--output", here) == 0
-    expected = builds.shard_bytes(here)
-    assert len(expected) == 4
-    assert {name: storage.read(f"{there}/{name}") for name in expected} == expected
-    found_there = json.loads(storage.read(f"{there}/manifest.json"))
-    # TensorFlow's graphs and the name in croissant.json differ.
-    assert found_there["fingerprint"] == builds.manifest(here)["fingerprint"]
-    schema = "transform/transformed_metadata/schema.pbtxt"
-    assert "weight" in storage.read(f"{there}/{schema}").decode()
-    assert storage.read(f"{there}/{schema}") == (here / schema).read_bytes()
-    assert not list((tmp_path / "tft").glob("*"))
-    assert "every machine downloads TensorFlow" in said
-    (used,) = [json.loads(path.read_text()) for path in (tmp_path / "jobs").rglob("used.json")]
-    assert "requirements.txt" in used["staged"]
-    assert not [name for name in used["staged"] if "tensorflow" in name]
+        said_of_columns = "every machine downloads TensorFlow" in submitted.said
+        assert said_of_columns == submitted.has_columns
 
 
 @pytest.fixture
 def package(tmp_path: pathlib.Path) -> list[str]:
-    """A package for workers that needs no building."""
+    """Flags for a package of workers that needs no building."""
     path = tmp_path / "imageshards-0.tar.gz"
     path.write_bytes(b"never unpacked")
     return ["--extra_package", str(path)]
@@ -238,45 +214,27 @@ class TestASubmission:
         assert "temp_location " in said and "'gs://nowhere-9/temp'" in said
 
 
-def options(*arguments: str, **given: str | None) -> PipelineOptions:
-    """Flags of a sound job for Google's endpoint, some of them replaced or left out."""
-    sound = {"temp_location": "gs://my-bucket/temp", "sdk_container_image": "registry/image"}
-    sound |= {"project": PROJECT, "region": REGION}
-    named = [f"--{name}={value}" for name, value in (sound | given).items() if value is not None]
-    return PipelineOptions(["--runner=DataflowRunner", *named, *arguments])
-
-
-def check(
-    asked: PipelineOptions, source: str = "gs://photos/raw", output: str = "gs://sets/pets"
-) -> None:
-    """Makes the checks that come before a job is submitted, Beam's own among them."""
-    runner = DataflowRunner(asked, BuildOptions(InputOptions(source), output))
-    runner.check()
-    runner.new_pipeline()
-
-
-class TestPreflight:
-    @pytest.mark.parametrize(
-        ("given", "sentence"),
-        [
-            ({"project": None}, "Missing required option: project"),
-            ({"project": "12345"}, r"Invalid Project ID \(12345\)"),
-            ({"region": None}, "Missing required option: region"),
-            ({"temp_location": None}, "Missing GCS path option: temp_location"),
-            ({"temp_location": "/x"}, r"Invalid GCS path \(/x\), given for .* temp_location"),
-            ({"job_name": "Pets_1"}, r"Invalid job_name \(Pets_1\)"),
-            ({"s3_secret_access_key": "x"}, "--s3_secret_access_key received a secret"),
-            ({"sdk_container_image": None}, "workers would have no imageshards"),
-        ],
+@pytest.mark.parametrize(
+    ("changed", "paths", "sentence"),
+    [
+        ({"project": None}, {}, "Missing required option: project"),
+        ({"temp_location": None}, {}, "Missing GCS path option: temp_location"),
+        ({"temp_location": "/x"}, {}, r"Invalid GCS path \(/x\), given for .* temp_location"),
+        ({"s3_secret_access_key": "x"}, {}, "--s3_secret_access_key was given, and Dataflow shows"),
+        ({"sdk_container_image": None}, {}, "workers would have no imageshards"),
+        ({"streaming": True}, {}, "--streaming was given"),
+        ({}, {"source": "/data"}, "--input '/data' is on this machine"),
+        ({}, {"output": "/out"}, "--output '/out' is on this machine"),
+    ],
+)
+def test_what_cannot_run_there_is_refused_before_the_job_is_submitted(changed, paths, sentence):
+    given = {"temp_location": "gs://my-bucket/temp", "sdk_container_image": "registry/image"}
+    given |= {"project": PROJECT, "region": REGION, "runner": "DataflowRunner", "dry_run": "True"}
+    options = PipelineOptions.from_dictionary(
+        {name: value for name, value in (given | changed).items() if value is not None}
     )
-    def test_a_wrong_flag_is_one_sentence(self, given, sentence):
-        with pytest.raises(UserError, match=sentence):
-            check(options("--dry_run=True", **given))
-
-    def test_a_stream_is_refused_and_so_is_a_path_of_this_machine(self):
-        with refused("streaming"):
-            check(options("--streaming"))
-        with refused("input", "'/data'"):
-            check(options(), source="/data")
-        with refused("output", "'/out'"):
-            check(options(), output="/out")
+    places = {"source": "gs://photos/raw", "output": "gs://sets/pets"} | paths
+    runner = DataflowRunner(options, BuildOptions(InputOptions(places["source"]), places["output"]))
+    with pytest.raises(UserError, match=sentence):
+        runner.check()
+        runner.new_pipeline()

@@ -28,44 +28,18 @@ from tests.support.portable_builds import (
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    return photos_in(tmp_path_factory.mktemp("photos"))
-
-
-@pytest.fixture(scope="module")
-def local(photos, tmp_path_factory):
-    """The same build by the processes of this machine."""
-    portable_servers.prism_binary()
-    output = tmp_path_factory.mktemp("local") / "set"
-    assert build(*flags(photos, output)) == 0
-    return output
-
-
 @pytest.fixture
 def servers(tmp_path):
-    """Of one test, which may kill them."""
+    """For one test, which may kill the servers."""
+    portable_servers.prism_binary()
     with portable_servers.running(tmp_path) as both:
         yield both
 
 
-def assert_resumed(said: str, output, local, before: int) -> None:
-    """The same command finished the data set and redid none of the finished shards."""
-    reused = re.search(r"([\d,]+) images were finished by an earlier run", said)
-    assert reused, said
-    assert before * (IMAGES // SHARDS) <= int(reused[1].replace(",", "")) <= IMAGES
-    assert_same(output, local)
-
-
-def assert_same(output, local) -> None:
-    assert shard_bytes(output) == shard_bytes(local)
-    assert manifest(output) == manifest(local)
-    assert not (output / ".staging").exists()
-
-
-def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers, tmp_path):
-    """Each costs the shards that were being written; the same command goes on."""
-    output = tmp_path / "set"
+def test_a_build_resumes_after_ctrl_c_a_killed_client_and_a_killed_worker(servers, tmp_path):
+    photos, output = photos_in(tmp_path / "photos"), tmp_path / "set"
+    local = tmp_path / "local" / "set"  # of the same name, which croissant.json holds
+    assert build(*flags(photos, local)) == 0
     command = [*flags(photos, output), *servers.flags]
     process = ForkedBuild(*command)
     wait_until(lambda: finished_shards(output) >= 2, process)
@@ -98,7 +72,11 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
         for flag in ("--environment_type=EXTERNAL", "--max_bundle_size=1000"):
             assert f"{flag}: " in said
         assert re.search(rf"train +{SHARDS} +{IMAGES - 2} ", said), said
-        assert_resumed(said, output, local, before)
+        reused = re.search(r"([\d,]+) images were finished by an earlier run", said)
+        assert reused and before * (IMAGES // SHARDS) <= int(reused[1].replace(",", "")) <= IMAGES
+    assert shard_bytes(output) == shard_bytes(local)
+    assert manifest(output) == manifest(local)
+    assert not (output / ".staging").exists()
 
 
 def test_errors_of_workers_name_flags_for_a_command_and_arguments_for_a_pipeline(servers, tmp_path):

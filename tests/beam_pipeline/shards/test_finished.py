@@ -6,7 +6,9 @@ import dataclasses
 import hashlib
 import pathlib
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
@@ -54,7 +56,7 @@ def test_the_digest_is_another_for_boxes_in_pixels():
 def test_a_result_of_another_shard_is_no_result(tmp_path):
     name = "train-00001-of-00002"
     path = tmp_path / f"{name}.json"
-    path.write_text(dataclasses.replace(result(), name="../sentinel").to_json())
+    path.write_bytes(msgspec.json.encode(replace(result(), name="../sentinel")))
     places = ShardPlaces(output="", staging=str(tmp_path))
     assert finished_result(name, places, "d") is None
     with refused("", "'../sentinel'", kind=OutputError):
@@ -74,13 +76,13 @@ def test_a_shard_is_reused_unless_another_run_may_accept_a_reject(
 ):
     places = ShardPlaces(output=str(tmp_path / "out"), staging=str(tmp_path))
     reject = Reject("a.jpg", "/in/a.jpg", "cat", "train", reason, stage, "")
-    written = dataclasses.replace(result(), rejects=[reject], num_rejects=1, rejects_bytes=3)
+    written = replace(result(), rejects=[reject], num_rejects=1, rejects_bytes=3)
     for path, size in (
         (places.staged_path(written.name), written.num_bytes),
         (places.rejects_path(written.name), 3),
     ):
         pathlib.Path(path).write_bytes(bytes(size))
     sha256 = hashlib.sha256(bytes(written.num_bytes)).hexdigest()
-    write_result(dataclasses.replace(written, sha256=sha256), places)
+    write_result(replace(written, sha256=sha256), places)
     found = finished_result(written.name, places, written.digest)
     assert (found is not None) == is_reused

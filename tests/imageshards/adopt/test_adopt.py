@@ -3,9 +3,7 @@
 import gzip
 import json
 import re
-import signal
-import subprocess
-import sys
+import shutil
 
 import pytest
 
@@ -19,15 +17,16 @@ from imageshards.manifest import (
     NONE,
     ONE,
     SEVERAL,
-    label_of,
+    Adopted,
+    FeatureSpec,
+    Image,
+    Source,
     load_manifest,
     shard_path,
-    shards_of,
 )
 from imageshards.reporting import command as report
-from imageshards.tfrecord import write_records
+from imageshards.tfrecord import frame_record, write_records
 from imageshards.verification.command import verify
-from tests.support.dataset_factory import Dataset
 from tests.support.external_sets import (
     example,
     flip_byte,
@@ -40,7 +39,7 @@ from tests.support.html_page import Page
 from tests.support.pictures import flat, saved
 
 TEXTS = {1: "tench", 2: "crane", 3: "crane"}
-SCALAR = {"dtype": "string", "shape": []}
+SCALAR = FeatureSpec("string", ())
 
 
 @pytest.fixture
@@ -66,19 +65,19 @@ def slim(tmp_path):
 
 
 def counts_of(manifest):
-    return {n: [s["num_records"] for s in e["shards"]] for n, e in manifest["splits"].items()}
+    return {n: [s.num_records for s in e.shards] for n, e in manifest.splits.items()}
 
 
 def test_folders_are_splits_and_usual_names_are_found(kaggle, capsys):
     told = adopt(str(kaggle), options=AdoptOptions(class_names=("rose", "tulip", "daisy")))
     assert told == load_manifest(str(kaggle), adopted=True)
     assert counts_of(told) == {"train": [7, 5], "val": [3]}
-    assert told["classes"] == ["rose", "tulip", "daisy"]
-    assert told["adopted"] == {"image": "image", "label": "class", "filename": "id", "text": None}
-    assert told["features"]["class"] == {"dtype": "int64", "shape": []}
-    assert told["image"] == {"size": [32, 40], "mode": "exact", "channels": 3}
-    first = told["splits"]["train"]["shards"][0]
-    assert first["classes"] == {"rose": 3, "tulip": 2, "daisy": 2} and first["folder"] == "train"
+    assert told.classes == ["rose", "tulip", "daisy"]
+    assert told.adopted == Adopted("image", "class", "id", None)
+    assert told.features["class"] == FeatureSpec("int64", ())
+    assert told.image == Image(size=(32, 40), mode="exact", channels=3)
+    first = told.splits["train"].shards[0]
+    assert first.classes == {"rose": 3, "tulip": 2, "daisy": 2} and first.folder == "train"
     assert "split test is left out, since its records have no feature class" in (
         capsys.readouterr().err
     )
@@ -88,8 +87,8 @@ def test_every_record_has_a_row_that_leads_to_it_and_names_its_class(slim, capsy
     adopt(str(slim))
     assert "begin at 1" in capsys.readouterr().err
     told = adopt(str(slim), options=AdoptOptions(label_offset=1))
-    assert (told["first_label"], told["classes"]) == (1, ["tench", "crane 1", "crane 2"])
-    assert told["features"]["image/object/bbox/xmin"] == {"dtype": "float32", "shape": None}
+    assert (told.first_label, told.classes) == (1, ["tench", "crane 1", "crane 2"])
+    assert told.features["image/object/bbox/xmin"] == FeatureSpec("float32", None)
     rows = read_index(str(slim), told).to_pylist()
     assert [row["label"] for row in rows] == [1, 2, 3, 1, 3, 3, 1, 2, 1]
     assert [row["class_name"] for row in rows][:3] == ["tench", "crane 1", "crane 2"]
@@ -108,15 +107,15 @@ def test_records_are_pointed_at_and_the_fingerprint_sees_changes_but_not_places(
     assert sorted(path.name for path in slim.iterdir()) == before
     assert [path.name for path in out.rglob("*.tmp-*")] == ["notes.tmp-863179ee"]
     told = load_manifest(str(out), adopted=True, records_root=slim)
-    shards = [shard for _, shard in shards_of(told)]
-    assert {shard["folder"] for shard in shards} == {str(slim)}
-    assert all(storage.exists(shard_path(str(out), shard)) for shard in shards)
+    shards = [shard for _, shard in told.shards()]
+    assert {shard.folder for shard in shards} == {str(slim)}
+    assert all(storage.exists(shard_path(str(out), shard.name)) for shard in shards)
     assert (out / "index" / "train-00001.parquet").exists()
-    assert adopt(str(slim), options=one)["fingerprint"] == told["fingerprint"]
+    assert adopt(str(slim), options=one).fingerprint == told.fingerprint
     named = AdoptOptions(label_offset=1, class_names=("tench", "crane 1", "b"))
-    assert adopt(str(slim), options=named)["fingerprint"] != told["fingerprint"]
+    assert adopt(str(slim), options=named).fingerprint != told.fingerprint
     write_slim(slim, {"train-00001-of-00002": [1, 3, 3]}, TEXTS)
-    assert adopt(str(slim), options=one)["fingerprint"] != told["fingerprint"]
+    assert adopt(str(slim), options=one).fingerprint != told.fingerprint
 
 
 def test_classes_that_are_texts_of_numbers_are_in_the_order_of_numbers(tmp_path):
@@ -124,23 +123,16 @@ def test_classes_that_are_texts_of_numbers_are_in_the_order_of_numbers(tmp_path)
     payloads = [example({"image": jpeg(i, i), "class": name}) for i, name in enumerate(names)]
     (tmp_path / "set").mkdir()
     write_records(str(tmp_path / "set" / "train.tfrecord"), payloads)
-    assert adopt(str(tmp_path / "set"))["classes"] == ["2", "9", "10", "cat"]
+    assert adopt(str(tmp_path / "set")).classes == ["2", "9", "10", "cat"]
 
 
-def test_splits_are_given_by_folders_and_globs(kaggle):
-    train, other = f"train={kaggle}/train/00*", f"validation={kaggle}/train/01*"
-    assert main([str(kaggle), "--split", train, "--split", other]) == 0
-    told = load_manifest(str(kaggle), adopted=True)
-    assert counts_of(told) == {"train": [7], "validation": [5]}
-
-
-def test_a_split_is_joined_from_several_places(kaggle, tmp_path):
+def test_splits_are_given_by_folders_and_globs_and_may_have_several_places(kaggle, tmp_path):
     write_kaggle(tmp_path / "more", {"00-4.tfrec": 4})
-    flags = [f"train={kaggle}/train", f"train={tmp_path}/more", f"validation={kaggle}/val"]
-    asked = [text for flag in flags for text in ("--split", flag)]
-    assert main([str(kaggle), "--output", str(tmp_path / "all"), *asked]) == 0
+    places = [f"train={kaggle}/train/01*", f"train={tmp_path}/more", f"validation={kaggle}/val"]
+    flags = [text for place in places for text in ("--split", place)]
+    assert main([str(kaggle), "--output", str(tmp_path / "all"), *flags]) == 0
     told = load_manifest(str(tmp_path / "all"), adopted=True, records_root=tmp_path)
-    assert counts_of(told) == {"train": [7, 5, 4], "validation": [3]}
+    assert counts_of(told) == {"train": [5, 4], "validation": [3]}
 
 
 def adopted(folder, *records, name="a.tfrecord"):
@@ -150,26 +142,25 @@ def adopted(folder, *records, name="a.tfrecord"):
     return told, read_index(str(folder), told).to_pydict()
 
 
-def test_labels_as_texts_are_the_classes_and_a_broken_picture_is_left_to_training(tmp_path):
-    pictures = {"wolf": jpeg(), "ant": b"\xff\xd8\xffnothing"}
-    records = [{"image": pictures[n], "label": n} for n in ("wolf", "ant", "wolf")]
+def test_labels_as_texts_are_the_classes(tmp_path):
+    records = [{"image": jpeg(), "label": name} for name in ("wolf", "ant", "wolf")]
     told, rows = adopted(tmp_path, *records)
-    assert told["classes"] == ["ant", "wolf"] and told["features"]["label"] == SCALAR
+    assert told.classes == ["ant", "wolf"] and told.features["label"] == SCALAR
     assert rows["label"] == [1, 0, 1] and rows["key"][0] == "a.tfrecord#0"
-    assert told["image"]["size"] is None and rows["width"] == [40, 0, 40]
 
 
-def test_pictures_that_the_trainer_cannot_decode_are_named(tmp_path, capsys):
+def test_pictures_that_the_trainer_cannot_decode_are_named_and_left_to_training(tmp_path, capsys):
     palette = saved(flat("RGB", 9).convert("P"), "BMP")
     frames = {"save_all": True, "append_images": [flat("RGB", 200)], "lossless": True}
     animated = saved(flat("RGB", 9), "WEBP", **frames)
     pictures = [jpeg(), b"\xff\xd8\xffnothing", saved(flat("RGB", 9), "PNG"), palette, animated]
     told, rows = adopted(tmp_path, *({"image": one, "label": 0} for one in pictures))
-    assert told["source"] == {"formats": {"JPEG": 1, "PNG": 1}}
-    (sentence,) = told["warnings"]
+    assert told.source == Source({"JPEG": 1, "PNG": 1})
+    (sentence,) = told.warnings
     assert f"note: {sentence}" in capsys.readouterr().err
     assert re.match(r"3 pictures cannot be decoded, the first in record 1 of .*tfrecord", sentence)
     assert [width > 0 for width in rows["width"]] == [True, False, True, False, False]
+    assert told.image.size is None
 
 
 def test_a_picture_of_too_many_pixels_is_refused(tmp_path, capsys):
@@ -180,7 +171,6 @@ def test_a_picture_of_too_many_pixels_is_refused(tmp_path, capsys):
     sentence = "max_image_mpx received 100, but the picture in record 0 of .* has 60000x60000 pixel"
     with pytest.raises(UserError, match=sentence):
         adopt(str(tmp_path))
-    assert main([str(tmp_path), "--max_image_mpx", "0.001"]) == 2
     assert main([str(tmp_path), "--max_image_mpx", "4000"]) == 2
     assert "--max_image_mpx received 4000000000; expected 1 to 178956970" in capsys.readouterr().err
 
@@ -188,11 +178,11 @@ def test_a_picture_of_too_many_pixels_is_refused(tmp_path, capsys):
 def test_lengths_of_all_records_make_a_shape(tmp_path):
     least = {"image": jpeg(), "label": 0}
     records = [least | {"box": [0.5] * 4, "tags": [1] * i, "none": []} for i in range(40)]
-    assert adopted(tmp_path, *records, least)[0]["features"] == {
-        "box": {"dtype": "float32", "shape": None},
+    assert adopted(tmp_path, *records, least)[0].features == {
+        "box": FeatureSpec("float32", None),
         "image": SCALAR,
-        "label": {"dtype": "int64", "shape": []},
-        "tags": {"dtype": "int64", "shape": None},
+        "label": FeatureSpec("int64", ()),
+        "tags": FeatureSpec("int64", None),
     }
 
 
@@ -208,7 +198,6 @@ def test_a_build_does_not_write_over_shards_of_others(slim):
     ("flags", "sentence"),
     [
         (["--feature_map", "picture=image"], "received 'picture'; expected NAME=FEATURE"),
-        (["--feature_map", "image"], "expected NAME=VALUE, for example image=image_raw"),
         (["--feature_map", "image=imag"], "have not; expected .*, one string .*: id, image"),
         (["--feature_map", "image=class,image=id"], "expected one feature, or for label several"),
         (["--feature_map", "label=class,label=class"], "for label several different columns of 0"),
@@ -217,13 +206,10 @@ def test_a_build_does_not_write_over_shards_of_others(slim):
         (["--feature_map", "label=image"], "one class id or name in each record .class, id.,"),
         (["--feature_map", "label=class", "--label", "none"], "expected one of them"),
         (["--label", "none", "--label_offset", "1"], "there are no class ids; expected 0: leave"),
-        (["--feature_map", "image=class"], "received image=class, which the records of .* have no"),
         (["--feature_map", "image=id"], "feature 'id' begins with b'00-7.tf"),
         (["--class_names", "a,a,b"], "expected every name once"),
         (["--class_names", "a,b"], "record 2 of .* has class 2; expected 0 to 1 .*names"),
         (["--label_offset", "1"], "record 0 of .* has class 0; expected 1 to 2 .* correct it"),
-        (["--label_offset", "-1"], "label_offset received -1; expected at least 0"),
-        (["--split", "train=none/"], "--split received .*none', where there is no TFRecord"),
         (["--split", "train"], "--split received 'train'; expected NAME=VALUE"),
         (["--split", "a={0}/train", "--split", "b={0}/train"], "00-7.tfrec twice; expected every"),
         (["--split", "a b={0}/train"], "--split received 'a b'; expected the name of a split"),
@@ -231,22 +217,22 @@ def test_a_build_does_not_write_over_shards_of_others(slim):
 )
 def test_a_wrong_flag_is_refused_in_a_sentence(kaggle, capsys, flags, sentence):
     assert main([str(kaggle), *(flag.format(kaggle) for flag in flags)]) == 2
-    err = capsys.readouterr().err
-    assert re.search(sentence, err), err
+    assert re.search(sentence, capsys.readouterr().err)
     assert not (kaggle / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(
     ("payload", "sentence"),
     [
-        ({"picture": jpeg(), "label": 0}, "no feature is known to be the image; .*--feature_map"),
-        ({"image": jpeg(), "id": "7", "mask": jpeg(1)}, r"in each record \(id\), or --label none"),
+        ({"picture": jpeg(), "label": 0}, "no feature is known to be the image; .*feature_map"),
+        ({"image": jpeg(), "id": "7", "mask": jpeg(1)}, r"in each record \(id\), or label="),
         ({"image": jpeg(), "label": 20210101}, "label is up to 20210101; expected class ids"),
         ({"image": b"pixels", "label": 0}, "'image' begins with b'pixels'; exp"),
         (
             {"image": saved(flat("RGB", 9), "TIFF"), "label": 0},
             r"'image' begins with b'II.*; expected a JPEG, PNG, GIF, BMP or WebP",
         ),
+        ({"image": jpeg(), "label": b"\xff"}, "the 1 value b'.xff' in the feature label; expected"),
     ],
 )
 def test_records_that_are_none_to_train_on(tmp_path, payload, sentence):
@@ -258,7 +244,7 @@ def test_class_names_in_another_order_than_the_texts_are_refused(tmp_path):
     write_slim(tmp_path, {"train-00000-of-00001": [1, 2, 1]}, {1: "ant", 2: "bee"})
     with pytest.raises(UserError, match="class 0 is 'bee', but most records .* text 'ant'"):
         adopt(str(tmp_path), options=AdoptOptions(label_offset=1, class_names=("bee", "ant")))
-    assert adopt(str(tmp_path), options=AdoptOptions(label_offset=1))["classes"] == ["ant", "bee"]
+    assert adopt(str(tmp_path), options=AdoptOptions(label_offset=1)).classes == ["ant", "bee"]
 
 
 HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
@@ -266,12 +252,12 @@ HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
 
 def test_one_hot_vectors_are_classes(tmp_path):
     told, rows = adopted(tmp_path, HOT, HOT | {"label": [1.0, 0.0, 0.0]})
-    assert told["classes"] == ["0", "1", "2"] and label_of(told) == ONE
+    assert told.classes == ["0", "1", "2"] and told.label == ONE
     assert rows["label"] == [1, 0] and rows["class_name"] == ["1", "0"]
-    assert told["splits"]["train"]["shards"][0]["classes"] == {"0": 1, "1": 1}
+    assert told.splits["train"].shards[0].classes == {"0": 1, "1": 1}
     names = AdoptOptions(class_names=("a", "b", "c"), label=SEVERAL)
     told = adopt(str(tmp_path), options=names)
-    assert told["classes"] == ["a", "b", "c"] and label_of(told) == SEVERAL
+    assert told.classes == ["a", "b", "c"] and told.label == SEVERAL
     with pytest.raises(UserError, match="2 names, but label has 3 values .*; expected a name for"):
         adopt(str(tmp_path), options=AdoptOptions(class_names=("a", "b")))
 
@@ -280,12 +266,12 @@ def test_columns_of_0_and_1_are_several_labels(tmp_path, capsys):
     records = [{"image": jpeg(), "a - b": i % 2, "c": int(i > 1)} for i in range(4)]
     write_records(str(tmp_path / "00-4.tfrec"), map(example, records))
     assert main([str(tmp_path)]) == 2
-    proposed = "--feature_map 'label=a - b,label=c' for columns of 0 and 1, or --label none"
+    proposed = "--feature_map 'label=a - b,label=c' for columns of 0 and 1, or --label"
     assert proposed in capsys.readouterr().err
     assert main([str(tmp_path), "--feature_map", "label=a - b,label=c"]) == 0
     assert "train 4 records; 2 labels" in capsys.readouterr().out
     told = load_manifest(str(tmp_path), adopted=True)
-    assert told["adopted"]["hot"] == told["classes"] == ["a - b", "c"]
+    assert told.hot_features == ("a - b", "c") == (*told.classes,)
     rows = read_index(str(tmp_path), told).to_pydict()
     assert rows["label"] == [[], [0], [1], [0, 1]]
     assert rows["class_name"] == [[], ["a - b"], ["c"], ["a - b", "c"]]
@@ -300,15 +286,12 @@ def test_records_without_labels_are_adopted_by_asking_for_none(tmp_path, capsys)
     record = {"image/encoded": jpeg(), "image/class/label": 0.5, "image/caption": "a photo"}
     write_records(str(tmp_path / "train.record"), [example(record)] * 2)
     assert main([str(tmp_path)]) == 2
-    sentence = capsys.readouterr().err
-    assert (
-        "--label none for records without labels or with values, which --target image/class/"
-        in sentence
-    )
+    proposed = "--label none for records without labels or with values, which --target image/class/"
+    assert proposed in capsys.readouterr().err
     assert main([str(tmp_path), "--label", "none"]) == 0
     assert "train 2 records; no labels" in capsys.readouterr().out
     told = load_manifest(str(tmp_path), adopted=True)
-    assert label_of(told) == NONE and told["classes"] == []
+    assert told.label == NONE and told.classes == []
     rows = read_index(str(tmp_path), told).to_pydict()
     assert rows["image/class/label"] == [0.5, 0.5] and "class_name" not in rows
     assert verify(str(tmp_path), workers=1).ok and report.main([str(tmp_path)]) == 0
@@ -317,10 +300,7 @@ def test_records_without_labels_are_adopted_by_asking_for_none(tmp_path, capsys)
 @pytest.mark.parametrize(
     ("last", "sentence"),
     [
-        (
-            {"image": jpeg()},
-            r"record 1 of .* \(at byte \d+\) has no feature label; expected 0s",
-        ),
+        ({"image": jpeg()}, r"record 1 of .* \(at byte \d+\) has no feature label; expected 0s"),
         (HOT | {"label": [0.9, 0.1, 0.0]}, "the 3 values 0.8.*, 0.1.*, 0.0 in the feature label; "),
         (HOT | {"label": [0.0, 1.0]}, "whose feature label has another type or number"),
         (HOT | {"image": [jpeg(), jpeg()]}, "has the 2 values .* expected one encoded picture in"),
@@ -338,104 +318,71 @@ def test_a_record_that_differs_from_the_others_is_named_and_not_called_damaged(
 def test_a_refused_adopt_leaves_the_data_set_that_was_there(slim):
     options = AdoptOptions(label_offset=1)
     before = adopt(str(slim), options=options)
-    write_records(
-        str(slim / "x.json"), [example({"image/encoded": jpeg(), "image/class/label": 1})]
-    )
-    with pytest.raises(UserError, match="would say what none can.*'x.json'"):
-        splits = (("train", f"{slim}/x.json"),)
+    shutil.copy(slim / "train-00000-of-00002", slim / "x.json")
+    splits = (("train", f"{slim}/x.json"),)
+    with pytest.raises(UserError, match="would not be one.*'x.json'"):
         adopt(str(slim), options=AdoptOptions(label_offset=1, splits=splits))
     assert load_manifest(str(slim), adopted=True) == before
     assert len(read_index(str(slim), before)) == 9
 
 
-def test_a_record_of_another_message_is_not_called_damaged(slim):
-    write_records(str(slim / "train-00001-of-00002"), [b"\xffa message of another type"])
-    sentence = r"record 0 of .*-00002 \(at byte 0\) is no tf.train.Example, though its checksum is"
-    with pytest.raises(UserError, match=sentence):
-        adopt(str(slim), options=AdoptOptions(label_offset=1))
+def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, monkeypatch):
+    write = storage.write
 
+    def write_and_end(path, data):
+        write(path, data)
+        raise SystemExit
 
-def test_a_label_that_is_no_text_is_named(tmp_path):
-    with pytest.raises(UserError, match="has the 1 value b'.xff' in the feature label; expected"):
-        adopted(tmp_path, {"image": jpeg(), "label": b"\xff"})
-
-
-_KILLED = """
-import os, signal, sys
-from imageshards import storage
-from imageshards.adopt import AdoptOptions, adopt
-write = storage.write
-
-def write_and_die(path, data):
-    write(path, data)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-storage.write = write_and_die
-adopt(sys.argv[1], options=AdoptOptions(label_offset=1))
-"""
-
-
-@pytest.mark.process
-def test_a_killed_adopt_leaves_no_manifest_beside_another_index(slim):
     before = adopt(str(slim), options=AdoptOptions(label_offset=1))
     write_slim(slim, {"train-00000-of-00002": [2, 2]}, TEXTS)
-    name = slim / before["splits"]["train"]["shards"][0]["index"]["file"]
+    name = slim / before.splits["train"].shards[0].index.file
     old = name.read_bytes()
-    killed = subprocess.run([sys.executable, "-c", _KILLED, str(slim)], check=False)
-    assert killed.returncode == -signal.SIGKILL and name.read_bytes() != old
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(storage, "write", write_and_end)
+        adopt(str(slim), options=AdoptOptions(label_offset=1))
+    assert name.read_bytes() != old
     with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
         load_manifest(str(slim), adopted=True)
     after = adopt(str(slim), options=AdoptOptions(label_offset=1))
-    assert after["fingerprint"] != before["fingerprint"]
+    assert after.fingerprint != before.fingerprint
     assert len(read_index(str(slim), after)) == 2 + 3 + 2
 
 
-def _flip(path):
-    flip_byte(path, 60)
-
-
-def _cut(path):
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def _compress(path):
-    path.write_bytes(gzip.compress(path.read_bytes()))
-
-
-def _broken_label(path):
-    write_records(str(path), [example({"image/encoded": jpeg(), "image/class/label": [1, 2]})])
+def flipped(data):
+    return data[:60] + bytes([data[60] ^ 255]) + data[61:]
 
 
 @pytest.mark.parametrize(
-    ("damage", "sentence"),
+    ("damaged", "sentence"),
     [
-        (_flip, "train-00001-of-00002, record 0 at byte 0: the payload's checksum is wrong; exp"),
-        (_cut, "00002, record 2 at byte .*: the file ends inside the record .*--split NAME=GLOB"),
-        (_broken_label, "record 0 of .*-00002 .at byte 0. has the 2 values 1, 2 in the feature im"),
-        (_compress, "00001-of-00002 is compressed with gzip, .*: gunzip them first"),
-        (lambda path: path.write_bytes(b"a text, no TFRecord"), "at byte 0: the checksum of its"),
+        (flipped, "-00001-of-00002, record 0 at byte 0: the payload's checksum is wrong; exp"),
+        (lambda data: data[:-5], "record 2 at byte .*: the file ends inside.*split="),
+        (gzip.compress, "00001-of-00002 is compressed with gzip, .*: gunzip them first"),
+        (lambda _: b"a text, no TFRecord", "at byte 0: the checksum of its"),
+        (
+            lambda _: frame_record(b"\xffa message of another type"),
+            r"record 0 of .*-00002 \(at byte 0\) is no tf.train.Example, though its checksum is",
+        ),
     ],
-    ids=["flipped", "cut", "two labels", "compressed", "text"],
+    ids=["flipped", "cut", "compressed", "text", "another message"],
 )
-def test_a_damaged_file_is_named(slim, damage, sentence):
-    damage(slim / "train-00001-of-00002")
+def test_a_damaged_file_is_named(slim, damaged, sentence):
+    path = slim / "train-00001-of-00002"
+    path.write_bytes(damaged(path.read_bytes()))
     with pytest.raises(UserError, match=sentence):
-        splits = (("train", f"{slim}/train-*"),)
-        adopt(str(slim), options=AdoptOptions(label_offset=1, splits=splits))
+        adopt(str(slim), options=AdoptOptions(label_offset=1))
     assert not (slim / "manifest.json").exists()
 
 
-def test_the_manifest_of_a_build_is_not_replaced(tmp_path, capsys):
-    made = Dataset(tmp_path / "set")
-    assert main([str(made.directory)]) == 2
-    assert "manifest.json imageshards adopt did not write; expected" in capsys.readouterr().err
-    assert load_manifest(str(made.directory)) == made.manifest
-
-
-@pytest.mark.parametrize(("damaged", "code"), [('{"adopted": {}}', 0), ("{", 2), ("[1]", 2)])
-def test_a_damaged_manifest_is_replaced_where_adopt_wrote_it(slim, damaged, code):
-    (slim / "manifest.json").write_text(damaged)
+@pytest.mark.parametrize(
+    ("there", "code"), [('{"adopted": {}}', 0), ('{"splits": {}}', 2), ("{", 2), ("[1]", 2)]
+)
+def test_only_a_manifest_that_adopt_wrote_is_replaced(slim, there, code, capsys):
+    (slim / "manifest.json").write_text(there)
     assert main([str(slim), "--label_offset", "1"]) == code
+    if code:
+        assert "imageshards adopt did not write; expected" in capsys.readouterr().err
+        assert (slim / "manifest.json").read_text() == there
 
 
 def test_an_adopted_data_set_is_checked_and_shown(slim, tmp_path, capsys):
@@ -452,4 +399,4 @@ def test_an_adopted_data_set_is_checked_and_shown(slim, tmp_path, capsys):
     flip_byte(slim / "train-00001-of-00002", 60)
     problems = verify(out, workers=1, records_root=slim).problems
     assert {problem.file for problem in problems} == {str(slim / "train-00001-of-00002")}
-    assert len(told["splits"]) == 2 and problems[1].record == 0
+    assert len(told.splits) == 2 and problems[1].record == 0

@@ -7,6 +7,7 @@ import pytest
 
 from imageshards.adopt import adopt
 from imageshards.errors import UserError
+from imageshards.manifest import Image
 from imageshards.tfrecord import write_records
 from tests.support.external_sets import example, jpeg
 
@@ -42,14 +43,19 @@ def folder(tmp_path):
 
 def test_splits_classes_and_features_are_its_own(folder):
     told = adopt(str(folder.parent))
-    assert {n: e["num_records"] for n, e in told["splits"].items()} == {"train": 5, "test": 1}
-    assert told["classes"] == ["cat", "big dog"]
-    assert told["adopted"]["image"] == "photo" and told["adopted"]["label"] == "kind"
-    assert told["image"] == {"size": [32, 40], "mode": "exact", "channels": 1}
-    assert told["splits"]["train"]["shards"][1]["folder"] == "1.10.0"
+    assert {n: e.num_records for n, e in told.splits.items()} == {"train": 5, "test": 1}
+    assert told.classes == ["cat", "big dog"]
+    assert (told.roles.image, told.roles.label) == ("photo", "kind")
+    assert told.image == Image(size=(32, 40), mode="exact", channels=1)
+    assert told.splits["train"].shards[1].folder == "1.10.0"
     shutil.copytree(folder, folder.parent / "1.11.0")
-    with pytest.raises(UserError, match="several data sets of TFDS .*1.10.0, .*1.11.0.; expected"):
+    with pytest.raises(UserError, match="several datasets of TFDS .*1.10.0, .*1.11.0.; expected"):
         adopt(str(folder.parent))
+
+
+def say(folder, old, new):
+    path = folder / "dataset_info.json"
+    path.write_text(path.read_text().replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -58,18 +64,9 @@ def test_splits_classes_and_features_are_its_own(folder):
         (lambda f: next(f.glob("*test*")).unlink(), "shapes-test.tfrecord-00000-of-00001 cannot"),
         (lambda f: next(f.glob("*test*")).write_bytes(b""), "holds 0 records, not the 1 it should"),
         (lambda f: (f / "dataset_info.json").write_text("{}"), "not what TensorFlow Datasets wri"),
+        (lambda f: say(f, '"tfrecord"', '"riegeli"'), "whose fileFormat is riegeli"),
         (
-            lambda f: (f / "dataset_info.json").write_text(
-                (f / "dataset_info.json").read_text().replace('"tfrecord"', '"riegeli"')
-            ),
-            "whose fileFormat is riegeli",
-        ),
-        (
-            lambda f: (f / "dataset_info.json").write_text(
-                (f / "dataset_info.json")
-                .read_text()
-                .replace('"shardLengths"', '"filepathTemplate": "/etc/passwd", "shardLengths"')
-            ),
+            lambda f: say(f, '"shard', '"filepathTemplate": "/etc/passwd", "shard'),
             "the file '/etc/passwd' would be in another folder",
         ),
         (lambda f: (f / "kind.labels.txt").write_text("cat"), "has kind 1; expected 0 to 0"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -16,7 +16,6 @@ from imageshards.commands.command_line import (
     Parser,
     names_or_file,
     nearest_flags,
-    quiet_stderr,
     run,
 )
 from imageshards.errors import UserError
@@ -32,9 +31,7 @@ TRAIN_FLAGS = re.findall(r"^  (--\w+)", TRAIN, re.MULTILINE)
         ("--lr", TRAIN_FLAGS, ["--learning_rate"]),
         ("--batch-size", TRAIN_FLAGS, ["--batch_size"]),
         ("--optimiser", TRAIN_FLAGS, ["--optimizer"]),
-        ("--validation", TRAIN_FLAGS, ["--validation_split"]),
         ("--rate", TRAIN_FLAGS, ["--learning_rate", "--scale_learning_rate"]),
-        ("--image_sise", BUILD, ["--image_size"]),
         ("--split", BUILD, ["--split_column", "--splits"]),
         ("--xyzzy", BUILD, []),
         ("--output", BUILD, []),
@@ -57,7 +54,6 @@ def parser() -> Parser:
     [
         # argparse itself would take it for --learning_rate
         (["--data", "d", "--learning", "1"], "did you mean --learning_rate? See imageshards try"),
-        (["--data", "d", "--lr", "1"], "did you mean --learning_rate?"),
         ([], "The following arguments are required: --data; see imageshards try --help."),
         (["--data", "d", "--zzzz"], "no flag of imageshards try; see imageshards try --help."),
         (["--data", "d", "more"], "Received 'more', which is no flag"),
@@ -73,13 +69,11 @@ def test_a_mistake_is_one_sentence(parser, argv, sentence):
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("b, a,New York", ("b", "a", "New York")),
-        (r"cat\, tabby,dog", ("cat, tabby", "dog")),
+        (r"b, cat\, tabby,New York", ("b", "cat, tabby", "New York")),
         (r"\,,", (",",)),
-        ("a", ("a",)),
         ("lines", ("dog, small", "cat", "čmelák")),
     ],
-    ids=["three", "with a comma", "a comma", "one", "a file"],
+    ids=["names", "a comma", "a file"],
 )
 def test_names_stand_between_commas_or_are_the_lines_of_a_file(tmp_path, monkeypatch, text, names):
     monkeypatch.chdir(tmp_path)
@@ -96,27 +90,22 @@ def test_a_list_without_names_is_one_sentence(tmp_path, monkeypatch, text):
         names_or_file("--classes", text)
 
 
-@pytest.mark.parametrize(
-    ("missing", "extra"),
-    [("apache_beam.io", "pipeline"), ("keras", "trainer"), ("trainer.nothing", None)],
-)
-def test_a_command_whose_extra_is_not_installed_names_it(capsys, missing, extra):
-    def bare() -> int:
+def test_a_command_whose_extra_is_not_installed_names_it(capsys):
+    def bare(missing: str) -> int:
         raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
-    if extra is None:  # a fault of our own is told whole
-        with pytest.raises(ModuleNotFoundError):
-            run("program", bare)
-        return
-    assert run("program", bare) == 2
-    said = capsys.readouterr().err
-    assert f"the package {missing.partition('.')[0]} is not installed" in said
-    assert f"pip install 'imageshards[{extra}]'" in said
+    for missing, extra in (("apache_beam.io", "pipeline"), ("keras", "trainer")):
+        assert run("program", functools.partial(bare, missing)) == 2
+        said = capsys.readouterr().err
+        assert f"the package {missing.partition('.')[0]} is not installed" in said
+        assert f"pip install 'imageshards[{extra}]'" in said
+    with pytest.raises(ModuleNotFoundError):  # a fault of our own
+        run("program", functools.partial(bare, "trainer.nothing"))
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("lines", [1, 100_000])
-def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(lines):
+def test_a_command_whose_reader_leaves_ends_without_a_traceback(lines):
     program = "import sys; from imageshards.commands.command_line import run; sys.exit(run("
     program += f"'x', lambda: [print('line') for _ in range({lines})] and 0, prints_result=True))"
     reading, writing = os.pipe()
@@ -127,25 +116,13 @@ def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(lines):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_no_temporary_folder_is_one_sentence(capsys, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
-    with quiet_stderr():  # needs none
-        pass
-    assert run("program", lambda: len(tempfile.gettempdir())) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("program: No writable temporary directory found in ['/proc/none']; set ")
-
-
 @pytest.mark.process
 def test_a_removed_working_directory_is_one_sentence(tmp_path):
     Dataset(tmp_path / "set")
     (tmp_path / "gone").mkdir()
     program = "import os, sys; os.rmdir(os.getcwd()); from imageshards.__main__ import main; "
     program += "sys.exit(main(sys.argv[1:]))"
-    for name, code in (("report", 0), ("verify", 2)):
-        (tmp_path / "gone").mkdir(exist_ok=True)
-        command = [sys.executable, "-c", program, name, str(tmp_path / "set")]
-        done = subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True)
-        assert done.returncode == code, done.stderr
+    command = [sys.executable, "-c", program, "verify", str(tmp_path / "set")]
+    done = subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True)
+    assert done.returncode == 2
     assert done.stderr.startswith("imageshards verify: the working directory was removed; go to")

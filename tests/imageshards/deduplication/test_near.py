@@ -29,7 +29,7 @@ def some_hashes(count: int, bits: int = 64, seed: int = 0) -> np.ndarray:
     return np.unique(found)
 
 
-@pytest.mark.parametrize(("distance", "bits"), [(1, 64), (1, 20), (2, 20), (4, 64), (10, 64)])
+@pytest.mark.parametrize(("distance", "bits"), [(1, 64), (2, 20), (10, 64)])
 def test_all_near_pairs_are_found_each_once(distance, bits, monkeypatch):
     monkeypatch.setattr(near, "_MAX_CELL", 40)  # cells are cut again
     monkeypatch.setattr(near, "_USUAL_CELL", 1)  # by more than one equal band
@@ -56,7 +56,7 @@ def test_many_hashes_with_an_equal_band_do_not_cost_all_pairs(monkeypatch):
 
 def test_too_many_pairs_are_a_sentence(monkeypatch):
     monkeypatch.setattr(near, "MAX_PAIRS", 1000)
-    with pytest.raises(UserError, match=r"^--distance received 10, .* more than 1,000 pairs"):
+    with pytest.raises(UserError, match=r"^distance received 10, .* more than 1,000 pairs"):
         near_pairs(np.arange(5000, dtype=np.uint64), 10)
 
 

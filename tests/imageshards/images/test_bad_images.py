@@ -38,10 +38,7 @@ _FRAME = JPEG.index(b"\xff\xc0")
     [
         (b"", "empty"),
         (b"hello, this is a text file\n", "not_an_image"),
-        (
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n",
-            "git_lfs_pointer",
-        ),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "git_lfs_pointer"),
         (b"<!DOCTYPE html><html>", "web_page"),
         (b"\xef\xbb\xbf\n <HTML lang=en>", "web_page"),
         (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code>', "web_page"),
@@ -55,7 +52,6 @@ _FRAME = JPEG.index(b"\xff\xc0")
         (saved(scene(), "AVIF")[:-100], "truncated"),
         (saved(scene(), "HEIF")[:-100], "truncated"),
         (saved(scene(), "HEIF")[:300], "truncated"),
-        (b"\xff\xd8\xff\xe0", "truncated"),
         (JPEG[:-400], "truncated"),
         (JPEG[: len(JPEG) // 2], "truncated"),
         (saved(scene(), "PNG")[:-300], "truncated"),
@@ -110,16 +106,6 @@ _BY_FORMAT = {
 }
 
 
-def _settles(data: bytes, options: ImageOptions = SMALL) -> str:
-    """`ok` or a code; any other exception fails the test."""
-    try:
-        encoded = encode_image(data, options)
-    except ImageError as e:
-        return e.code
-    assert opened(encoded).size == (encoded.width_px, encoded.height_px)
-    return "ok"
-
-
 @settings(max_examples=400, deadline=None)
 @given(
     st.sampled_from(sorted(_BY_FORMAT)),
@@ -127,12 +113,16 @@ def _settles(data: bytes, options: ImageOptions = SMALL) -> str:
     st.sampled_from([40, 400, 10**6]),
     st.just(1.0) | st.floats(0, 1),
 )
-def test_any_damage_and_truncation_settles(kind, damage, reach, kept):
+def test_any_damaged_or_cut_picture_is_encoded_or_has_a_code(kind, damage, reach, kept):
     data = bytearray(_BY_FORMAT[kind])
     for at, value in damage:
         data[int(at * min(reach, len(data)))] = value
     cut = bytes(data[: round(kept * len(data))])
-    _settles(cut, dataclasses.replace(SMALL, max_pixels=1_000_000))
+    try:
+        encoded = encode_image(cut, dataclasses.replace(SMALL, max_pixels=1_000_000))
+    except ImageError:
+        return
+    assert opened(encoded).size == (encoded.width_px, encoded.height_px)
 
 
 @pytest.mark.process
@@ -145,15 +135,12 @@ def test_nothing_is_printed_about_bad_files(tmp_path):
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     code = (
-        "import pathlib, sys\n"
-        "from imageshards.images import options\n"
-        "from imageshards.images.encode import encode_image\n"
+        "import contextlib, pathlib, sys\n"
         "from imageshards import errors\n"
-        "for file in sorted(pathlib.Path(sys.argv[1]).iterdir()):\n"
-        "    try:\n"
-        "        encode_image(file.read_bytes(), options.ImageOptions())\n"
-        "    except errors.ImageError:\n"
-        "        pass\n"
+        "from imageshards.images import encode, options\n"
+        "for file in pathlib.Path(sys.argv[1]).iterdir():\n"
+        "    with contextlib.suppress(errors.ImageError):\n"
+        "        encode.encode_image(file.read_bytes(), options.ImageOptions())\n"
     )
     command = [sys.executable, "-W", "always", "-c", code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -45,9 +45,8 @@ def test_resize_modes_give_their_sizes_and_show_different_parts():
 def test_filter_quality_and_subsampling_are_those_of_the_file():
     made = {encode_image(JPEG, dataclasses.replace(SMALL, filter=f)).data for f in FILTERS}
     assert len(made) == len(FILTERS)
-    sizes = [
-        len(encode_image(JPEG, dataclasses.replace(SMALL, quality=q)).data) for q in (10, 90, 100)
-    ]
+    of_quality = [dataclasses.replace(SMALL, quality=quality) for quality in (10, 90, 100)]
+    sizes = [len(encode_image(JPEG, options).data) for options in of_quality]
     assert sizes == sorted(set(sizes))
     for code, subsampling in enumerate(("4:4:4", "4:2:2", "4:2:0")):
         encoded = encode_image(JPEG, dataclasses.replace(SMALL, subsampling=subsampling))
@@ -128,6 +127,5 @@ def test_the_same_bytes_again_and_in_another_process_that_imports_little():
         "sys.stdout.buffer.write(made.data)\n"
         "sys.exit(str({'numpy', 'apache_beam', 'tensorflow'} & set(sys.modules) or ''))"
     )
-    command = [sys.executable, "-c", code]
-    other = subprocess.run(command, input=JPEG, capture_output=True)
+    other = subprocess.run([sys.executable, "-c", code], input=JPEG, capture_output=True)
     assert (other.stdout, other.stderr.strip()) == (once.data, b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,24 +11,15 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from imageshards.images.encode import encode_image
-from imageshards.images.geometry import (
-    BoxTransform,
-    canvas_layout,
-    map_boxes,
-)
+from imageshards.images.geometry import BoxTransform, canvas_layout, map_boxes
 from imageshards.images.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import opened_bytes, saved, stored
 
 _WHOLE = (0.0, 1.0, 0.0, 1.0)
 
 
-def _options(mode: str, height: int = 256, width: int = 256, **more: object) -> ImageOptions:
-    return ImageOptions(
-        height_px=height,
-        width_px=height if mode == "shortest" else width,
-        resize_mode=mode,
-        **more,  # type: ignore[arg-type]
-    )
+def _options(mode: str, height: int, width: int, **more: Any) -> ImageOptions:
+    return ImageOptions(height, height if mode == "shortest" else width, resize_mode=mode, **more)
 
 
 @pytest.mark.parametrize(

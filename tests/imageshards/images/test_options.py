@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 
 from imageshards.images.options import ImageOptions
+from imageshards.manifest import Image
 
 OTHER = ImageOptions(
     height_px=20, width_px=30, resize_mode="pad", filter="box", quality=80, subsampling="4:4:4",
@@ -26,13 +26,13 @@ def test_a_manifest_tells_every_option() -> None:
 @pytest.mark.parametrize(
     ("image", "mode", "sides"),
     [
-        ({"size": [20, 30], "mode": "exact", "channels": 1}, "stretch", (20, 30)),
-        ({"size": None, "mode": "none", "channels": 1}, "none", (256, 256)),
+        (Image(size=(20, 30), mode="exact", channels=1), "stretch", (20, 30)),
+        (Image(size=None, mode="none", channels=1), "none", (256, 256)),
     ],
     ids=["one size", "many sizes"],
 )
 def test_of_records_of_others_the_size_is_known(
-    image: dict[str, Any], mode: str, sides: tuple[int, int]
+    image: Image, mode: str, sides: tuple[int, int]
 ) -> None:
     options = ImageOptions.from_manifest(image)
     assert (options.resize_mode, options.height_px, options.width_px) == (mode, *sides)

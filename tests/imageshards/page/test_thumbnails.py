@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from imageshards.page import data_uri, draw_boxes, thumbnail
-from tests.support.pictures import lossless_jpeg, opened_bytes, saved
+from imageshards.page import draw_boxes, thumbnail
+from tests.support.pictures import lossless_jpeg, saved
 
 
 def encoded(size: tuple[int, int], mode: str = "RGB", kind: str = "JPEG") -> bytes:
@@ -47,9 +46,9 @@ def test_large_jpegs_have_thumbnails_and_the_limit_of_the_process_stays(
     assert Image.MAX_IMAGE_PIXELS == 100
 
 
-@pytest.mark.parametrize("damaged", [b"", b"no picture", encoded((400, 200))[:300]])
-def test_an_undecodable_picture_has_no_thumbnail(damaged: bytes) -> None:
-    assert thumbnail(damaged, 64) is None
+def test_an_undecodable_picture_has_no_thumbnail() -> None:
+    for damaged in (b"", b"no picture", encoded((400, 200))[:300]):
+        assert thumbnail(damaged, 64) is None
 
 
 @pytest.mark.parametrize("shade", [0, 255])
@@ -93,9 +92,3 @@ def test_a_small_box_has_a_pixel_and_a_crowd_of_boxes_leaves_the_picture() -> No
     assert draw_boxes(picture, [(0.999, 0.999, 1.0, 1.0)]).tobytes() != picture.tobytes()
     boxes = [(i / 1000, 0.0, 1.0, 1.0) for i in range(1000)]
     assert draw_boxes(picture, boxes).getpixel((15, 10)) == (200, 0, 0)
-
-
-def test_a_picture_inside_a_page_is_the_picture() -> None:
-    head, _, content = data_uri(Image.new("RGB", (5, 7))).partition(",")
-    assert head == "data:image/jpeg;base64"
-    assert opened_bytes(base64.b64decode(content)).size == (5, 7)

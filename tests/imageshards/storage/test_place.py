@@ -9,6 +9,7 @@ import pytest
 
 from imageshards.errors import UserError
 from imageshards.storage import absolute_place, place
+from tests.support.errors import refused
 from trainer.dataset.open import pixels_home
 
 
@@ -56,8 +57,8 @@ def test_without_a_home_folder_no_folder_is_called_so(monkeypatch):
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    for asked in (lambda: place("--cache_folder", "~/x"), pixels_home):
-        with pytest.raises(UserError, match="^--cache_folder received '~/.*no home folder of yo"):
+    for asked in (lambda: place("cache_folder", "~/x"), pixels_home):
+        with refused("cache_folder", "'~/", "no home folder of yours"):
             asked()
 
 

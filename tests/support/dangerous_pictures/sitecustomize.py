@@ -14,7 +14,6 @@ HANGS = 64
 
 
 def load(picture):
-    """Decodes as ever, or not."""
     if picture.width in SIGNALS:
         os.kill(os.getpid(), SIGNALS[picture.width])
     if picture.width == HANGS:

@@ -72,17 +72,13 @@ WINDOW = geometry.Window(*(tf.constant([value]) for value in (10.0, 20.0, 8.0, 3
     ],
     ids=["as it is", "flipped", "quarter turn"],
 )
-def test_corners_go_to_the_corners_of_the_window(
-    flip: bool, angle_rad: float, expected: list[tuple[int, int]]
-) -> None:
+def test_corners_go_to_the_corners_of_the_window(flip, angle_rad, expected):
     np.testing.assert_allclose(_corners(WINDOW, flip, angle_rad), expected, atol=1e-4)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 60), units, units, units, units, st.floats(-0.5, 0.5))
-def test_bounds_hold_all_a_turned_window_touches(
-    height: int, width: int, area: float, aspect: float, y: float, x: float, angle_rad: float
-) -> None:
+def test_bounds_hold_all_a_turned_window_touches(height, width, area, aspect, y, x, angle_rad):
     window = _window(height, width, (4, 6), area, aspect, y, x)
     part = geometry.rotated_bounds(
         window, tf.constant([math.tan(angle_rad / 2)], tf.float32), height, width
@@ -98,9 +94,7 @@ def test_bounds_hold_all_a_turned_window_touches(
 @pytest.mark.parametrize("ratio", [1, 2, 4, 8])
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 300), units, units)
-def test_a_shrunk_window_lies_inside_the_shrunk_picture(
-    ratio: int, height: int, width: int, area: float, y: float
-) -> None:
+def test_a_shrunk_window_lies_inside_the_shrunk_picture(ratio, height, width, area, y):
     window = _window(height, width, (4, 4), area, 0.5, y, y)
     shrunk = geometry.scale_down(window, tf.constant([float(ratio)]))
     top, left, rows, columns = (int(value[0]) for value in shrunk)

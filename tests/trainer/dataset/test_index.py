@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from imageshards.example import decode_example
 from tests.support.dataset_factory import Dataset
+from tests.support.errors import refused
 from tests.support.trainer_data import ROLES, edit_manifest
 from trainer.dataset.index import record_labels
 from trainer.dataset.manifest import load_manifest
@@ -25,7 +25,6 @@ EXTRA["box"] = {"dtype": "float32", "shape": [4]}
 FILTERS: dict[tuple[str, ...], Callable[[int], bool]] = {
     (): lambda i: True,
     ("year>=3",): lambda i: i % 6 >= 3,
-    ("year>3",): lambda i: i % 6 > 3,
     ("age==0.1",): lambda i: i == 1,
     ("age!=0.1", "year<4"): lambda i: i != 1 and i % 6 < 4,
     ("age<=0.5",): lambda i: i <= 5,
@@ -33,11 +32,9 @@ FILTERS: dict[tuple[str, ...], Callable[[int], bool]] = {
     ("place!=Žilina", "image/class/text!=dog"): lambda i: i % 3 == 0,
     ("image/class/label>0",): lambda i: i % 3 > 0,
     ("image/width<16",): lambda i: False,
-    ("width==101",): lambda i: i == 1,
     ("image/filename==cat/0.jpg",): lambda i: i == 0,
     ("note==fine",): lambda i: i not in (4, 5),
     ("note!=fine",): lambda i: i in (4, 5),
-    ("year>=-9223372036854775808",): lambda i: True,
 }
 
 
@@ -84,20 +81,20 @@ def test_a_condition_on_the_label_means_the_class_where_labels_begin_at_1(tmp_pa
     edit_manifest(tmp_path, first_label=1, adopted=ROLES)
     assert found(tmp_path, "image/class/label==1") == [-1, 1] * 3
     edit_manifest(tmp_path, first_label=0, adopted=ROLES)
-    with pytest.raises(UserError, match="index has labels from 1 to 2; expected 2 classes from 0"):
+    with refused("data", "from 1 to 2", "2 classes"):
         found(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("condition", "message"),
+    ("condition", "word"),
     [
-        ("yea>=3", "--where received 'yea>=3'; the records have no feature"),
-        ("image/colorspace==RGB", "on image/colorspace, which .* expected one of age, .*place"),
-        ("box>1", r"box has shape \[4\]"),
+        ("yea>=3", "'yea'"),
+        ("image/colorspace==RGB", "age, "),
+        ("box>1", "[4]"),
     ],
 )
-def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, message):
-    with pytest.raises(UserError, match=message):
+def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, word):
+    with refused("where", condition.partition("=")[0], word):
         found(made, condition)
 
 

@@ -8,18 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
+from tests.support.errors import refused
 from tests.support.external_sets import example
-from tests.support.reader_sets import (
-    CLASSES,
-    FEATURES,
-    MODEL,
-    jpeg,
-    make_set,
-    record_of,
-    value_of,
-)
+from tests.support.reader_sets import CLASSES, FEATURES, MODEL, jpeg, make_set, record_of, value_of
 from trainer.dataset.open import check_inputs
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import DataSet, FeatureSpec
@@ -38,25 +30,22 @@ def _inputs(dataset: DataSet, names: tuple[str, ...], **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("names", "word"),
     [
-        (("age",), "expected image, the picture, among the names"),
-        (("image", "agee"), r"no feature 'agee' \(did you mean age\?\)"),
-        (("image", IMAGE_FEATURE), "under the name image"),
-        (("image", LABEL_FEATURE), "is the label, which the model has to find"),
-        (("image", "text"), "is a text, and TensorFlow cannot put texts on devices"),
-        (("image", "a/b", "a_b"), "would both be called a_b"),
+        (("age",), "image"),
+        (("image", "agee"), "mean age?"),
+        (("image", IMAGE_FEATURE), "name image"),
+        (("image", LABEL_FEATURE), LABEL_FEATURE),
+        (("image", "text"), "is a text"),
+        (("image", "a/b", "a_b"), "a_b"),
     ],
 )
-def test_inputs_keep_their_order_and_others_are_refused_in_a_sentence(
-    dataset: DataSet, names: tuple[str, ...], message: str
-) -> None:
+def test_inputs_keep_their_order_and_others_are_refused_in_a_sentence(dataset, names, word):
     assert list(check_inputs(dataset, ("tokens", "image", "age"))) == ["tokens", "age"]
     number = FeatureSpec("int64", ())
     both = dataclasses.replace(dataset, features=FEATURES | {"a/b": number, "a_b": number})
-    with pytest.raises(UserError, match=message) as caught:
+    with refused("inputs", ",".join(names), word):
         check_inputs(both, names)
-    assert str(caught.value).startswith("--inputs received")
 
 
 def test_a_batch_is_parsed_alike_eagerly_and_in_a_pipeline(dataset: DataSet) -> None:
@@ -75,9 +64,7 @@ def test_a_batch_is_parsed_alike_eagerly_and_in_a_pipeline(dataset: DataSet) -> 
 
 
 @pytest.mark.parametrize("expected", [[[1, 2], [1, 0]], [[1, 2, 3, 0], [1, 0, 0, 0]]])
-def test_sequences_are_padded_and_cut_to_a_length(
-    dataset: DataSet, expected: list[list[int]]
-) -> None:
+def test_sequences_are_padded_and_cut_to_a_length(dataset, expected):
     parse = batch_parser(dataset, _inputs(dataset, ("tokens",), sequence_length=len(expected[0])))
     tokens = parse(tf.constant([record_of(3, 0), record_of(1, 0)])).inputs["tokens"]
     assert tokens.numpy().tolist() == expected
@@ -121,8 +108,6 @@ def test_labels_may_be_the_names_of_classes(dataset: DataSet) -> None:
     [{LABEL_FEATURE: 0}, {IMAGE_FEATURE: b"", LABEL_FEATURE: 0}, {IMAGE_FEATURE: jpeg(9)}],
     ids=["no picture", "empty picture", "no label"],
 )
-def test_a_record_without_picture_or_label_is_no_placeholder(
-    dataset: DataSet, values: dict[str, Any]
-) -> None:
+def test_a_record_without_picture_or_label_is_no_placeholder(dataset, values):
     with pytest.raises(tf.errors.InvalidArgumentError):
         batch_parser(dataset, MODEL)(tf.constant([record_of(0, 0), example(values)]))

@@ -8,8 +8,6 @@ import itertools
 import json
 import pathlib
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,6 +17,7 @@ from imageshards import storage
 from imageshards.example import Values, decode_example
 from tests.support.commands import run_module
 from tests.support.dataset_factory import Dataset, features_of, jpeg
+from tests.support.errors import refused
 from tests.support.external_sets import flip_byte
 from tests.support.store_servers import store_server
 
@@ -55,15 +54,6 @@ def with_extra(folder: pathlib.Path) -> Dataset:
     return dataset
 
 
-def test_the_index_is_a_table_of_all_or_one_split(made):
-    data = ims.open(made)
-    assert data.index()["key"].to_pylist() == KEYS
-    some = data.index("validation", columns=["key", "label"])
-    assert some.to_pydict() == {"key": KEYS[18:], "label": [0, 1] * 6}
-    with pytest.raises(ims.UserError, match="split received 'test'; expected one of train, valid"):
-        data.index("test")
-
-
 def test_record_i_is_row_i_of_the_index_in_every_shard(dataset, made):
     data, payloads = ims.open(made), itertools.chain(*dataset.payloads.values())
     for split in data.splits:
@@ -76,16 +66,15 @@ def test_record_i_is_row_i_of_the_index_in_every_shard(dataset, made):
     assert len(data.source("val", features=["image/width"])[0]) == 1
 
 
-@pytest.mark.parametrize("index", [-19, 18, np.int64(18), 10**20])
-def test_a_number_outside_is_an_index_error(made, index):
-    with pytest.raises(IndexError, match=f"index received {index}; expected -18 to 17"):
-        ims.open(made).source("train")[index]
-
-
-@pytest.mark.parametrize("index", [True, np.True_, 2.0, np.float32(2), "2", None])
-def test_what_is_no_whole_number_is_a_type_error(made, index):
-    with pytest.raises(TypeError):
-        ims.open(made).source("train")[index]
+@pytest.mark.parametrize("index", [-19, np.int64(18), 10**20, True, 2.0, np.float32(2), "2", None])
+def test_what_is_no_number_of_a_record_is_refused(made, index):
+    source = ims.open(made).source("train")
+    if index in (-19, 18, 10**20):
+        with pytest.raises(IndexError, match=f"index received {index}; expected -18 to 17"):
+            source[index]
+    else:
+        with pytest.raises(TypeError):
+            source[index]
 
 
 def test_numbers_below_0_and_slices_are_those_of_a_list(made):
@@ -93,10 +82,8 @@ def test_numbers_below_0_and_slices_are_those_of_a_list(made):
     records = [*source]
     for number in (-1, -18, np.int64(-7)):
         assert source[number] == records[number]
-    for part in (
-        slice(2, 5), slice(None, None, -1), slice(-3, None), slice(5, 2), slice(None), slice(0, 99),
-        slice(4, 17, 5), slice(np.int64(1), np.int64(3)),
-    ):  # fmt: skip
+    parts = [(5, 2), (0, 99), (-3, None), (4, 17, 5), (None, None, -1), (np.int64(1), np.int64(3))]
+    for part in (slice(*ends) for ends in parts):
         assert source[part] == records[part], part
     assert source.__getitems__([-1, 3]) == [records[-1], records[3]]
     with pytest.raises(ValueError, match="slice step cannot be zero"):
@@ -130,13 +117,13 @@ def test_pictures_are_decoded_on_request(tmp_path, mode, channels):
 
 def test_what_does_not_fit_is_told_at_once(made, tmp_path):
     data = ims.open(made)
-    with pytest.raises(ims.UserError, match="split received 'test'; expected one of train, valid"):
+    with pytest.raises(ims.UserError, match="split received 'test'"):
         data.source("test")
-    with pytest.raises(ims.UserError, match="features received 'image/label'; .*mean image/clas"):
+    with refused("features", "'image/label'", "mean image/clas"):
         data.source("train", features=["image/label"])
     dataset = Dataset(tmp_path)
     (tmp_path / dataset.splits["train"][1]).unlink()
-    with pytest.raises(ims.UserError, match="path received .* shard train-00001.* is missing"):
+    with refused("data", "path received", "train-00001"):
         ims.open(tmp_path).source("train")
 
 
@@ -165,20 +152,9 @@ def test_a_source_is_small_when_it_is_sent_and_tells_data_sets_apart(made, tmp_p
 
 
 @pytest.mark.process
-def test_a_source_needs_neither_tensorflow_nor_beam(made):
-    code = (
-        "import sys, imageshards as ims\n"
-        f"assert ims.open({str(made)!r}).source('train', decode=True)[17]['image'].shape\n"
-        "assert not {'tensorflow', 'keras', 'apache_beam', 'torch', 'grain'} & {*sys.modules}\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("loader", "place"),
-    [("torch-spawn", "disk"), ("torch-fork", "gs"), ("grain", "s3")],
+    ("loader", "place"), [("torch-spawn", "disk"), ("torch-fork", "gs"), ("grain", "s3")]
 )
 def test_loaders_of_others_give_each_record_once(loader, place, made):
     package = loader.partition("-")[0]

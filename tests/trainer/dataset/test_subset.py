@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import types
 import unicodedata
@@ -12,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.errors import UserError
+from tests.support.errors import refused
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
 from trainer.dataset import subset
 from trainer.dataset.index import OPERATORS, Filter, parse_filter
 from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split
-from trainer.dataset.subset import model_labels
 
 _FILTERED = {"image/width": FeatureSpec("int64", ()), **FEATURES}
 
@@ -39,20 +37,18 @@ def test_classes_are_renumbered_in_the_order_given(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "argument", "words"),
     [
-        ({"classes": ("bea",)}, r"--classes received 'bea', .*mean bee\?.* 'ant', 'bee', 'cat'"),
-        ({"filters": ("age>old",)}, "--where received"),
-        ({"filters": ("age>9",)}, "--where 'age>9' left no record .* has 5"),
-        ({"classes": ("ant",)}, "--classes ant left no record of the split train"),
-        ({"balance": "sampling"}, "no record of ant to repeat"),
+        ({"classes": ("bea",)}, "classes", ("'bea'", "mean bee?", "'ant', 'bee', 'cat'")),
+        ({"filters": ("age>old",)}, "where", ("age>old",)),
+        ({"filters": ("age>9",)}, "where", ("'age>9'", "5 records")),
+        ({"classes": ("ant",)}, "classes", ("ant", "train")),
+        ({"balance": "sampling"}, "balance", ("ant", "balance='weights'")),
     ],
 )
-def test_an_impossible_subset_is_refused_in_one_sentence(
-    tmp_path: pathlib.Path, changes: dict, message: str
-) -> None:
+def test_an_impossible_subset_is_refused_in_one_sentence(tmp_path, changes, argument, words):
     dataset = make_set(tmp_path, [[1, 1], [2, 2, 2]])
-    with pytest.raises(UserError, match=message):
+    with refused(argument, *words):
         choose(dataset, **changes)
 
 
@@ -69,30 +65,18 @@ def test_weights_make_every_class_with_records_weigh_the_same(counts: list[int])
     assert counts[0] or subset.class_weights[0] == 1
 
 
-def test_ids_of_the_data_set_become_ids_of_the_model() -> None:
-    tf = pytest.importorskip("tensorflow")
-    whole = choose(_counted((1, 1, 1)))
-    subset = dataclasses.replace(whole, classes=("cat", "ant"), class_ids=(2, 0))
-    labels = tf.constant([0, 1, 2], tf.int64)
-    assert model_labels(subset, labels).numpy().tolist() == [1, 0, 0]
-    assert model_labels(whole, labels) is labels
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("image/width>=128", Filter("image/width", ">=", 128)),
         (" image/width <= -1 ", Filter("image/width", "<=", -1)),
-        ("age<1.5", Filter("age", "<", 1.5)),
         ("age>1e3", Filter("age", ">", 1000.0)),
-        ("age!=0", Filter("age", "!=", 0.0)),
         ("text==a >= b", Filter("text", "==", "a >= b")),
         ("text!=", Filter("text", "!=", "")),
         ("text=='x, 3'", Filter("text", "==", "x, 3")),
         ('text != " a\'s "', Filter("text", "!=", " a's ")),
         ("""text=="'x'\"""", Filter("text", "==", "'x'")),
         ("text=='tis", Filter("text", "==", "'tis")),
-        ("text=='", Filter("text", "==", "'")),
         ("age>='3'", Filter("age", ">=", 3.0)),
     ],
 )
@@ -101,27 +85,21 @@ def test_filters_are_parsed(text: str, expected: Filter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "word"),
     [
-        ("image/width", r"expected FEATURE, one of >= .* for example"),
-        ("", "expected FEATURE"),
         (">=3", "expected FEATURE"),
         ("image/widht>=3", r"no feature 'image/widht' \(did you mean image/width\?\)"),
-        ("unlike>=3", r"no feature 'unlike'; expected one of image/width, image/encoded"),
         ("image/width>=12.5", "value is '12.5'; expected a whole number"),
-        ("image/width>=", "expected a whole number"),
         ("image/width>=9223372036854775808", "expected a whole number"),
         ("age>=old", "expected a number"),
-        ("age==nan", "expected a number"),
         ("text>=b", "is a text; expected == or !="),
         ("box>=1", r"has shape \[4\]; expected a feature that is a single value"),
         ("tokens==1", "has variable length"),
     ],
 )
-def test_a_text_that_is_no_filter_is_refused_with_a_hint(text: str, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+def test_a_text_that_is_no_filter_is_refused_with_a_hint(text: str, word: str) -> None:
+    with refused("where", repr(text), word):
         parse_filter(text, _FILTERED)
-    assert str(caught.value).startswith(f"--where received {text!r}")
 
 
 @given(st.sampled_from([*OPERATORS]), st.integers(-(2**63), 2**63 - 1), st.sampled_from(["", " "]))
@@ -136,6 +114,6 @@ def test_a_class_is_found_in_either_form_of_unicode():
         for known in (nfc, nfd):
             dataset: Any = types.SimpleNamespace(classes=("a", known), data="shards")
             assert subset._class_id(dataset, name) == 1
-    with pytest.raises(UserError, match=r"'c\\u0430t' looks like it, but is not 'cat'"):
+    with refused("classes", r"'c\u0430t'", "'cat'"):
         dataset = types.SimpleNamespace(classes=("c\u0430t",), data="shards")
         subset._class_id(dataset, "cat")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.evaluations import evaluation_of
 
@@ -38,26 +34,6 @@ def test_one_value_needs_no_axis_and_keeps_its_digits() -> None:
     evaluation = evaluation_of(ValuesEvaluation, [250000, 0.1], [[249999.3], [-0.5]], "price")
     assert evaluation.described(0) == ("250,000", "249,999")
     assert evaluation.described(1) == ("0.1", "-0.5")
-
-
-NUMBERS = st.floats(-1000, 1000, width=32)
-
-
-@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=30))
-def test_errors_do_not_depend_on_the_order_and_the_mean_explains_nothing(rows: Any) -> None:
-    true, predicted = (np.array([row[i] for row in rows], np.float32) for i in (0, 1))
-    one = evaluation_of(ValuesEvaluation, true, predicted[:, None], "x").figures()
-    other = evaluation_of(ValuesEvaluation, true[::-1], predicted[::-1, None], "x").figures()
-    assert one == pytest.approx(other, nan_ok=True)
-    assert one["mae"] <= one["rmse"] * (1 + 1e-9)
-    right = evaluation_of(ValuesEvaluation, true, true[:, None], "x").figures()
-    assert right["mae"] == 0
-    if np.ptp(true) > 1:
-        assert right["r2"] == 1
-        mean = np.full((len(true), 1), true.astype(np.float64).mean(), np.float32)
-        assert evaluation_of(ValuesEvaluation, true, mean, "x").figures()["r2"] == pytest.approx(
-            0, abs=1e-4
-        )
 
 
 def test_of_many_values_the_first_are_kept_and_all_are_summed_up() -> None:

@@ -25,15 +25,13 @@ COLOURS = [(250, 10, 10), (20, 240, 30), (40, 60, 230), (90, 90, 90), (240, 240,
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Class i is a picture of one colour in format i, 40x32 px."""
     made = tmp_path_factory.mktemp("formats")
+    flat = [Image.new("RGB", (40, 32), colour) for colour in COLOURS]
+    pictures = [saved(one, kind) for one, kind in zip(flat, FORMATS, strict=True)]
+    records = [example({"image": one, "label": i}) for i, one in enumerate(pictures)]
     for split in ("train", "val"):
-        pictures = [
-            saved(Image.new("RGB", (40, 32), colour), kind)
-            for colour, kind in zip(COLOURS, FORMATS, strict=True)
-        ]
-        records = [example({"image": one, "label": i}) for i, one in enumerate(pictures)]
         write_records(str(made / f"{split}.tfrecord"), records)
     told = adopt(str(made))
-    assert told["source"]["formats"] == dict.fromkeys(FORMATS, 2)
+    assert told.source.formats == dict.fromkeys(FORMATS, 2)
     return made
 
 
@@ -42,18 +40,16 @@ def _check(pictures: Any, labels: Any) -> None:
         assert np.abs(np.asarray(picture, int) - COLOURS[int(label)]).max() <= 3
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"augment": "none"},
-        {"augment_on": "device"},
-        {"augment": "none", "image_size": (32, 40)},
-        {"cache": "pixels"},
-    ],
-    ids=str,
-)
-def test_training_sees_every_picture(folder, tmp_path, options: dict[str, Any]) -> None:
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"augment_on": "device"},
+    {"augment": "none", "image_size": (32, 40)},
+    {"cache": "pixels"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_training_sees_every_picture(folder, tmp_path, options):
     if "cache" in options:
         options = options | {"cache_folder": str(tmp_path)}
     train = ims.open(folder).train(**{"batch_size": 5, "image_size": 16, "seed": 1} | options)

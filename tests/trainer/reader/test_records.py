@@ -101,38 +101,6 @@ def test_deterministic_operations_read_the_same_order(folder: pathlib.Path) -> N
     run(script, folder)
 
 
-def test_a_worker_of_the_data_service_refuses_what_only_this_process_can_read(
-    folder: pathlib.Path,
-) -> None:
-    script = """
-    import subprocess
-    service = tf.data.experimental.service
-    dispatcher = service.DispatchServer()
-    worker = '''
-    import sys, tensorflow as tf
-    service = tf.data.experimental.service
-    worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=sys.argv[1]))
-    print("ready", flush=True)
-    sys.stdin.read()
-    '''
-    address = dispatcher.target.split("://")[1]
-    command = [sys.executable, "-c", "\\n".join(map(str.strip, worker.splitlines())), address]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
-        assert process.stdout.readline() == b"ready\\n"
-        shared = batches().apply(service.distribute("parallel_epochs", dispatcher.target))
-        try:
-            list(shared.take(1))
-        except tf.errors.OpError as e:
-            assert "Could not find callback" in str(e), e
-        else:
-            raise SystemExit("batches came from elsewhere")
-        finally:
-            process.kill()
-    """
-    run(script, folder)
-
-
 def test_a_program_ends_while_iterators_read_ahead(folder: pathlib.Path) -> None:
     """Without the hook about every third of these programs never ends."""
     script = """
@@ -144,9 +112,7 @@ def test_a_program_ends_while_iterators_read_ahead(folder: pathlib.Path) -> None
         run(script, folder)
 
 
-def test_reads_that_were_asked_for_are_dropped_at_the_end_of_the_program(
-    folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_reads_that_were_asked_for_are_dropped_at_the_end_of_the_program(folder, tmp_path):
     """Reads wait until the program ends; those behind them would be made after its end."""
     script = """
     import trainer.dataset.pieces as pieces

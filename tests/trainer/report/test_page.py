@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from imageshards.errors import UserError
-from tests.support import evaluations
+from tests.support.evaluations import evaluation_of
 from tests.support.external_sets import whole_split
 from tests.support.html_page import Page
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
@@ -28,30 +28,19 @@ pytest.importorskip("tensorflow")
 
 from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, plain
-from trainer.evaluation.labels import LabelsEvaluation
 from trainer.evaluation.values import ValuesEvaluation
 
 HOSTILE = ("<script>alert(1)</script>", "a \"quoted\" & 'odd' name", "日本語\x00\udce9")
 
 
-def evaluation_of(
+def classified(
     label: Any, predicted: Any, classes: tuple[str, ...] = CLASSES, record: Any = None
 ) -> ClassEvaluation:
-    label, predicted = np.asarray(label, np.int64), np.asarray(predicted, np.int64)
-    right = label == predicted
-    sure = np.linspace(0.6, 0.9, len(label), dtype=np.float32)
-    own = np.where(right, sure, 1 - sure).astype(np.float32)
-    return ClassEvaluation(
-        classes,
-        0,
-        np.arange(len(label)) if record is None else np.asarray(record),
-        -np.log(own),
-        label,
-        predicted,
-        np.where(right, 0, 1),
-        own,
-        sure,
-    )
+    """The model is surer of each example than of the one before."""
+    sure = np.linspace(1, 2, len(label))[:, None]
+    logits = sure * np.eye(len(classes))[np.array(predicted, int)]
+    found: ClassEvaluation = evaluation_of(ClassEvaluation, label, logits, *classes, record=record)
+    return found
 
 
 def history_of(epochs: int, **changes: Any) -> list[dict[str, Any]]:
@@ -85,34 +74,26 @@ PREDICTED = [0, 1, 1, 1, 0, 2, 2, 0, 1, 2]
 
 
 def test_class_figures_by_hand() -> None:
-    evaluation = evaluation_of(LABEL, PREDICTED, (*CLASSES, "star"))
+    evaluation = classified(LABEL, PREDICTED, (*CLASSES, "star"))
     assert [tuple(map(plain, row)) for row in evaluation.table().rows] == [
         ("circle", 4, 1 / 4, 1 / 3, "square (2)"),
         ("triangle", 4, 2 / 4, 2 / 3, "circle (1)"),  # of equally frequent ones the first
         ("square", 2, 1 / 2, 1 / 4, "circle (1)"),
     ]
     assert evaluation.figures()["mean_class_accuracy"] == pytest.approx((1 / 4 + 1 / 2 + 2 / 4) / 3)
-    assert np.isnan(evaluation_of([], []).figures()["mean_class_accuracy"])
-    assert evaluation_of([2, 2], [1, 1]).table().rows == [("triangle", 2, 0, None, ANY)]
-
-
-def written(folder: pathlib.Path, history: Any, evaluation: Any = None, subset: Any = None) -> str:
-    made: dict[str, Any] = {"title": "cnn", "facts": {"seed": "7"}}
-    return write_report(str(folder), history=history, evaluation=evaluation, subset=subset, **made)
+    assert np.isnan(classified([], []).figures()["mean_class_accuracy"])
+    assert classified([2, 2], [1, 1]).table().rows == [("triangle", 2, 0, None, ANY)]
 
 
 def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    evaluation = evaluation_of([0, 1, 2, 0], [0, 2, 1, 1])
-    path = written(
-        tmp_path / "new" / "report",
-        history_of(5),
-        evaluation,
-        validation_of(folder),
-    )
+    evaluation = classified([0, 1, 2, 0], [0, 2, 1, 1])
+    parts: dict[str, Any] = {"title": "cnn", "facts": {"seed": "7"}, "history": history_of(5)}
+    parts |= {"evaluation": evaluation, "subset": validation_of(folder)}
+    path = write_report(str(tmp_path / "new" / "report"), **parts)
     assert path == str(tmp_path / "new" / "report" / "index.html")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"index.html cannot be written .*--output or --report"):
-        written(tmp_path / "file", [])
+        write_report(str(tmp_path / "file"), **parts)
     assert [p.name for p in pathlib.Path(path).parent.iterdir()] == ["index.html"]
     text = pathlib.Path(path).read_text("utf-8")
     page = Page(text)
@@ -128,7 +109,7 @@ def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: path
 def test_the_most_wrong_pictures_come_with_their_source_file(folder: pathlib.Path) -> None:
     subset = validation_of(folder)
     # The last example is the most wrong one, since it is the surest.
-    evaluation = evaluation_of([0, 1, 2, 0], [0, 2, 1, 1], record=[0, 3, 5, 10])
+    evaluation = classified([0, 1, 2, 0], [0, 2, 1, 1], record=[0, 3, 5, 10])
     assert evaluation.most_wrong().tolist() == [3, 2, 1]
     sources = look_up(subset, [10, 5, 3])
     # Record i of the fixture lies in shard i % 3; the split counts shard by shard.
@@ -146,24 +127,21 @@ def test_the_most_wrong_pictures_come_with_their_source_file(folder: pathlib.Pat
     assert "validation-00002-of-00003.tfrecord, record 2" in page.words
 
 
-def test_records_that_cannot_be_read_again_have_no_picture(
-    folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_records_that_cannot_be_read_again_have_no_picture(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     subset = validation_of(copy)
     (copy / "validation-00000-of-00003.tfrecord").unlink()
     shard = copy / "validation-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-40])
-    evaluation = evaluation_of([0, 0, 0, 0], [1, 1, 1, 1], record=[0, 4, 7, 8])
-    path = written(tmp_path / "out", [], evaluation, subset)
-    page = Page(pathlib.Path(path).read_text("utf-8"))
+    evaluation = classified([0, 0, 0, 0], [1, 1, 1, 1], record=[0, 4, 7, 8])
+    page = Page(page_of("x", {}, [], evaluation, subset))
     assert page.text.count("The picture cannot be shown.") == 2
     assert len(page.all("img")) == 2
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_cannot_break_the_page(name: str) -> None:
-    evaluation = evaluation_of(LABEL, PREDICTED, (name, "other", "third"))
+    evaluation = classified(LABEL, PREDICTED, (name, "other", "third"))
     page = rendered(history_of(2), evaluation, name)
     assert page.all("script") == []
     shown = re.sub(r"[\x00-\x1f]", "\ufffd", name).encode("utf-8", "replace").decode()
@@ -171,14 +149,14 @@ def test_names_cannot_break_the_page(name: str) -> None:
 
 
 def test_with_many_classes_the_confusions_are_listed_in_place_of_a_matrix() -> None:
-    few = evaluation_of([0, 0, 1], [1, 0, 1])
+    few = classified([0, 0, 1], [1, 0, 1])
     assert sections.confusion(few)["matrix"] == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
     assert "All confusions" not in rendered([], few).words
     names = tuple(f"class {i}" for i in range(sections.MAX_MATRIX + 1))
-    many = evaluation_of([7, 7, 5], [3, 3, 5], names)
+    many = classified([7, 7, 5], [3, 3, 5], names)
     assert sections.confusion(many)["matrix"] is None
     assert "All confusions, the most frequent first" in rendered([], many).words
-    right = rendered([], evaluation_of([7], [7], names))
+    right = rendered([], classified([7], [7], names))
     assert "No example was classified wrongly." in right.words
 
 
@@ -189,11 +167,9 @@ def test_sections_without_values_are_left_out() -> None:
     bare = rendered(history_of(2, images_per_second=None, wait_fraction=None, loss=None), None)
     assert len(bare.all("svg")) == 3
     assert rendered([], None).all("svg") == []
-    empty = rendered([], evaluation_of([], []))
+    empty = rendered([], classified([], []))
     assert "Confusion" not in empty.words
-    right = rendered([], evaluation_of([0, 1], [0, 1]))
-    assert "No example was classified wrongly." in right.words
-    assert "cnn · evaluation report" in right.words
+    assert "cnn · evaluation report" in empty.words
     one = rendered(history_of(1), None)
     assert one.all("svg") == [] and one.all("details") == []
     assert "One epoch so far: curves begin with the second one." in one.words
@@ -210,40 +186,9 @@ def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
         assert [dot.title[:7] for dot in chart.lines[2].dots] == ["epoch 4"]
 
 
-def test_of_labels_there_are_average_precisions_and_no_confusions(folder: pathlib.Path) -> None:
-    label, logits = np.eye(4, 3), 4 * np.eye(4, 3) - 2
-    logits[2] = [3, 1, -1]  # said to be the first two, and not the third
-    evaluation = evaluations.evaluation_of(
-        LabelsEvaluation, label, logits, *CLASSES, record=[0, 3, 5, 10]
-    )
-    history = history_of(3, accuracy=None, val_accuracy=None, val_auc_pr=0.5)
-    page = Page(page_of("cnn", {}, history, evaluation, validation_of(folder)))
-    for words in ("Mean average precision", "Labels", "Right (precision)", "Predicted"):
-        assert words in page.words
-    assert "Confusion" not in page.words and "Accuracy" not in page.words
-    assert len(page.all("svg")) == 5
-    assert len(page.all("img")) == 1
-    assert "1 of 1 wrong prediction" in page.text
-    assert "is \u2068triangle\u2069 (26.9\u00a0%)" in page.words
-    said = "said to be \u2068circle\u2069 (95.3\u00a0%), \u2068square\u2069 (73.1\u00a0%)"
-    assert said in page.words
-
-
-def test_of_values_there_are_errors_and_a_plot_of_each(folder: pathlib.Path) -> None:
-    label = np.arange(8.0).reshape(4, 2)
-    evaluation = evaluations.evaluation_of(
-        ValuesEvaluation, label, label + [[0, 0], [1, -1], [0, 0], [5, 0]], "x", "y",
-        record=[0, 3, 5, 10],
-    )  # fmt: skip
-    page = Page(page_of("cnn", {}, [], evaluation, validation_of(folder)))
-    for words in ("Mean absolute error", "RMSE", "R²", "Predicted against true", "Values"):
-        assert words in page.words
-    assert "Confusion" not in page.words and "Classes" not in page.words
-    assert len(page.all("svg")) == 2 and len(page.all("img")) == 4
-    assert [attrs["alt"] for attrs in page.all("img")][:2] == ["6, 7", "2, 3"]
-    assert "said to be 11, 7" in page.words and "4 of 4 predictions, those" in page.text
+def test_of_many_values_the_first_are_plotted():
     names = [f"v[{i}]" for i in range(MAX_SHOWN + 2)]
-    many = evaluations.evaluation_of(ValuesEvaluation, np.zeros((3, 8)), np.ones((3, 8)), *names)
+    many = evaluation_of(ValuesEvaluation, np.zeros((3, 8)), np.ones((3, 8)), *names)
     page = rendered([], many)
     assert len(page.all("svg")) == MAX_SHOWN
     assert "Of 8 values the first 6." in page.words

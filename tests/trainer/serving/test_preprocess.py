@@ -25,9 +25,8 @@ from trainer.serving import preprocess, resize  # noqa: E402
 def with_exif(block: bytes, before: bytes = b"") -> bytes:
     """The head of a JPEG with an EXIF segment."""
     body = b"Exif\0\0" + block
-    return (
-        b"\xff\xd8" + before + b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body + b"\xff\xda"
-    )
+    size = struct.pack(">H", len(body) + 2)
+    return b"\xff\xd8" + before + b"\xff\xe1" + size + body + b"\xff\xda"
 
 
 def tiff(order: str, entries: list[tuple[int, int, int]], offset: int = 8) -> bytes:
@@ -50,16 +49,14 @@ ENTRY = st.tuples(
 orientation = tf.function(preprocess.orientation, [tf.TensorSpec((), tf.string)], autograph=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from("<>"), st.lists(ENTRY, max_size=4), st.integers(8, 20))
-def test_orientation_is_what_the_builder_finds(
-    order: str, entries: list[tuple[int, int, int]], offset: int
-) -> None:
+def test_orientation_is_what_the_builder_finds(order, entries, offset):
     block = tiff(order, entries, offset)
     assert int(orientation(tf.constant(with_exif(block)))) == exif_orientation(block)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=40), st.integers(0, 60))
 def test_orientation_of_random_bytes_is_valid(noise: bytes, keep: int) -> None:
     block = tiff(">", [(0x0112, 3, 6)])
@@ -77,14 +74,12 @@ def test_the_exif_segment_is_found_after_others(before: bytes) -> None:
     assert int(orientation(tf.constant(data))) == 8
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 600), st.integers(1, 600),
     st.sampled_from(RESIZE_MODES), st.booleans(),
 )  # fmt: skip
-def test_the_geometry_is_the_builders_layout(
-    width: int, height: int, wide: int, tall: int, mode: str, only_shrink: bool
-) -> None:
+def test_the_geometry_is_the_builders_layout(width, height, wide, tall, mode, only_shrink):
     tall = wide if mode == "shortest" else tall
     options = ImageOptions(height_px=tall, width_px=wide, resize_mode=mode, only_shrink=only_shrink)
     layout = geometry.canvas_layout(width, height, options)

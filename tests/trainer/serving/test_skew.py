@@ -9,25 +9,19 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import imageshards as ims
+from tests.support.commands import ForkedBuild
 from tests.support.pictures import saved, scene
-from tests.support.served_models import network, picture_reader
+from tests.support.served_models import picture_reader
+from tests.support.served_models import saved as saved_model
 from trainer import export
-from trainer.augment.decode import fit_inside
-from trainer.config import ReadConfig
-from trainer.dataset.manifest import load_manifest, train_split
-from trainer.dataset.open import check_inputs
-from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, ReadOptions
-from trainer.dataset.subset import select
-from trainer.reader.batches import EvaluationData
-from trainer.serving import model_file
+from trainer.dataset.spec import ModelCard
 from trainer.training.output_folder import copy_transform
 
 tf = pytest.importorskip("tensorflow")
@@ -43,7 +37,7 @@ class Built(NamedTuple):
     """Photos as they were given, and the data set made of them."""
 
     rows: list[dict[str, Any]]
-    dataset: DataSet
+    data: ims.Data
 
 
 @pytest.fixture(scope="module")
@@ -67,71 +61,51 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         for i, path in enumerate(photos)
     ]  # fmt: skip
     (folder / "photos.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [
-        sys.executable, "-m", "beam_pipeline", "--input", folder / "photos.jsonl",
-        "--output", folder / "set", "--key_column", "key", "--columns", COLUMNS, "--image_size",
-        str(RECORD_PX), "--splits", "train=1", "--num_shards", "2", "--direct_num_workers", "2",
-    ]  # fmt: skip
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return Built(rows, load_manifest(str(folder / "set")))
+    done = ForkedBuild(
+        "--input", folder / "photos.jsonl", "--output", folder / "set", "--key_column", "key",
+        "--columns", COLUMNS, "--image_size", RECORD_PX, "--splits", "train=1",
+        "--num_shards", 2, "--direct_num_workers", 2,
+    ).result()  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    return Built(rows, ims.open(folder / "set"))
 
 
-def keyed_records(built: Built, inputs: ModelInputs) -> dict[str, dict[str, Any]]:
+def keyed_records(built: Built, evaluation: ims.EvaluationData) -> dict[str, dict[str, Any]]:
     """What the trainer feeds its model with, by the key of the photo."""
-    dataset = built.dataset
-    split = train_split(dataset, None)
-    subset = select(ReadConfig(dataset.data), dataset, split)
-    batches = EvaluationData(subset, ReadOptions(threads=1), inputs, 16).batches()
-    keys = [
-        tf.train.Example.FromString(raw).features.feature["image/filename"].bytes_list.value[0]
-        for shard in split.shards
-        for raw in tf.data.TFRecordDataset(shard.path).as_numpy_iterator()
-    ]
-    found = {}
-    for batch in batches.as_numpy_iterator():
-        for i, record in enumerate(batch["record"]):
-            if record >= 0:
-                values = {name: value[i] for name, value in batch["inputs"].items()}
-                found[keys[record].decode()] = values
-    return found
+    names = built.data.source("train", features=["image/filename"])
+    keys = [record["image/filename"].decode() for record in names]
+    return {
+        keys[record]: {name: value[i] for name, value in batch["inputs"].items()}
+        for batch in evaluation.batches().as_numpy_iterator()
+        for i, record in enumerate(batch["record"])
+        if record >= 0
+    }
 
 
 def files(built: Built) -> Any:
     return tf.constant([pathlib.Path(row["image"]).read_bytes() for row in built.rows])
 
 
-def naive(row: dict[str, Any], size: tuple[int, int]) -> np.ndarray:
-    """What one would write by hand: decoded, cropped, `tf.image.resize`; no EXIF."""
-    pixels = tf.io.decode_jpeg(pathlib.Path(row["image"]).read_bytes(), channels=3)
-    fitted: np.ndarray = fit_inside(pixels, size).numpy()
-    return fitted
-
-
 @pytest.mark.parametrize("side_px", [RECORD_PX, 96])
 def test_pixels_are_those_of_training(built: Built, side_px: int) -> None:
-    size = (side_px, side_px)
-    records = keyed_records(built, ModelInputs(size, built.dataset.image))
+    evaluation = built.data.evaluation(batch_size=16, split="train", image_size=side_px)
+    records, image = keyed_records(built, evaluation), built.data.dataset.image
     trained = np.stack([records[row["key"]]["image"] for row in built.rows]).astype(int)
-    served = tf.function(picture_reader(built.dataset.image, size), autograph=False)(files(built))
+    reader = picture_reader(image, (side_px, side_px))
+    served = tf.function(reader, autograph=False)(files(built))
     off = np.abs(served.numpy() - trained)
     # What is left: sums in 32 bits, which fall on the other side of a half now and then.
     assert off.mean() < 0.05 and off.max() <= 16
-    # The measure measures: without the builder's way the pictures are others.
-    by_hand = np.stack([naive(row, size) for row in built.rows])
-    assert np.abs(by_hand - trained).mean() > 1
 
 
 def test_raw_columns_become_what_the_records_hold(built: Built, tmp_path: pathlib.Path) -> None:
     names = ["image", "age", "meta", "tokens", "image/height"]
-    image, features = built.dataset.image, check_inputs(built.dataset, names)
-    card = ModelCard(built.dataset.classes, ModelInputs((RECORD_PX, RECORD_PX), image, features))
-    model = network(card)
-    model_file.save_model(model, str(tmp_path / "model.keras"), card)
-    copy_transform(built.dataset, str(tmp_path))
+    evaluation = built.data.evaluation(batch_size=16, split="train", inputs=names)
+    card = ModelCard(built.data.classes, evaluation.model_inputs)
+    model = saved_model(tmp_path, card)
+    copy_transform(built.data.dataset, str(tmp_path))
     output = str(tmp_path / "served")
-    arguments = ["--model_path", str(tmp_path), "--output", output]
-    assert export.main(arguments) == 0
+    assert export.main(["--model_path", str(tmp_path), "--output", output]) == 0
     serve = tf.saved_model.load(output).signatures["serving_default"]
     # Neither the label nor the caption feeds the model: a request need not bring them.
     taken = set(serve.structured_input_signature[1])
@@ -142,7 +116,7 @@ def test_raw_columns_become_what_the_records_hold(built: Built, tmp_path: pathli
         meta=tf.constant([row["meta"] for row in built.rows]),
         tokens=tf.ragged.constant([row["tokens"] for row in built.rows], tf.int64).to_tensor(0),
     )["probabilities"]
-    records = keyed_records(built, card.inputs)
+    records = keyed_records(built, evaluation)
     for row, probabilities in zip(built.rows, found.numpy(), strict=True):
         one = {name: value[None] for name, value in records[row["key"]].items()}
         expected = tf.nn.softmax(model(one)).numpy()[0]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import pathlib
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from imageshards.errors import UserError
@@ -15,38 +12,18 @@ from imageshards.errors import UserError
 tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402
+from keras.optimizers import SGD  # noqa: E402
 
+from tests.support.tiny_models import linear  # noqa: E402
 from trainer.models.step import Execution  # noqa: E402
-from trainer.training.callbacks import (  # noqa: E402
-    MetricsFile,
-    NaNGuard,
-    WaitingTime,
-)
+from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime  # noqa: E402
 
 STEPS = 4
 
 
-def _model(rate: Any = 0.1, accumulated: int | None = None) -> keras.Model:
-    keras.utils.set_random_seed(2)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
-    optimizer = keras.optimizers.SGD(rate, momentum=0.9, gradient_accumulation_steps=accumulated)
-    model.compile(optimizer, "mse", weighted_metrics=["mae"], jit_compile=False)
-    return model
-
-
-def _batches() -> Any:
-    def make() -> Iterator[Any]:
-        rng = np.random.default_rng(3)
-        while True:
-            yield rng.normal(size=(8, 3)).astype("f4"), rng.normal(size=(8, 1)).astype("f4")
-
-    spec = tf.TensorSpec([8, 3], tf.float32), tf.TensorSpec([8, 1], tf.float32)
-    return tf.data.Dataset.from_generator(make, output_signature=spec)
-
-
-def _fit(model: keras.Model, *parts: Any, epochs: int = 2) -> Any:
+def _fit(train: Any, optimizer: Any, *callbacks: Any, epochs: int = 2) -> None:
     steps: dict[str, Any] = {"steps_per_epoch": STEPS, "epochs": epochs, "verbose": 0}
-    return model.fit(_batches(), callbacks=list(parts), **steps)
+    linear(optimizer).fit(train.dataset(), callbacks=list(callbacks), **steps)
 
 
 def test_fetching_during_a_step_is_no_waiting() -> None:
@@ -77,20 +54,20 @@ class _Fetches(Execution):
         return {"loss": tf.constant(1.0)}
 
 
-def test_keras_fit_which_tells_nothing_of_waiting_is_refused() -> None:
+def test_keras_fit_which_tells_nothing_of_waiting_is_refused(train):
     with pytest.raises(UserError, match="^callbacks received WaitingTime in Keras's own fit, whi"):
-        _fit(_model(), WaitingTime(8))
+        _fit(train, "sgd", WaitingTime(8))
 
 
-def test_metrics_file_has_an_object_per_epoch(tmp_path: pathlib.Path) -> None:
+def test_metrics_file_has_an_object_per_epoch(train, tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     metrics = MetricsFile(str(path), ["loss", "val_loss"])
     slower = keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=9.0)
-    _fit(_model(), metrics, slower, epochs=3)
+    _fit(train, SGD(0.1), metrics, slower, epochs=3)
     found = [json.loads(line) for line in path.read_text().splitlines()]
     assert found == metrics.history
     assert [(r["epoch"], r["step"]) for r in found] == [(n, n * STEPS) for n in (1, 2, 3)]
-    assert list(found[0]) == ["epoch", "step", "loss", "val_loss", "mae", "learning_rate"]
+    assert list(found[0]) == ["epoch", "step", "loss", "val_loss", "accuracy", "learning_rate"]
     assert found[0]["val_loss"] is None
     # That of the epoch's last step, after which the callback lowers it.
     assert [r["learning_rate"] for r in found] == pytest.approx([0.1, 0.1, 0.01])
@@ -101,30 +78,28 @@ def test_metrics_file_has_an_object_per_epoch(tmp_path: pathlib.Path) -> None:
     [(None, [5, 1]), (2, [5, 1]), (3, [6, 3]), (5, [None, 4])],
     ids=["each", "second", "third", "fifth"],
 )
-def test_the_rate_in_the_file_is_the_one_that_weights_were_last_changed_with(
-    tmp_path: pathlib.Path, accumulated: int | None, rates: list[int | None]
-) -> None:
+def test_the_file_has_the_rate_of_the_last_change_of_weights(train, tmp_path, accumulated, rates):
     # Step s (from 0) has 8 - s.
     schedule = keras.optimizers.schedules.PolynomialDecay(8.0, 8, 0.0)
     metrics = MetricsFile(str(tmp_path / "m.jsonl"))
-    _fit(_model(schedule, accumulated), metrics)
+    _fit(train, SGD(schedule, gradient_accumulation_steps=accumulated), metrics)
     assert [r["learning_rate"] for r in metrics.history] == rates
 
 
-def test_a_resumed_file_repeats_no_epoch(tmp_path: pathlib.Path) -> None:
+def test_a_resumed_file_repeats_no_epoch(train, tmp_path):
     path = tmp_path / "m.jsonl"
     metrics = MetricsFile(str(path))
-    _fit(_model(), metrics)
+    _fit(train, "sgd", metrics)
     again = MetricsFile(str(path))
     again.load_state_dict(json.loads(json.dumps(metrics.state_dict())))
-    again.set_model(_model())
+    again.set_model(linear())
     again.on_epoch_end(1, {"loss": float("inf")})  # the second one, which had been cut short
     found = [json.loads(line) for line in path.read_text().splitlines()]
     assert [r["epoch"] for r in found] == [1, 2]
     assert found[0] == metrics.history[0] and found[1]["loss"] is None
 
 
-def test_a_loss_that_is_no_number_ends_keras_fit_with_a_sentence() -> None:
+def test_a_loss_that_is_no_number_ends_keras_fit_with_a_sentence(train):
     with pytest.raises(UserError, match="^the loss became (nan|inf)$"):
-        _fit(_model(1e30), NaNGuard(UserError), epochs=9)
-    _fit(_model(), NaNGuard(UserError))
+        _fit(train, SGD(1e38), NaNGuard(UserError), epochs=9)
+    _fit(train, "sgd", NaNGuard(UserError))

@@ -24,24 +24,21 @@ def _make(folder: pathlib.Path, names: tuple[str, ...]) -> None:
         ((".gitkeep", "train.log", "job.out", "log.txt", "lost+found/x", "cache/x"), ""),
         (("notes.txt", "report/index.html", ".run"), ""),  # a run has begun there
         (("notes.txt", "checkpoints/step-00000004.npz"), ""),
-        (("notes.txt",), "holds 1 file or folder that no former run accounts for ('notes.txt');"),
-        (("report/thesis.tex",), "('report'); expected a new or empty folder"),
+        (("notes.txt",), "('notes.txt')"),
+        (("report/thesis.tex",), "('report')"),
         (("checkpoints/mine.h5",), "('checkpoints')"),
-        (("checkpoints",), "('checkpoints')"),
         (("model.keras", "metrics.jsonl"), "holds 2 files or folders"),
         (("a", "b", "c", "d"), "and 1 more); expected a new or empty folder"),
     ],
 )
-def test_files_that_no_run_accounts_for_are_left_alone(
-    tmp_path: pathlib.Path, names: tuple[str, ...], shown: str
-) -> None:
+def test_files_that_no_run_accounts_for_are_left_alone(tmp_path, names, shown):
     _make(tmp_path, names)
     if not shown:
         check_only_ours(str(tmp_path))
         return
     with pytest.raises(UserError) as caught:
         check_only_ours(str(tmp_path))
-    assert shown in str(caught.value) and "--overwrite" not in str(caught.value)
+    assert shown in str(caught.value) and "overwrite" not in str(caught.value)
     remove_run(str(tmp_path))  # as `imageshards.fit` may ask for it without the check
     assert all((tmp_path / name).exists() for name in names)
 
@@ -66,11 +63,9 @@ def test_the_next_run_removes_what_a_killed_one_had_not_finished(tmp_path: pathl
     assert found == {".run", ".saved", *mine, note}
 
 
-def test_one_run_at_a_time_holds_a_folder_and_leaves_no_trace_of_that(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_one_run_at_a_time_holds_a_folder_and_leaves_no_trace_of_that(tmp_path):
     with pytest.raises(ZeroDivisionError), hold_output(str(tmp_path)):
-        with pytest.raises(UserError, match="--output .* is in use by another job"):
+        with pytest.raises(UserError, match="output .*in use by another job"):
             with hold_output(str(tmp_path)):
                 raise AssertionError("not reached")
         raise ZeroDivisionError

@@ -1,4 +1,6 @@
-"""What a run leaves describes the model that `evaluate`, `predict` and `export` take."""
+"""What a run leaves describes the model that `evaluate`, `predict` and `export` take; a user's own
+model, callbacks and metrics.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.slow
 
 MODELS = "tests.support.tiny_models"
+RATE = ("--learning_rate", 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def misleading(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def _flags(data: pathlib.Path, output: pathlib.Path, *more: object) -> list[str]:
     flags = ["--data", data, "--output", output, "--batch_size", 8, "--augment", "none", *more]
-    return [*map(str, flags), "--learning_rate", "0.01"]
+    return [*map(str, flags)]
 
 
 def _evaluated(
@@ -81,22 +84,15 @@ def _check(output: pathlib.Path, printed: str, epochs: str, found: Any, expected
     ],
     ids=["plain", "averaged", "callbacks"],
 )
-def test_the_page_and_the_last_line_describe_the_best_model(
-    misleading: pathlib.Path,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    more: list[object],
-) -> None:
+def test_the_page_and_the_last_line_describe_the_best_model(misleading, tmp_path, capsys, more):
     output = tmp_path / "run"
-    flags = _flags(misleading, output, "--epochs", 4, *more)
+    flags = _flags(misleading, output, "--epochs", 4, *RATE, *more)
     assert train(flags) == 0
     printed = capsys.readouterr().out
-    best = min(metrics(output), key=lambda record: record["val_loss"])
-    assert best["epoch"] < 4 and (output / "best.keras").is_file()
+    best, served = _best(output)
     found, page = _evaluated(capsys, output, misleading)
     assert found["step"] == best["step"]
     assert found["loss"] == pytest.approx(best["val_loss"], rel=1e-5)
-    served = f"best.keras, the model after epoch {best['epoch']} of 4"
     _check(output, printed, served, found, page)
     # The finished run writes the same page again.
     (output / "report" / "index.html").unlink()
@@ -104,43 +100,73 @@ def test_the_page_and_the_last_line_describe_the_best_model(
     _check(output, capsys.readouterr().out, served, found, page)
 
 
-def test_without_a_better_epoch_they_describe_the_last_model_as_callbacks_left_it(
-    shapes: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def _best(output: pathlib.Path) -> tuple[Any, str]:
+    """The epoch with the lowest val_loss, none of the last ones, and how its model is called."""
+    best = min(metrics(output), key=lambda record: record["val_loss"])
+    assert best["epoch"] < 4 and (output / "best.keras").is_file()
+    return best, f"best.keras, the model after epoch {best['epoch']} of 4"
+
+
+def test_without_a_better_epoch_they_describe_the_last_model(shapes, tmp_path, capsys):
     output = tmp_path / "run"
+    output.mkdir()
+    (output / ".run").touch()
+    (output / "best.keras").write_text("of a shorter run that this one went on with")
     more = ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"]
-    assert train(_flags(shapes, output, "--epochs", 1, *more)) == 0
+    assert train(_flags(shapes, output, "--epochs", 1, *RATE, *more)) == 0
     printed = capsys.readouterr().out
     found, page = _evaluated(capsys, output, shapes)
     assert found["loss"] == pytest.approx(math.log(3))
     _check(output, printed, "model.keras, the model after epoch 1 of 1", found, page)
 
 
-def test_of_a_compiled_model_the_figures_are_those_of_the_best_epoch(
-    misleading: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "run"
-    flags = ["--data", misleading, "--output", output, "--batch_size", 8, "--epochs", 4]
-    assert train([*map(str, flags), "--augment", "none", "--model", f"{MODELS}:compiled"]) == 0
-    printed = capsys.readouterr().out
-    best = min(metrics(output), key=lambda record: record["val_loss"])
-    assert best["epoch"] < 4
+def test_of_a_compiled_model_the_figures_are_those_of_the_best_epoch(misleading, tmp_path, capsys):
+    flags = _flags(misleading, tmp_path, "--epochs", 4, "--model", f"{MODELS}:compiled")
+    assert train(flags) == 0
+    best, served = _best(tmp_path)
     figures = f"validation accuracy {best['val_accuracy']:.3f}, loss {best['val_loss']:.4f}"
-    served = f"best.keras, the model after epoch {best['epoch']} of 4"
-    assert f"\n{figures}: {served}\n" in printed
-    page = Page((output / "report" / "index.html").read_text("utf-8"))
-    assert f"This page describes {served}, which evaluate, predict and export take." in page.words
+    assert f"\n{figures}: {served}\n" in capsys.readouterr().out
 
 
 @pytest.mark.process
-def test_several_hosts_evaluate_the_best_model_together(
-    misleading: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_hosts_evaluate_the_best_model_together(misleading, tmp_path, capsys):
     output = tmp_path / "run"
-    flags = _flags(misleading, output, "--epochs", 4, "--model", f"{MODELS}:dense")
+    flags = _flags(misleading, output, "--epochs", 4, *RATE, "--model", f"{MODELS}:dense")
     chief, other = run_hosts(2, *flags)
     assert (chief.returncode, other.returncode) == (0, 0), chief.stderr + other.stderr
-    best = min(metrics(output), key=lambda record: record["val_loss"])
-    assert best["epoch"] < 4
-    served = f"best.keras, the model after epoch {best['epoch']} of 4"
-    _check(output, chief.stdout, served, *_evaluated(capsys, output, misleading))
+    _check(output, chief.stdout, _best(output)[1], *_evaluated(capsys, output, misleading))
+
+
+def test_a_functional_model_brings_its_loss_metrics_and_optimizer(shapes, tmp_path, capsys):
+    flags = _flags(shapes, tmp_path, "--model", f"{MODELS}:multi_label", "--callbacks")
+    flags += [f"{MODELS}:callbacks", "--epochs", "9"]
+    assert train(flags) == 0
+    names = "'accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss', 'wait_fraction'"
+    assert f"enough: [{names}]" in capsys.readouterr().out
+    found = metrics(tmp_path)
+    # The second epoch's steps were taken before a callback lowered the rate.
+    assert [r["learning_rate"] for r in found] == pytest.approx([0.01, 0.01])
+    assert len(found) == 2 and 0 < found[1]["loss"] < 2 and 0 <= found[1]["val_accuracy"] <= 1
+    # The callback's word is remembered: the same command has nothing left to do.
+    assert train(flags) == 0
+    again = capsys.readouterr().out
+    assert "enough" not in again
+    assert "a callback ended this run after step 5 of 24, so nothing is trained; --weight" in again
+    assert metrics(tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--model", f"{MODELS}:contrastive", "--learning_rate", 0.5],
+         "--learning_rate received 0.5, but --model tests.support.tiny_models:contrastive returns"),
+        (["--metrics", "top_5"], "--metrics received 'top_5'; expected top5, auc, f1"),
+        (["--metrics", "MeanIoU"], "--metrics received 'MeanIoU', which Keras cannot make"),
+        (["--callbacks", f"{MODELS}:broken_callbacks"], "returned str; expected a list of"),
+        (["--callbacks", f"{MODELS}:calbacks"], f"did you mean {MODELS}:callbacks?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(shapes, tmp_path, flags, sentence, capsys):
+    assert train(_flags(shapes, tmp_path, *flags)) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1, said

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
 import pathlib
+import re
 import signal
-import textwrap
 import threading
 from collections.abc import Iterator
 from typing import IO, Any
@@ -16,7 +15,8 @@ import numpy as np
 import pytest
 
 from imageshards import storage
-from imageshards.errors import UserError
+from tests.support import tiny_models
+from tests.support.errors import refused
 
 pytest.importorskip("tensorflow")
 
@@ -26,18 +26,26 @@ from trainer.training.saved_run import REMEMBERED, SavedRun, state_values
 from trainer.training.signals import Stopped
 
 
-class Sums(keras.callbacks.Callback):
-    """Remembers an array, which it changes in place."""
+class Remembers(keras.callbacks.Callback):
+    """Has plain values and arrays."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__()
+        self.values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.values
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = state
+
+
+class Forgets(keras.callbacks.Callback):
+    """Has an attribute, and no way to tell that it is to be saved."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sums = np.zeros(3)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"sums": self.sums}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.sums = state["sums"]
+        self.steps = 0
 
 
 def _saved(run: pathlib.Path, *callbacks: Any) -> tuple[SavedRun, keras.Model]:
@@ -55,9 +63,7 @@ def _all(run: SavedRun | keras.Model) -> dict[str, Any]:
     return {path: array.tolist() for path, array in values}
 
 
-def test_training_goes_on_while_a_consistent_checkpoint_is_written(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_goes_on_while_a_consistent_checkpoint_is_written(tmp_path, monkeypatch):
     goes_on, plain = threading.Event(), storage.open_write
 
     @contextlib.contextmanager
@@ -67,14 +73,13 @@ def test_training_goes_on_while_a_consistent_checkpoint_is_written(
             yield file
 
     monkeypatch.setattr(storage, "open_write", slow)
-    callback = Sums()
-    saved, model = _saved(tmp_path, callback)
+    saved, model = _saved(tmp_path, Remembers(sums=(sums := np.zeros(3))))
     before = _all(model)
     with saved:
         saved.count_steps()
         for variable in model.variables + model.optimizer.variables:
             variable.assign_add(keras.ops.ones_like(variable))
-        callback.sums += 1
+        sums += 1  # in place
         goes_on.set()
     assert _all(model) != before
     found, _ = _saved(tmp_path)
@@ -86,7 +91,7 @@ def test_training_goes_on_while_a_consistent_checkpoint_is_written(
 def test_what_cannot_be_written_ends_the_run_later(tmp_path: pathlib.Path, end: str) -> None:
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     saved, _ = _saved(tmp_path)
-    with pytest.raises(UserError, match="the checkpoint of step 1 cannot be written .* make room"):
+    with refused("output", "step 1", "make room"):
         with saved:
             saved.count_steps()
             if end == "the next save":
@@ -98,12 +103,12 @@ def test_what_cannot_be_written_ends_the_run_later(tmp_path: pathlib.Path, end: 
 
 def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Path) -> None:
     stopping = keras.callbacks.EarlyStopping("loss", mode="min")
-    saved, model = _saved(tmp_path, stopping, callback := Sums())
+    saved, model = _saved(tmp_path, stopping, Remembers(sums=(sums := np.zeros(3))))
     stopping.best_weights = model.get_weights()  # of an epoch before
     with saved:
         saved.count_steps()
         model.optimizer.learning_rate = 0.25
-        callback.sums += 1
+        sums += 1
         saved.end_epoch({"val_loss": 0.5})
     whole, changes = sorted((tmp_path / "checkpoints").iterdir())
     assert whole.stat().st_size > 3 * 80_000 and changes.stat().st_size < 4_000
@@ -120,6 +125,25 @@ def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Pat
         found.count_steps()
     kept = {whole.name, changes.name, "step-00000003.npz"}
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == kept
+
+
+def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(tmp_path, capsys):
+    by_epoch = {3: [0.5], "arrays": [np.arange(3), {"one": np.float32(1.5)}]}
+    values = {"steps": 2, "name": "x", "by_epoch": by_epoch}
+    stopping, again = (keras.callbacks.EarlyStopping("loss", mode="min") for _ in range(2))
+    stopping.wait, stopping.best, stopping.best_weights = 3, np.float32(0.5), [np.ones(2)]
+    saved, _ = _saved(tmp_path, Remembers(**values), Forgets(), stopping)
+    with saved:
+        saved.save()
+    other, silent = Remembers(), tiny_models.StopAfter()
+    _saved(tmp_path, other, Forgets(), silent, again)[0].restore()
+    assert (again.wait, again.best) == (3, 0.5) and again.best_weights[0].tolist() == [1, 1]
+    np.testing.assert_equal(other.values, values)
+    told = capsys.readouterr().err
+    assert told.startswith("note: Forgets begins anew, as it has no state_dict()")
+    assert told.count("\n") == 1
+    with refused("callbacks", "Remembers", "set among its"):
+        _saved(tmp_path, Remembers(seen={1}))[0].count_steps()
 
 
 # What Keras's callbacks change after they were made, and make anew where training begins again:
@@ -139,27 +163,20 @@ _BEFORE_TRAINING = (
     "__init__", "set_model", "set_params", "_configure_embeddings", "_init_profile_batch",
     "_set_monitor_op",
 )  # fmt: skip
-_CHANGES = {"append", "clear", "extend", "pop", "setdefault", "update"}
+_CHANGE = re.compile(
+    r"self\.(\w+)(?:(?:\[[^]]*\])? [-+*/]?= |\.(?:append|clear|extend|pop|setdefault|update)\()"
+)
 
 
 def _changed(kind: type) -> set[str]:
     """The attributes that methods of one of Keras's callbacks change after it was made."""
-    found = set()
-    for method in (getattr(one, "fget", one) for one in vars(kind).values()):
-        if not inspect.isfunction(method) or method.__name__ in _BEFORE_TRAINING:
-            continue
-        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(method)))):
-            match node:
-                case ast.Attribute(ast.Name("self"), name, ast.Store()):
-                    found.add(name)
-                # self.history.setdefault(…), self._writers["train"] = …
-                case ast.Attribute(ast.Attribute(ast.Name("self"), name), change) if (
-                    change in _CHANGES
-                ):
-                    found.add(name)
-                case ast.Subscript(ast.Attribute(ast.Name("self"), name), _, ast.Store()):
-                    found.add(name)
-    return found
+    methods = (getattr(one, "fget", one) for one in vars(kind).values())
+    sources = [
+        inspect.getsource(method)
+        for method in methods
+        if inspect.isfunction(method) and method.__name__ not in _BEFORE_TRAINING
+    ]
+    return {match[1] for source in sources for match in _CHANGE.finditer(source)}
 
 
 def test_everything_that_keras_callbacks_carry_on_is_saved() -> None:
@@ -175,9 +192,7 @@ def test_everything_that_keras_callbacks_carry_on_is_saved() -> None:
     assert found == expected
 
 
-def test_tensorboard_counts_steps_per_second_from_where_a_run_goes_on(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_tensorboard_counts_steps_per_second_from_where_a_run_goes_on(tmp_path):
     board = keras.callbacks.TensorBoard(tmp_path / "events", write_steps_per_second=True)
     saved, model = _saved(tmp_path)
     model.optimizer.iterations.assign(7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
-from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -20,8 +20,6 @@ from trainer.training.checkpoint import Checkpoints
 pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
-# Has batch statistics and dropout, and is built in a moment.
-SMALL = ["--model", "tests.support.tiny_models:dense"]
 # Its graph takes half a second of each process: one test has it.
 PLAIN = ["--augment", "none"]
 
@@ -33,22 +31,22 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def _flags(data: pathlib.Path, output: object, *more: object) -> list[object]:
-    return ["--data", data, "--output", output, "--batch_size", 12, "--seed", 3, *more]
+    """Of a model that has batch statistics and dropout, and is built in a moment."""
+    small = ["--batch_size", 12, "--seed", 3, "--model", "tests.support.tiny_models:dense"]
+    return ["--data", data, "--output", output, *small, *more]
 
 
 @pytest.fixture(scope="module")
 def two_replicas(shapes: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A run of one process, undisturbed."""
     output = tmp_path_factory.mktemp("one")
-    ran = run_forked("trainer", *_flags(shapes, output, "--steps", 5, "--replicas", 2, *SMALL))
+    ran = run_forked("trainer", *_flags(shapes, output, "--steps", 5, "--replicas", 2))
     assert ran.returncode == 0, ran.stderr
     return output
 
 
-def test_two_hosts_train_to_the_bits_of_two_replicas_and_the_chief_alone_writes(
-    shapes: pathlib.Path, tmp_path: pathlib.Path, two_replicas: pathlib.Path
-) -> None:
-    flags = _flags(shapes, tmp_path / "run", "--steps", 5, *SMALL)
+def test_two_hosts_train_to_the_bits_of_two_replicas(shapes, tmp_path, two_replicas):
+    flags = _flags(shapes, tmp_path / "run", "--steps", 5)
     chief, other = run_hosts(2, *flags, more={1: ["--output", tmp_path / "none"]})
     assert (chief.returncode, other.returncode) == (0, 0), chief.stderr + other.stderr
     assert digest(tmp_path / "run") == digest(two_replicas)
@@ -59,36 +57,29 @@ def test_two_hosts_train_to_the_bits_of_two_replicas_and_the_chief_alone_writes(
     assert {path.name for path in (tmp_path / "run").iterdir()} == written
 
 
-def test_whichever_host_is_killed_all_end_and_the_run_resumes_on_any_number_of_them(
-    shapes: pathlib.Path, two_replicas: pathlib.Path
-) -> None:
+def test_a_run_survives_the_loss_of_either_host(shapes, two_replicas):
     with store_server("s3") as store, store.environment():
         output = store.bucket() + "/run"
-        flags = _flags(shapes, output, "--steps", 5, "--checkpoint_steps", 1, *SMALL)
-        _kill_and_resume(flags, output, store.environ)
+        flags = _flags(shapes, output, "--steps", 5, "--checkpoint_steps", 1)
+        given: dict[str, Any] = {"environment": store.environ}
+        chief, other = run_hosts(2, *flags, killed={1: ("SIGKILL", 2)}, **given)
+        assert (chief.returncode, other.returncode) == (1, -9)
+        assert "is lost: its process was killed" in chief.stderr
+        assert "run the same command on all hosts again" in chief.stderr
+        assert "Traceback" not in chief.stderr
+        chief, other = run_hosts(2, *flags, killed={0: ("SIGKILL", 3)}, **given)
+        assert (chief.returncode, other.returncode) == (-9, 1)
+        assert "is lost" in other.stderr and "Traceback" not in other.stderr
+        last = Checkpoints(output, 1).steps()[-1]
+        assert last in (2, 3)  # That of step 3 may have been on its way.
+        ran = run_forked("trainer", *flags, "--replicas", 2, **store.environ)
+        assert ran.returncode == 0 and f"resumes after step {last} of 5" in ran.stdout, ran.stderr
         assert digest(output) == digest(two_replicas)
         assert metrics(output) == metrics(two_replicas)
 
 
-def _kill_and_resume(flags: list[object], output: str, environment: Mapping[str, str]) -> None:
-    chief, other = run_hosts(2, *flags, killed={1: ("SIGKILL", 2)}, environment=environment)
-    assert (chief.returncode, other.returncode) == (1, -9)
-    assert "is lost: its process was killed" in chief.stderr
-    assert "run the same command on all hosts again" in chief.stderr
-    assert "Traceback" not in chief.stderr
-    chief, other = run_hosts(2, *flags, killed={0: ("SIGKILL", 3)}, environment=environment)
-    assert (chief.returncode, other.returncode) == (-9, 1)
-    assert "is lost" in other.stderr and "Traceback" not in other.stderr
-    last = Checkpoints(output, 1).steps()[-1]
-    assert last in (2, 3)  # That of step 3 may have been on its way.
-    ran = run_forked("trainer", *flags, "--replicas", 2, **environment)
-    assert ran.returncode == 0 and f"resumes after step {last} of 5" in ran.stdout, ran.stderr
-
-
 @pytest.mark.long
-def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(shapes, tmp_path):
     # Replicas draw dropout differently, so there is none.
     more = ["--steps", 5, "--model", "tests.support.replica_run:no_dropout", *PLAIN]
     flags = _flags(shapes, tmp_path / "hosts", *more)
@@ -109,36 +100,41 @@ def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(
         assert [r[name] for r in found] == pytest.approx([r[name] for r in expected], abs=2e-3)
 
 
-@pytest.mark.long
-def test_a_compiled_model_is_trained_and_validated_as_on_one_host(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    more = ["--steps", 3, "--model", "tests.support.tiny_models:contrastive", *PLAIN]
-    ran = run_hosts(2, *_flags(shapes, tmp_path / "hosts", *more))
+def _train_on_hosts_and_replicas(
+    data: pathlib.Path, folder: pathlib.Path, *more: object
+) -> tuple[pathlib.Path, pathlib.Path]:
+    """Runs of two hosts and of two replicas, which end up the same."""
+    hosts, one = folder / "hosts", folder / "one"
+    ran = run_hosts(2, *_flags(data, hosts, *more, *PLAIN))
     assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
-    alone = run_forked("trainer", *_flags(shapes, tmp_path / "one", *more, "--replicas", 2))
+    alone = run_forked("trainer", *_flags(data, one, *more, *PLAIN, "--replicas", 2))
     assert alone.returncode == 0, alone.stderr
-    assert digest(tmp_path / "hosts") == digest(tmp_path / "one")
-    assert metrics(tmp_path / "hosts") == metrics(tmp_path / "one")
+    assert digest(hosts) == digest(one)
+    assert metrics(hosts) == metrics(one)
+    return hosts, one
 
 
 @pytest.mark.long
-def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_compiled_model_is_trained_and_validated_as_on_one_host(shapes, tmp_path):
+    more = ["--epochs", 1, "--model", "tests.support.tiny_models:contrastive"]
+    hosts, _ = _train_on_hosts_and_replicas(shapes, tmp_path, *more)
+    # Its own figure, of both splits; those of a classifier are there, and empty.
+    (found,) = metrics(hosts)
+    assert found["distance"] > 0 and found["val_distance"] > 0
+    assert found["accuracy"] is found["val_loss"] is None
+
+
+@pytest.mark.long
+def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(shapes, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(shapes, broken)
     for split in ("train", "validation"):
         flip_byte(broken / f"{split}-00000-of-00003.tfrecord", 200)
-    more = ["--steps", 3, "--skip_broken", 2, *SMALL, *PLAIN]
-    ran = run_hosts(2, *_flags(broken, tmp_path / "hosts", *more))
-    assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
-    alone = run_forked("trainer", *_flags(broken, tmp_path / "one", *more, "--replicas", 2))
-    assert alone.returncode == 0, alone.stderr
-    assert digest(tmp_path / "hosts") == digest(tmp_path / "one")
-    found, expected = ((tmp_path / name / "broken.json").read_text() for name in ("hosts", "one"))
+    more = ["--steps", 3, "--skip_broken", 2]
+    runs = _train_on_hosts_and_replicas(broken, tmp_path, *more)
+    found, expected = ((run / "broken.json").read_text() for run in runs)
     assert found == expected and len(json.loads(found)) == 2
-    more = ["--steps", 3, "--skip_broken", 0, *SMALL, *PLAIN]
+    more = ["--steps", 3, "--skip_broken", 0, *PLAIN]
     ran = run_hosts(2, *_flags(broken, tmp_path / "strict", *more))
     assert [one.returncode for one in ran] == [2, 2]
     for one in ran:
@@ -146,10 +142,8 @@ def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(
         assert "Traceback" not in one.stderr
 
 
-def test_hosts_that_differ_are_refused_before_the_first_step(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    flags = _flags(shapes, tmp_path, "--steps", 1, *SMALL, *PLAIN)
+def test_hosts_that_differ_are_refused_before_the_first_step(shapes, tmp_path):
+    flags = _flags(shapes, tmp_path, "--steps", 1, *PLAIN)
     ran = run_hosts(2, *flags, more={1: ["--batch_size", 24]})
     assert [one.returncode for one in ran] == [2, 2]
     for one in ran:

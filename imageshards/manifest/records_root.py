@@ -8,11 +8,11 @@ manifest may name.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
+from imageshards.manifest.content import Manifest, is_outside
 
 RECORDS_ROOT_HELP = (
     "folder, gs:// or s3:// place where the manifest of an adopted data set may name shards, also "
@@ -20,16 +20,9 @@ RECORDS_ROOT_HELP = (
 )
 
 
-def is_outside(folder: str) -> bool:
-    """Whether a shard's folder, as a manifest names it, is not below the dataset's own folder."""
-    return os.path.isabs(folder) or not storage.is_local(folder)
-
-
-def outside_folders(manifest: Mapping[str, Any]) -> list[str]:
+def outside_folders(manifest: Manifest) -> list[str]:
     """Returns each folder outside of the dataset's own that the manifest names, in order."""
-    splits = manifest["splits"].values()
-    folders = {shard.get("folder", "") for split in splits for shard in split["shards"]}
-    return sorted(filter(is_outside, folders))
+    return sorted({shard.folder for _, shard in manifest.shards() if is_outside(shard.folder)})
 
 
 def common_root(folders: Iterable[str]) -> str:
@@ -42,13 +35,13 @@ def common_root(folders: Iterable[str]) -> str:
 
 
 def check_folders(
-    received: str, manifest: Mapping[str, Any], records_root: str | os.PathLike[str] | None
+    argument: str, directory: str, manifest: Manifest, records_root: str | os.PathLike[str] | None
 ) -> None:
     """Checks that each folder that a manifest names is a place where it may lead.
 
     Args:
-        received: The beginning of the error, such as `--data received 'shards'`.
-        manifest: Of a form that was checked: no folder has `..` in it.
+        argument: The name of the argument that received `directory`, for errors.
+        directory, manifest: The dataset.
         records_root: The place that the user named; None for none.
 
     Raises:
@@ -56,15 +49,18 @@ def check_folders(
     """
     refused = outside_folders(manifest)
     if records_root is not None:
-        root = storage.absolute_place("⟦--records_root⟧", records_root).rstrip("/")
+        root = storage.absolute_place("records_root", records_root).rstrip("/")
         refused = [folder for folder in refused if not f"{_normal(folder)}/".startswith(f"{root}/")]
     if not refused:
         return
     more = f" and {len(refused) - 1:,} other places" if len(refused) > 1 else ""
     raise UserError(
-        f"{received}, whose manifest says that shards are in {refused[0]!r}{more}, outside of the "
-        "data set's folder; expected a place that you allow: if you know where the data set comes "
-        f"from, give ⟦--records_root⟧ {common_root(refused) or refused[0]!r}."
+        argument=argument,
+        received=f"{directory!r}, whose manifest says that shards are in {refused[0]!r}{more}, "
+        "outside of the dataset's folder",
+        expected="a place that you allow",
+        remedy="if you know where the dataset comes from, give "
+        + Arg("records_root", common_root(refused) or refused[0]),
     )
 
 

@@ -1,4 +1,4 @@
-"""What tests of several kinds of inputs share."""
+"""What tests of inputs and of images share."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 
 @pytest.fixture
 def nobody_closes(tmp_path):
-    """A function that takes the rights to folders away from everybody but root, who is dropped."""
+    """A function that takes away the rights to files and folders; root becomes nobody."""
 
     def close(*names: str) -> None:
         for name in names:
-            (tmp_path / name).mkdir(exist_ok=True)
+            if not (tmp_path / name).exists():
+                (tmp_path / name).mkdir()
             (tmp_path / name).chmod(0)
             closed.append(tmp_path / name)
         if was_root:

@@ -1,0 +1,450 @@
+"""The content of `manifest.json` as typed structs, which are checked when they are decoded.
+
+ARCHITECTURE.md explains the keys. They are fixed by `format_version`; a later release may add keys,
+which this one does not read. A manifest may come from a stranger, so each file name leads to a file
+in the folder of the dataset, and each number is a count.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.example import Dtype
+from imageshards.manifest.names import (
+    CLASS_FEATURE,
+    FILENAME_FEATURE,
+    FRAME_BYTES,
+    IMAGE_FEATURE,
+    INDEX_NAME,
+    LABEL_FEATURE,
+    LABELS_FEATURE,
+    NONE,
+    ONE,
+    QUARANTINE_NAME,
+    REPORT_NAME,
+    SEVERAL,
+    SHA256_FEATURE,
+    SPLIT_NAME,
+    TRAIN_NAMES,
+    TRANSFORM_NAME,
+    VALIDATION_NAMES,
+)
+from imageshards.typed import Whole
+
+# A file system allows names of 255 bytes; a file has a suffix while it is written.
+_MAX_NAME_BYTES = 200
+_MAX_DIMENSIONS = 32
+_MAX_SIDE_PX = 65_535  # of a JPEG
+_MAX_VALUES = 2**31 - 1  # of a feature: a protobuf message ends at 2 GiB
+# Files of other kinds lie beside the shards, or below these folders.
+_NOT_SHARDS = (TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME, INDEX_NAME)
+_NOT_SHARDS_SUFFIXES = (".json", ".txt")
+
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
+"""Neither infinite nor NaN."""
+Counts = dict[str, Whole]
+
+
+def _is_plain(name: str) -> bool:
+    """Returns whether a name is that of a file in its folder, and leads nowhere else."""
+    is_one = re.fullmatch(r"[^./\\][^/\\]*", name) is not None and name.isprintable()
+    return is_one and len(name.encode()) <= _MAX_NAME_BYTES
+
+
+class File(Struct, frozen=True):
+    """A file of the dataset that is neither a shard nor an index.
+
+    Attributes:
+        num_bytes: Its size.
+        sha256: The SHA-256 of its bytes.
+    """
+
+    num_bytes: Whole
+    sha256: Sha256
+
+
+class IndexFile(Struct, frozen=True):
+    """The index of a shard.
+
+    Attributes:
+        file: Its path below the dataset, `index/NAME`.
+        num_bytes, sha256: Its size and its SHA-256.
+    """
+
+    file: str
+    num_bytes: Whole
+    sha256: Sha256
+
+    def __post_init__(self) -> None:
+        folder, _, name = self.file.partition("/")
+        if folder != INDEX_NAME or not _is_plain(name):
+            raise ValueError(f"file is {self.file!r}; expected a file in {INDEX_NAME}/")
+
+
+class Shard(Struct, frozen=True, omit_defaults=True):
+    """One TFRecord file.
+
+    Attributes:
+        file: Its name.
+        folder: The folder where `imageshards adopt` left it: below the dataset, or where the user
+            allows it (`records_root`). "" for the folder of the dataset.
+        num_records: The number of its records.
+        num_bytes, sha256: Its size and its SHA-256.
+        classes: Class name → records that have it.
+        index: Its index.
+    """
+
+    file: str
+    num_records: Whole
+    num_bytes: Whole
+    sha256: Sha256
+    classes: Counts
+    index: IndexFile
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        is_name = _is_plain(self.file) and self.file not in _NOT_SHARDS
+        if not is_name or self.file.endswith(_NOT_SHARDS_SUFFIXES):
+            expected = "expected the plain name of a shard in the dataset's folder"
+            raise ValueError(f"file is {self.file!r}; {expected}")
+        if "\0" in self.folder or {".", ".."} & {*self.folder.split("/")}:
+            raise ValueError(f"folder is {self.folder!r}; expected a folder, without . and ..")
+        if self.num_records * FRAME_BYTES > self.num_bytes:
+            most = f"expected no more than {self.num_bytes} bytes can hold"
+            raise ValueError(f"num_records is {self.num_records}; {most}")
+
+    @property
+    def name(self) -> str:
+        """The name that no other shard of the dataset has: its file, below its own folder."""
+        return storage.join(self.folder, self.file) if self.folder else self.file
+
+
+class Split(Struct, frozen=True):
+    """The shards of a split.
+
+    Attributes:
+        num_records: The records of all its shards.
+        shards: Its shards, in order.
+    """
+
+    num_records: Whole
+    shards: list[Shard]
+
+
+class FeatureSpec(Struct, frozen=True):
+    """One feature of the records.
+
+    Attributes:
+        dtype: `int64`, `float32` or `string`.
+        shape: `()` for a single value, `(3,)` for a fixed length, None for a variable length.
+    """
+
+    dtype: Dtype
+    shape: tuple[Whole, ...] | None
+
+    def __post_init__(self) -> None:
+        shape = self.shape or ()
+        if len(shape) > _MAX_DIMENSIONS or math.prod(shape) > _MAX_VALUES:
+            raise ValueError("shape is too large; expected a shape that fits into a record")
+
+    @property
+    def form(self) -> str:
+        """The shape, for people."""
+        return "variable length" if self.shape is None else f"shape {list(self.shape)}"
+
+
+class Image(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the pictures were made; None for what is not known, as of adopted records.
+
+    Attributes:
+        size: Pixels of both sides, or (height, width); None where sizes vary.
+        mode: The resize mode; `exact` where adopted pictures share one size, `none` where not.
+        mean, std: One number per channel, of pixels scaled to 0..1.
+        filter, quality, ...: The options of `ImageOptions` with these names.
+    """
+
+    # Without bounds: with them msgspec 0.22 confuses the two types of the union.
+    size: int | tuple[int, ...] | None
+    mode: str
+    filter: str | None = None
+    quality: int | None = None
+    subsampling: str | None = None
+    colorspace: str | None = None
+    background: tuple[Annotated[int, Meta(ge=0, le=255)], ...] | None = None
+    icc: str | None = None
+    only_shrink: bool | None = None
+    max_pixels: int | None = None
+    max_bytes: int | None = None
+    bbox_frame: str | None = None
+    channels: Literal[1, 3] | None = None
+    mean: tuple[Number, ...] | None = None
+    std: tuple[Number, ...] | None = None
+
+    def __post_init__(self) -> None:
+        sides = (self.size,) * 2 if isinstance(self.size, int) else self.size
+        if sides and not (len(sides) == 2 and all(1 <= side <= _MAX_SIDE_PX for side in sides)):
+            raise ValueError(f"size is {self.size}; expected one side or two, in pixels")
+
+
+class Source(Struct, frozen=True):
+    """Counts of the accepted originals.
+
+    Attributes:
+        formats: Picture format → originals.
+        notes: What was changed while an original was decoded → originals.
+        missing: Feature → records where it is NaN.
+    """
+
+    formats: Counts = {}
+    notes: Counts = {}
+    missing: Counts = {}
+
+
+class Input(Struct, frozen=True):
+    """One input of a build.
+
+    Attributes:
+        path: Its path or URI.
+        fingerprint: The fingerprint of a dataset; None for other inputs.
+        num_records: Records that were made of it.
+    """
+
+    path: str
+    fingerprint: str | None
+    num_records: Whole
+
+
+class Roles(Struct, frozen=True, omit_defaults=True):
+    """The features of a record that hold its picture, label, file name and class name."""
+
+    image: str
+    label: str | None
+    filename: str | None
+    text: str | None
+
+
+class Adopted(Roles, frozen=True):
+    """The roles of features in records that others wrote.
+
+    Attributes:
+        hot: Features that hold a 0 or 1 for each class, in place of `label`.
+        labels: How many labels a record has.
+    """
+
+    hot: tuple[str, ...] = ()
+    labels: Literal["one", "none", "several"] | None = None
+
+    @property
+    def label_features(self) -> tuple[str, ...]:
+        """The features that the labels of a record are read from; () without labels."""
+        return self.hot or ((self.label,) if self.label else ())
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """The content of `manifest.json`.
+
+    >>> manifest = load_manifest("shards/")  # doctest: +SKIP
+    >>> manifest.splits["train"].shards[0].num_records  # doctest: +SKIP
+
+    Attributes:
+        format_version: The version of the format.
+        splits: Split → its shards.
+        classes: Class names, in the order of their ids.
+        first_label: The label of the first class in adopted records; None for 0.
+        features: Feature → its dtype and shape.
+        image: How the pictures were made.
+        listed: Images that were listed: records and rejects.
+        rejects: Reason → images that did not become a record.
+        skipped: Reason → files that were not listed.
+        source: Counts of the originals.
+        fingerprint: A hash that changes with the records and with what describes them.
+        inputs: The inputs of the build.
+        options: The options of the build, for people; `Origin` is what other commands read.
+        versions: Library → its version.
+        warnings: Sentences for people.
+        copies: Counts of images that are equal to another one, in all and between splits.
+        adopted: The roles of the features in records that others wrote; None for a build.
+        files: Path below the dataset → each file beside shards and index.
+        digest: SHA-256 of all the rest (`digest_of`).
+    """
+
+    format_version: Literal[1]
+    splits: dict[Annotated[str, Meta(pattern=rf"^{SPLIT_NAME.pattern}\Z")], Split]
+    classes: list[str]
+    first_label: Whole | None = None
+    features: dict[str, FeatureSpec]
+    image: Image
+    listed: Whole
+    rejects: Counts
+    skipped: Counts = {}
+    source: Source = Source()
+    fingerprint: str
+    inputs: list[Input] = []
+    options: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    warnings: list[str] = []
+    copies: Counts = {}
+    adopted: Adopted | None = None
+    files: dict[str, File] = {}
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        if len({*self.classes}) < len(self.classes):
+            raise ValueError("classes names a class twice; expected each class once")
+        names: set[str] = set()
+        for _, shard in self.shards():
+            if shard.name in names:
+                raise ValueError(f"splits has the shard {shard.name!r} twice; expected it once")
+            names.add(shard.name)
+            if shard.folder and not self.adopted:
+                raise ValueError(f"the shard {shard.name!r} has a folder; expected none in a build")
+        if self.first_label is not None and not self.adopted:
+            raise ValueError("first_label is there; expected no such key in a build")
+        for path in self.files:
+            if not all(map(_is_plain, path.split("/"))):
+                raise ValueError(f"files has {path!r}; expected a file in the dataset's folder")
+
+    def to_builtins(self) -> dict[str, Any]:
+        """Returns the JSON object that is written, with the keys in the order of the fields."""
+        return {key: value for key, value in msgspec.to_builtins(self).items() if value is not None}
+
+    def shards(self) -> Iterator[tuple[str, Shard]]:
+        """Yields (split, shard) for every shard, in order."""
+        for name, split in self.splits.items():
+            for shard in split.shards:
+                yield name, shard
+
+    @property
+    def num_records(self) -> int:
+        """The records of all splits."""
+        return sum(split.num_records for split in self.splits.values())
+
+    @property
+    def label(self) -> str:
+        """How many labels each record has: `ONE`, `NONE` or `SEVERAL`."""
+        if self.adopted:
+            return self.adopted.labels or ONE
+        if LABEL_FEATURE in self.features:
+            return ONE
+        if LABELS_FEATURE in self.features:
+            return SEVERAL
+        return ONE if self.classes else NONE
+
+    @property
+    def roles(self) -> Roles:
+        """The features that hold picture, label, file name and class name."""
+        if self.adopted:
+            return self.adopted
+        label = {ONE: LABEL_FEATURE, SEVERAL: LABELS_FEATURE}.get(self.label)
+        text = None if self.label == NONE else CLASS_FEATURE
+        return Roles(IMAGE_FEATURE, label, FILENAME_FEATURE, text)
+
+    @property
+    def hot_features(self) -> tuple[str, ...]:
+        """The features of adopted records that hold a 0 or 1 for each class; () for ids."""
+        return self.adopted.hot if self.adopted else ()
+
+
+class Column(Struct, frozen=True):
+    """An extra column of the input table, as `--columns` declared it."""
+
+    scale: str = "none"
+
+
+class ListingOptions(Struct, frozen=True):
+    """The options of an input that other commands read."""
+
+    group_column: str | None = None
+    columns: list[Column] | None = None
+
+
+class PlanOptions(Struct, frozen=True):
+    """The options of the split that other commands read."""
+
+    splits: dict[str, Number] | None = None
+    salt: str | None = None
+
+
+class Origin(Struct, frozen=True):
+    """The options of a build that a later build reads from `Manifest.options`."""
+
+    input: ListingOptions = ListingOptions()
+    plan: PlanOptions = PlanOptions()
+    columns_as_given: bool = False
+
+
+# The features of every record with one label, whatever its extra columns.
+RECORD_FEATURES = {
+    IMAGE_FEATURE: FeatureSpec("string", ()),
+    "image/format": FeatureSpec("string", ()),
+    "image/height": FeatureSpec("int64", ()),
+    "image/width": FeatureSpec("int64", ()),
+    "image/channels": FeatureSpec("int64", ()),
+    "image/colorspace": FeatureSpec("string", ()),
+    LABEL_FEATURE: FeatureSpec("int64", ()),
+    CLASS_FEATURE: FeatureSpec("string", ()),
+    FILENAME_FEATURE: FeatureSpec("string", ()),
+    SHA256_FEATURE: FeatureSpec("string", ()),
+}
+_SEVERAL_FEATURES = {
+    LABELS_FEATURE: FeatureSpec("int64", None),
+    CLASS_FEATURE: FeatureSpec("string", None),
+}
+RECORD_NAMES = frozenset({*RECORD_FEATURES, LABELS_FEATURE})
+"""Features that no extra column can be."""
+
+
+def record_features(label: str) -> dict[str, FeatureSpec]:
+    """Returns the features of every record that a build writes, by how many labels it has."""
+    if label == ONE:
+        return RECORD_FEATURES
+    others = (LABEL_FEATURE, CLASS_FEATURE)
+    kept = {name: spec for name, spec in RECORD_FEATURES.items() if name not in others}
+    return kept | (_SEVERAL_FEATURES if label == SEVERAL else {})
+
+
+def shard_path(directory: str, name: str) -> str:
+    """Returns where the shard with this `Shard.name` lies, for a dataset in `directory`."""
+    return name if is_outside(name) else storage.join(directory, name)
+
+
+def is_outside(folder: str) -> bool:
+    """Returns whether the folder of a shard is not below the dataset's own folder."""
+    return folder.startswith("/") or not storage.is_local(folder)
+
+
+def find_split(name: str, splits: Collection[str], argument: str) -> str:
+    """Returns the split of this name, or one whose name means the same: `val` for `validation`.
+
+    Raises:
+        UserError: There is no such split; the error names `argument`.
+    """
+    names = next((names for names in (TRAIN_NAMES, VALIDATION_NAMES) if name in names), ())
+    found = next((one for one in (name, *names) if one in splits), None)
+    if found is None:
+        expected = f"one of {', '.join(splits) or 'none'}"
+        raise UserError(argument=argument, received=repr(name), expected=expected)
+    return found
+
+
+def without_index(splits: Mapping[str, Split]) -> dict[str, Any]:
+    """Returns the splits as JSON for a fingerprint, without index files and folders.
+
+    Datasets with the same shards have the same fingerprint, wherever they lie; an index follows
+    from its shard and the version of PyArrow.
+    """
+    found: dict[str, Any] = msgspec.to_builtins(splits)
+    for split in found.values():
+        for shard in split["shards"]:
+            del shard["index"]
+            shard.pop("folder", None)
+    return found

@@ -1,0 +1,262 @@
+"""`manifest.json` is read, checked and written here: the file that makes a folder a dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from imageshards import storage, tfrecord
+from imageshards.errors import DamagedManifestError, LeaseLostError, UserError
+from imageshards.manifest.content import Manifest, Origin, record_features
+from imageshards.manifest.names import (
+    MANIFEST_NAME,
+    QUARANTINE_NAME,
+    REJECTS_NAME,
+    REPLACED_NAME,
+    STAGING_NAME,
+)
+from imageshards.manifest.records_root import check_folders
+from imageshards.typed import convert, decode
+
+FORMAT_VERSION: Final = 1
+
+_BUILD_AGAIN = "build the dataset again by imageshards build --overwrite"
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """An image that did not become a record: a line of `quarantine/rejects.jsonl`.
+
+    Attributes:
+        key, label, split: The key, label and split that its record would have had.
+        uri: Where the image is.
+        reason: A stable code, such as `truncated`.
+        stage: `read`, `decode` or `copy`.
+        message: What was found, for people.
+    """
+
+    key: str
+    uri: str
+    label: str
+    split: str
+    reason: str
+    stage: str
+    message: str
+
+    @property
+    def may_be_temporary(self) -> bool:
+        """Whether another run may accept the image: files and hosts come back, memory is freed."""
+        return self.stage == "read" or self.reason == "decoder_crashed"
+
+
+def load_manifest(
+    directory: str | os.PathLike[str],
+    argument: str = "directory",
+    *,
+    complete: bool = False,
+    adopted: bool = False,
+    records_root: str | os.PathLike[str] | None = None,
+) -> Manifest:
+    """Reads and checks `directory/manifest.json`, whoever wrote it.
+
+    Each file that the manifest names is one of the folder, or of a place that the caller allows;
+    each number is a count; and the content is what was written.
+
+    Args:
+        directory: The dataset, on this machine or in a store.
+        argument: The name of the argument that received `directory`, for errors.
+        complete: Whether the manifest must describe all features and pictures of a build; a reader
+            of records needs less.
+        adopted: Whether the records may be others', which `imageshards adopt` described.
+        records_root: The folder, or place in a store, where adopted records may lie besides the
+            dataset's own folder.
+
+    Raises:
+        DamagedManifestError: The manifest is damaged.
+        UserError: There is no manifest, it cannot be read, another version wrote it, its store
+            cannot be used, or it leads to a place that is not allowed.
+    """
+    directory = storage.place(argument, directory)
+    raw = _read(directory, argument)
+    try:
+        manifest = convert(raw, Manifest)
+        convert(manifest.options, Origin)
+        if complete and not manifest.adopted:
+            _check_complete(manifest)
+    except ValueError as e:
+        raise _damaged(argument, directory, f"in whose {MANIFEST_NAME} {e}", raw) from e
+    if manifest.adopted and not adopted:
+        raise UserError(
+            argument=argument,
+            received=f"{directory!r}, TFRecords that others wrote, with a manifest of imageshards "
+            "adopt: they can be trained and evaluated on, and checked",
+            expected="what imageshards build wrote",
+        )
+    if manifest.digest != digest_of(raw):
+        wrong = f"whose {MANIFEST_NAME} does not have the digest of its content"
+        raise _damaged(argument, directory, wrong, raw, "the file as it was written")
+    check_folders(argument, directory, manifest, records_root)
+    return manifest
+
+
+def _read(directory: str, argument: str) -> dict[str, Any]:
+    """Returns the JSON object in the manifest, of a format that this release knows."""
+    try:
+        data = storage.read(storage.join(directory, MANIFEST_NAME))
+    except (FileNotFoundError, NotADirectoryError):
+        raise _no_data_set(argument, directory) from None
+    except OSError as e:
+        # TensorFlow quotes a store's whole answer.
+        reason = (e.strerror or str(e)).strip().splitlines()[0].rstrip(". ")
+        raise UserError(
+            argument=argument,
+            received=f"{directory!r}, whose {MANIFEST_NAME} could not be read ({reason})",
+            expected="a file that may be read",
+            remedy="fix its permissions, or try again",
+        ) from e
+    try:
+        raw = decode(data, dict[str, Any])
+    except ValueError as e:
+        wrong = f"whose {MANIFEST_NAME} could not be read ({e})"
+        raise _damaged(argument, directory, wrong, expected="the JSON that a build writes") from e
+    version = raw.get("format_version")
+    if type(version) is int and version > FORMAT_VERSION:
+        raise UserError(
+            argument=argument,
+            received=f"{directory!r}, whose {MANIFEST_NAME} has format_version {version}; this "
+            f"release reads up to {FORMAT_VERSION}",
+            remedy="upgrade imageshards",
+        )
+    return raw
+
+
+def _damaged(
+    argument: str,
+    directory: str,
+    wrong: str,
+    raw: Mapping[str, Any] | None = None,
+    expected: str = "",
+) -> DamagedManifestError:
+    """Returns the error for a damaged manifest, with the remedy."""
+    is_adopted = raw is not None and "adopted" in raw
+    remedy = "write it again by imageshards adopt" if is_adopted else _BUILD_AGAIN
+    return DamagedManifestError(
+        argument=argument,
+        received=f"{directory!r}, {wrong}",
+        expected=expected,
+        remedy=f"copy it again, or {remedy}",
+    )
+
+
+def _check_complete(manifest: Manifest) -> None:
+    """Raises ValueError where a build would have written more."""
+    for name, wanted in record_features(manifest.label).items():
+        found = manifest.features.get(name)
+        if found is None:
+            raise ValueError(f"features.{name} is missing")
+        if found != wanted:
+            raise ValueError(f"features.{name} is {found.dtype} of {found.form}")
+    if manifest.image.size is None:
+        raise ValueError("image.size is None; expected one side or two, in pixels")
+
+
+def digest_of(manifest: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 of a manifest but its `digest`, as JSON without spaces, keys sorted."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _no_data_set(argument: str, directory: str) -> UserError:
+    """Returns the error for a place without a manifest, with what to do."""
+    if storage.is_local(directory) and not os.path.isdir(directory):
+        what = "is a file" if os.path.lexists(directory) else "does not exist"
+        return UserError(
+            argument=argument,
+            received=f"{directory!r}, which {what}",
+            expected="the folder that a build wrote",
+            remedy="fix the path, or build a dataset there with imageshards build --input PHOTOS "
+            "--output FOLDER",
+        )
+    try:
+        remedy = _how_to_build(directory)
+    except OSError:
+        remedy = "name another folder, or build it again"
+    return UserError(
+        argument=argument,
+        received=f"{directory!r}, where there is no {MANIFEST_NAME}; a directory without a "
+        "manifest is not a dataset",
+        remedy=remedy,
+    )
+
+
+def _how_to_build(directory: str) -> str:
+    """What to do about a missing dataset: nothing is built into a folder with other files."""
+    staging = storage.join(directory, STAGING_NAME)
+    if storage.is_folder(staging):
+        before = storage.join(staging, REPLACED_NAME)
+        is_there = storage.exists(storage.join(before, MANIFEST_NAME))
+        kept = f", and the dataset before it is in {before}" if is_there else ""
+        return f"its build has not ended{kept}; wait for it, or run it again if it was stopped"
+    some = [found.path for found in itertools.islice(storage.files_below(directory), 1000)]
+    if any(tfrecord.FILE_NAME.search(storage.name_of(path)) for path in some):
+        return f"these are TFRecords, which need one: write it by imageshards adopt {directory}"
+    photos = directory.rstrip("/") if some else "PHOTOS"
+    if storage.name_of(photos) in ("", ".", ".."):  # no name to which something could be added
+        photos = os.path.abspath(directory)
+    output = f"{photos}-shards" if some else directory
+    beside = "if these are the photos, " if some else ""
+    return f"{beside}build one with imageshards build --input {photos} --output {output}"
+
+
+def read_rejects(directory: str) -> Iterator[Reject]:
+    """Yields the lines of `quarantine/rejects.jsonl`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        OSError: The file cannot be read.
+        ValueError: A line is not what a build writes.
+    """
+    with storage.open_read(storage.join(directory, QUARANTINE_NAME, REJECTS_NAME)) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                yield decode(line, Reject)
+            except ValueError as e:
+                raise ValueError(f"line {number}: {e}") from e
+
+
+def publish_manifest(directory: str, manifest: Manifest) -> Manifest:
+    """Writes `directory/manifest.json`, whole or not at all: from then on it is a dataset.
+
+    No manifest is replaced. The manifest of the same dataset may be there: Beam may run a step
+    again.
+
+    Returns:
+        The manifest with the digest of its content.
+
+    Raises:
+        LeaseLostError: The manifest of another dataset is there.
+    """
+    written = msgspec.structs.replace(manifest, digest=digest_of(manifest.to_builtins()))
+    path = storage.join(directory, MANIFEST_NAME)
+    if not storage.write_new(path, to_json(written.to_builtins())):
+        if load_manifest(directory).fingerprint != manifest.fingerprint:
+            raise LeaseLostError(
+                f"another process has put a dataset into {directory!r} meanwhile, so this one "
+                "publishes nothing; choose another folder, or give the command again when no other "
+                "process writes there."
+            )
+    storage.sync(directory)
+    return written
+
+
+def to_json(value: Any) -> str:
+    """Returns JSON as all our files have it: readable, and the same bytes for the same content."""
+    return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"

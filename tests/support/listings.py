@@ -1,0 +1,35 @@
+"""Inputs on this machine, and what a build lists of them."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+
+from beam_pipeline.inputs.archives.members import with_files
+from beam_pipeline.inputs.folders import Skipped
+from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
+from beam_pipeline.options import InputOptions
+from beam_pipeline.planning.refs import ImageRef
+
+
+def put(root: pathlib.Path, *names: str) -> None:
+    """Writes files that hold their names."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode("utf-8", "surrogateescape"))
+
+
+def listed(path: object, spool: str = "", **options) -> tuple[dict[str, ImageRef], dict[str, int]]:
+    """Key → reference, by key; and `reason` or `reason: name` → how often it was passed over."""
+    source = with_files(InputOptions(str(path), **options))
+    schema = schema_of(source)
+    refs: list[ImageRef] = []
+    skipped: collections.Counter[str] = collections.Counter()
+    for task in listing_tasks(source):
+        for found in list_task(task, source, schema, spool):
+            if isinstance(found, Skipped):
+                skipped[str(found)] += 1
+            else:
+                refs.append(found)
+    return {ref.key: ref for ref in sorted(refs, key=lambda ref: ref.key)}, dict(skipped)
