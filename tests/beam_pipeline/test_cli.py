@@ -140,14 +140,14 @@ REFUSED = [
     ("--extensions", ["", "jpg,,png", "."], "expected a list as in jpg,png."),
     ("--exclude_glob", ["", "a,/"], "expected globs as in '*_small.jpg' or 'cat/old'."),
     ("--columns", ["a", ":int", "a:int[-1]"], "expected name:int|float|string, with [] or [N]"),
-    ("--columns", ["a:int[0]"], "a received the length 0; expected at least 1, or []"),
+    ("--columns", ["a:int[0]"], "a with the length 0; expected at least 1, or []"),
     ("--columns", ["a:int:zscore"], "'zscore' for a int column; expected a float column."),
-    ("--columns", ["a:text"], "a received 'text'; expected one of int, float, string."),
-    ("--label_regex", ["("], "which is no regular expression (missing )"),
+    ("--columns", ["a:text"], "a with 'text'; expected one of int, float, string."),
+    ("--label_regex", ["("], "which cannot be read (missing )"),
     ("--label_regex", ["cat", "(?P<split>.)"], "expected a group that captures the label"),
     ("--label_regex", ["(.) --layout class_folders"], "with --layout class_folders, which has"),
     ("--class_names", ["a,b,a"], "received 'a' twice; expected each class once."),
-    ("--output", ["/caf\udce9/out"], "a name with bytes that are no UTF-8; expected one in UTF-8"),
+    ("--output", ["/caf\udce9/out"], "bytes that are no UTF-8; expected a name in UTF-8"),
 ]
 
 

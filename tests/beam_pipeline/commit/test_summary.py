@@ -69,7 +69,7 @@ def test_the_budget_is_a_fraction_of_what_was_listed_but_allows_one(
 
 def test_the_remedy_for_pointers_of_git_lfs_is_told(tmp_path):
     where = write_list([reject("a", "/a")], str(tmp_path))
-    with pytest.raises(UserError, match="committed. 3 files of --input held a pointer of Git LFS"):
+    with refused("max_reject_fraction", "3 files of the input held a pointer of Git LFS"):
         check_budget({"git_lfs_pointer": 3, "empty": 1}, 9, 0.1, where)
     (sentence,) = remedies({"git_lfs_pointer": 1})
     assert sentence.endswith("run git lfs pull in the clone, then build again")
