@@ -91,7 +91,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
 
             check_flags(beam_args, cli.make_parser().flags)
             return BuildSummary(options.output, plan_only(options, choose([], options)), None)
-    storage.check_bucket(options.output, "--output")
+    storage.check_bucket(options.output, "output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
     with output_lock(storage.join(staging, LOCK_NAME)) as lock:

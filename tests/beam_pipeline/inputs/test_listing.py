@@ -141,9 +141,9 @@ def test_folders_that_may_be_splits_or_classes_need_a_layout(tmp_path, names):
         (["x.jpg"], "x.jpg", {}, ["cannot be listed (Not a directory)", ".csv"]),
         (["x.jpg"], ".", {}, ["no class folder", "ROOT/<class>", "label_regex"]),
         ([".hidden/x.jpg"], ".", {}, ["no class folder"]),
-        (["x.jpg"], ".", {"layout": "flat"}, ["flat", "--label_regex"]),
-        (["x.jpg"], ".", {"label_regex": "^(cat)"}, ["--label_regex", "'x.jpg'", "match"]),
-        (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["--label_regex", "image table"]),
+        (["x.jpg"], ".", {"layout": "flat"}, ["flat", "label_regex"]),
+        (["x.jpg"], ".", {"label_regex": "^(cat)"}, ["label_regex", "'x.jpg'", "match"]),
+        (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["label_regex", "image table"]),
     ],
 )
 def test_an_input_without_labels_is_refused(tmp_path, names, path, options, words):
@@ -246,7 +246,7 @@ def test_a_finished_data_set_is_no_input(tmp_path, where):
     data_set(tmp_path)
     path = where(tmp_path)
     for given, options in ((path, {}), (path, REGEX), (f"{path}/*/*.png", REGEX)):
-        with pytest.raises(UserError, match="is a finished data set.*move the data set"):
+        with refused("input", "layout='data_set'"):
             listed(given, **options)
 
 

@@ -24,8 +24,8 @@ def test_keys_and_classes_that_no_input_has_end_the_build(tmp_path):
     keys = share_keys(str(tmp_path / "keys.txt"), str(tmp_path))
     batch = RefBatch([ImageRef("a1", "/in/a1", "cat"), ImageRef("a2", "/in/a2", "dog")])
     for asked, words in (
-        ({"excluded": keys}, "keys.txt' has 2 of 3 keys that no --input has, 'x7' among them"),
-        ({"class_map": {"dgo": "pet"}}, "'dgo', which no --input has; expected one of 'dog', …"),
+        ({"excluded": keys}, "keys.txt' with 2 of 3 keys that no input has, 'x7' among them"),
+        ({"class_map": {"dgo": "pet"}}, "'dgo', which no input has; expected one of 'dog', …"),
     ):
         with pytest.raises(Exception) as error, beam.Pipeline(FnApiRunner()) as pipeline:
             _ = pipeline | beam.Create([batch]) | SelectImages(**asked)

@@ -108,7 +108,7 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
 )
 def test_a_missing_bucket_folder_or_table_is_refused(server, there, name, words):
     uri = f"{server.scheme}://{name.format(there.split('/')[2])}"
-    with pytest.raises(UserError, match=f"^--input {uri!r} [^\n]*{words}[^\n]*$"):
+    with pytest.raises(UserError, match=f"^[^\n]*{server.scheme}://[^\n]*{words}[^\n]*$"):
         listed(uri)
 
 
@@ -128,4 +128,5 @@ def test_a_flat_folder_or_glob_is_listed_by_few_requests(server, pattern, expect
     server.clear()
     found, _ = listed(root + pattern, layout="flat", label_regex=r"(.)\.")
     assert [*found] == expected
-    assert len(server.requests()) == 3  # for the bucket, a manifest.json, and the names
+    # For the bucket, a manifest.json, and the names; for a folder also whether it holds archives.
+    assert len(server.requests()) == (3 if pattern else 4)

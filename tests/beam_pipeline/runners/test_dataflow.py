@@ -212,11 +212,11 @@ class TestASubmission:
         ({"project": None}, {}, "Missing required option: project"),
         ({"temp_location": None}, {}, "Missing GCS path option: temp_location"),
         ({"temp_location": "/x"}, {}, r"Invalid GCS path \(/x\), given for .* temp_location"),
-        ({"s3_secret_access_key": "x"}, {}, "--s3_secret_access_key was given, and Dataflow shows"),
+        ({"s3_secret_access_key": "x"}, {}, "--s3_secret_access_key received a secret"),
         ({"sdk_container_image": None}, {}, "workers would have no imageshards"),
-        ({"streaming": True}, {}, "--streaming was given"),
-        ({}, {"source": "/data"}, "--input '/data' is on this machine"),
-        ({}, {"output": "/out"}, "--output '/out' is on this machine"),
+        ({"streaming": True}, {}, "--streaming received"),
+        ({}, {"source": "/data"}, "input received '/data'"),
+        ({}, {"output": "/out"}, "output received '/out'"),
     ],
 )
 def test_what_cannot_run_there_is_refused_before_the_job_is_submitted(changed, paths, sentence):

@@ -145,7 +145,7 @@ def test_a_path_out_of_the_tables_folder_needs_the_users_trust(tmp_path, monkeyp
         refs(path)
     said = str(error.value)
     (ref,) = refs(path, allow_any_path=True)
-    words = ["line 2", repr(image)[:40], repr(ref.uri), repr(str(folder)), "--allow_any_path"]
+    words = ["line 2", repr(image)[:40], repr(ref.uri), repr(str(folder)), "allow_any_path"]
     assert all(word in said for word in words), said
     assert ref.uri == os.path.normpath(ref.uri)  # what the system opens is what was checked
 
@@ -363,12 +363,13 @@ SEVERAL = {"label": "several"}
     ("name", "content", "options", "words"),
     [
         ("m.csv", "", {}, ["no row"]),
-        ("m.csv", "pic,label\nx,a\n", {}, ["no image column", "'pic', 'label'", "--image_column"]),
-        ("m.csv", "image,target\nx,a\n", {}, ["no label column", "'target'", "--label_column"]),
-        ("m.csv", H + "x,a,1\n", {"label_column": "x"}, ["--label_column", "'x'", "'age'"]),
-        ("m.csv", H + "x,a,1\n", {"columns": (ColumnSpec("b", "int"),)}, ["--columns", "'b'"]),
+        ("m.csv", "pic,label\nx,a\n", {}, ["no image column", "'pic', 'label'", "image_column"]),
+        ("m.csv", "image,target\nx,a\n", {}, ["no label column", "'target'", "label_column"]),
+        ("m.csv", H + "x,a,1\n", {"label_column": "x"}, ["label_column", "'x'", "'age'"]),
+        ("m.csv", H + "x,a,1\n", {"columns": (ColumnSpec("b", "int"),)}, ["columns", "'b'"]),
         ("m.csv", "image,label,image/height\nx,a,1\n", {}, ["'image/height'", "rename"]),
         ("m.csv", H + "x,a,1\ny,b,old\n", COLUMNS, ["line 3", "'old'", "'age'", "expected int"]),
+        ("m.csv", H + "x,a,1\ny,b,\n", COLUMNS, ["line 3", "''", "columns='age:float'"]),
         # Types are inferred from the first rows, which later ones must fit.
         (
             "m.csv", H + "x,a,1\n" * INFERENCE_ROWS + "y,b,\n", {},
@@ -412,7 +413,7 @@ SEVERAL = {"label": "several"}
             "m.csv", 'image,label\na,"[""cat""]"\n', {},
             ["line 2", "'[\"cat\"]'", "expected one class", "label='several'", "label_column"],
         ),
-        ("m.csv", "image,label\na,b\n", SEVERAL, ["line 2", "'b'", "list", "--label_separator"]),
+        ("m.csv", "image,label\na,b\n", SEVERAL, ["line 2", "'b'", "list", "label_separator"]),
         (
             "m.csv", 'image,label\na,"[""cat""]"\n', {"label_separator": ","},
             ["line 2", "expected labels with ',' between", "leave label_separator out"],
@@ -470,7 +471,7 @@ def test_a_glob_of_files_is_one_table(tmp_path, suffix, where):
         row["image"]: where(tmp_path / folder / row["image"])
         for folder, row in zip("ab", ROWS, strict=True)
     }
-    with pytest.raises(UserError, match="none' matches no file; expected image tables"):
+    with refused("input", "*.none"):
         read_schema(InputOptions(where(tmp_path / "*.none"), layout="table"))
 
 
@@ -490,7 +491,7 @@ def test_labels_lose_the_spaces_around_them_and_numbers_get_their_names(tmp_path
     path = text(tmp_path / "rows.csv", "image,label\na.jpg, cat \nb.jpg,1\nc.jpg,0\n")
     assert [ref.label for ref in refs(path)] == ["cat", "1", "0"]
     assert [ref.label for ref in refs(path, ("cat", "dog"))] == ["cat", "dog", "cat"]
-    with pytest.raises(UserError, match="line 3 has 1 in column 'label'; expected 0 to 0, the n"):
+    with refused("", "line 3 has 1", "'label'", "0 to 0"):
         refs(path, ("cat",))
 
 
