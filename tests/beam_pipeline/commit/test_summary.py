@@ -10,6 +10,7 @@ import pytest
 
 from beam_pipeline.commit.summary import check_budget, remedies, write_list
 from imageshards.errors import UserError
+from imageshards.manifest import Reject
 from tests.support.errors import refused
 
 
