@@ -127,8 +127,6 @@ def _beam_for_a_build() -> Iterator[None]:
         gc.disable()
         for module in ("pipeline", "plan_only", "runners.choice"):
             importlib.import_module(f"beam_pipeline.{module}")
-        # PyArrow looks for pandas once, at the first array: half a second of the index's first.
-        importlib.import_module("pyarrow").array([])
         gc.freeze()
         gc.enable()
         gc.set_threshold(100_000)  # millions of references are no garbage

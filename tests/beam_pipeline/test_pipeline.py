@@ -150,14 +150,6 @@ def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
     assert (phone["image/width"], phone["image/height"]) == ([120], [160])
 
 
-def test_shards_are_about_as_large_as_shard_mb(photos, tmp_path):
-    flags = ["--input", photos, "--output", tmp_path / "out", "--image_size", "32", "--no_report"]
-    assert build(*flags, "--shard_mb", "0.01") == 0
-    shards = manifest(tmp_path / "out")["splits"]["train"]["shards"]
-    assert len(shards) > 4
-    assert sum(s["num_bytes"] for s in shards) / len(shards) == pytest.approx(1e4, rel=0.4)
-
-
 def test_warnings_are_printed_at_the_end(tmp_path, capsys):
     photos = class_folders(tmp_path / "in", {"cat": 9, "Cat": 9, "dog": 1})
     (photos / "emu").mkdir()

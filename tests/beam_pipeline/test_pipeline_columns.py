@@ -184,21 +184,6 @@ def _check_companions(output: pathlib.Path) -> None:
         assert repr(before[key]["price"]) == repr(after[key]["price"])
 
 
-def test_a_transform_module_replaces_the_columns(rows, tmp_path):
-    module = tmp_path / "mine.py"
-    module.write_text(
-        "import tensorflow as tf\n"
-        "def preprocessing_fn(inputs):\n"
-        "    return {'age_in_days': inputs['age'] * 365.0}\n"
-    )
-    output = tmp_path / "out"
-    assert build("--input", rows, "--output", output, "--columns", "age:float", "--image_size",
-                 "32", "--transform_module", module, "--no_report") == 0  # fmt: skip
-    found = records_of(output)
-    assert found["3.jpg"]["age_in_days"] == [23 * 365.0]
-    assert "age" not in found["3.jpg"]
-
-
 # File of the table, picture, class, sides in pixels of the stored picture; in the order of boxes.
 BOXES: list[tuple[str, int, str, tuple[int, ...]]] = [
     ("a", 0, "traffic light", (50, 25, 150, 75)),

@@ -13,25 +13,20 @@ from beam_pipeline.progress import final_table, pool_line
 from imageshards.manifest import RECORD_FEATURES, IndexFile, Shard, Split
 from tests.support.manifests import blank
 
-ANY_INDEX = IndexFile("index/a", 1, "0" * 64)
-_COUNTS = [
-    ("train", 629, 1_500_000, {"cat": 300, "dog": 329}),
-    ("train", 630, 1_500_000, {"cat": 300, "dog": 330}),
-    ("test", 0, 0, {}),
-]
 
-
-def shards(split: str) -> Split:
-    entries = [
-        Shard(f"{split}-{number}", records, num_bytes, "0" * 64, classes, ANY_INDEX)
-        for number, (name, records, num_bytes, classes) in enumerate(_COUNTS)
-        if name == split
+def split_of(num_bytes: int, *classes: dict[str, int]) -> Split:
+    """A split with a shard of these bytes for each number of records of each class."""
+    index = IndexFile("index/a", 1, "0" * 64)
+    shards = [
+        Shard(f"{num_bytes}-{number}", sum(of_class.values()), num_bytes, "0" * 64, of_class, index)
+        for number, of_class in enumerate(classes)
     ]
-    return Split(sum(entry.num_records for entry in entries), entries)
+    return Split(sum(shard.num_records for shard in shards), shards)
 
 
+TRAIN = split_of(1_500_000, {"cat": 300, "dog": 329}, {"cat": 300, "dog": 330})
 MANIFEST = blank(
-    splits={"train": shards("train"), "test": shards("test")}, classes=["cat", "dog", "emu"],
+    splits={"train": TRAIN, "test": split_of(0, {})}, classes=["cat", "dog", "emu"],
     features=RECORD_FEATURES, listed=1399, rejects={"truncated": 3, "empty": 1},
     skipped={"hidden": 2},
 )  # fmt: skip

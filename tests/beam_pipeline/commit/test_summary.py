@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from beam_pipeline.commit.summary import check_budget, remedies, write_list
-from beam_pipeline.shards.result import Reject
 from imageshards.errors import UserError
+from imageshards.manifest import Reject
 from tests.support.errors import refused
 
 

@@ -235,7 +235,7 @@ def test_a_wrong_flag_is_refused_in_a_sentence(kaggle, capsys, flags, sentence):
         ({"image": jpeg(), "label": b"\xff"}, "the 1 value b'.xff' in the feature label; expected"),
     ],
 )
-def test_records_that_are_none_to_train_on(tmp_path, payload, sentence):
+def test_records_that_nothing_can_be_trained_on_are_refused(tmp_path, payload, sentence):
     with pytest.raises(UserError, match=sentence):
         adopted(tmp_path, payload)
 

@@ -41,7 +41,7 @@ def folder(tmp_path):
     return made
 
 
-def test_splits_classes_and_features_are_its_own(folder):
+def test_splits_classes_and_features_are_those_of_the_description(folder):
     told = adopt(str(folder.parent))
     assert {n: e.num_records for n, e in told.splits.items()} == {"train": 5, "test": 1}
     assert told.classes == ["cat", "big dog"]
@@ -73,7 +73,7 @@ def say(folder, old, new):
     ],
     ids=["missing", "emptied", "no JSON of its own", "format", "file elsewhere", "labels"],
 )
-def test_what_does_not_fit_is_refused(folder, damage, sentence):
+def test_files_that_contradict_the_description_are_refused(folder, damage, sentence):
     damage(folder)
     with pytest.raises(UserError, match=sentence):
         adopt(str(folder))

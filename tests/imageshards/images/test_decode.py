@@ -94,7 +94,7 @@ _ODD: dict[str, tuple[bytes, tuple[int, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", _ODD)
-def test_odd_but_valid(name):
+def test_odd_but_valid_pictures_keep_their_colours_and_have_notes(name):
     data, colour, notes = _ODD[name]
     assert colour_of(data) == pytest.approx(colour, abs=4)
     encoded = encode_image(data, EXACT)

@@ -41,7 +41,9 @@ def _options(mode: str, height: int, width: int, **more: Any) -> ImageOptions:
         ("pad", (10000, 1), (64, 64), False, (0, 0, 10000, 1), (64, 1), (64, 64), (0, 31)),
     ],
 )  # fmt: skip
-def test_layout_of(mode, source, target, only_shrink, crop, content, canvas, offset):
+def test_the_layout_of_each_resize_mode(
+    mode, source, target, only_shrink, crop, content, canvas, offset
+):
     options = _options(mode, target[1], target[0], only_shrink=only_shrink)
     layout = canvas_layout(source[0], source[1], options)
     assert layout.crop == pytest.approx(crop)

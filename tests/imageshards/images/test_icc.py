@@ -76,7 +76,7 @@ def test_profiles_of_all_formats_are_converted_in_colour_and_grey(name: str) -> 
         assert "icc_profile" not in opened(encode_image(data, options)).info
 
 
-def test_grey_and_inks_and_what_is_transparent() -> None:
+def test_profiles_of_grey_of_inks_and_of_transparent_pictures_are_converted() -> None:
     dark = grey_profile(1.0)  # 128 of 255 is half the light
     assert colour_of(_with(flat("L", 128), "PNG", dark)) == pytest.approx((188,) * 3, abs=2)
     clear = _with(flat("LA", (128, 0)), "PNG", dark)
@@ -120,7 +120,7 @@ def test_what_becomes_grey_is_converted_in_colour() -> None:
     ],
     ids=["sRGB", "grey, sRGB", "no profile", "cut", "of grey", "of RGB", "cut tables", "huge"],
 )
-def test_what_needs_no_profile_or_has_no_good_one_stays_to_the_bit(
+def test_pictures_without_a_usable_profile_stay_as_they_are_to_the_bit(
     mode: str, profile: bytes, note: str
 ) -> None:
     picture = scene().convert(mode)

@@ -45,7 +45,7 @@ def pixels(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("picture", PICTURES)
-def test_it_is_taken_where_nothing_is_missing_and_no_byte_less_is(picture, kind):
+def test_a_jpeg_without_an_end_is_taken_only_where_no_pixel_is_missing(picture, kind):
     data = without_end(picture, kind)
     whole = pixels(data + b"\xff\xd9")
     for behind in (b"", b"\xff", b"\0" * 9, FILM):
@@ -61,7 +61,7 @@ def components(data: bytes) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("behind", [b"", FILM])
-def test_its_record_is_that_of_the_undamaged_picture_with_a_note(kind, behind):
+def test_the_record_of_a_jpeg_without_an_end_is_that_of_the_whole_jpeg_with_a_note(kind, behind):
     data = saved(scene(), **KINDS[kind])
     for options in (SMALL, ImageOptions(8, 8), ImageOptions(32, 32, colorspace="grey")):
         right = encode_image(data, options, want_sums=True)

@@ -16,7 +16,7 @@ OTHER = ImageOptions(
 )  # fmt: skip
 
 
-def test_a_manifest_tells_every_option() -> None:
+def test_a_manifest_records_every_option() -> None:
     default = dataclasses.asdict(ImageOptions())
     assert all(value != default[name] for name, value in dataclasses.asdict(OTHER).items())
     for options in (ImageOptions(), OTHER):
@@ -31,7 +31,7 @@ def test_a_manifest_tells_every_option() -> None:
     ],
     ids=["one size", "many sizes"],
 )
-def test_of_records_of_others_the_size_is_known(
+def test_the_options_of_adopted_records_have_their_size(
     image: Image, mode: str, sides: tuple[int, int]
 ) -> None:
     options = ImageOptions.from_manifest(image)

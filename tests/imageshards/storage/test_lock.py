@@ -231,7 +231,7 @@ def test_a_lease_is_free_at_once_when_its_process_surely_has_ended(path):
 
 
 @pytest.mark.parametrize("nonce", ["0" * 32, "../../etc/passwd", None])
-def test_a_number_of_a_process_that_is_not_here_says_nothing(path, nonce):
+def test_a_lease_is_not_free_because_its_process_is_unknown_here(path, nonce):
     """As in another container of the same host name, or on a copy of this machine."""
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()

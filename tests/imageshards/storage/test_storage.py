@@ -237,7 +237,7 @@ def test_compare_and_swap(folder, place):
     assert storage.read(path) == b"second"
 
 
-def test_of_several_that_write_a_new_file_one_does_and_whole(place):
+def test_one_of_several_writers_of_a_new_file_writes_it_whole(place):
     path = storage.join(place, "deep", "new")
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         made = list(threads.map(lambda n: storage.write_new(path, b"%d" % n * 9999), range(4)))

@@ -327,29 +327,6 @@ OF_ONE_IMAGE = "x,traffic light,n,1,0,0,1,0.5\nx,a,n,2,0,0,0.5,1\n"
 
 
 @pytest.mark.parametrize(
-    ("options", "label"),
-    [
-        ({"label": "several"}, ("a", "traffic light")),
-        ({"label": "none"}, None),
-        ({"label": "none", "label_column": "label"}, None),
-    ],
-)
-def test_rows_of_one_image_become_lists_of_its_boxes_and_classes(tmp_path, options, label):
-    path = text(tmp_path / "m.csv", BOXES + OF_ONE_IMAGE + "y,,n,,,,,\n")
-    schema = read_schema(InputOptions(str(path), **options))
-    *rows, without_box = refs(path, **options)
-    merged = merge_boxes(rows, schema)
-    assert (merged.key, merged.label) == ("x", label)
-    assert merged.columns == {
-        "note": "n", "image/object/age": [1, 2], CLASS: ["traffic light", "a"],
-        **dict(zip(SIDES, [[0, 0], [1, 0.5], [0, 0], [0.5, 1]], strict=True)),
-    }  # fmt: skip
-    empty: dict[str, list] = dict.fromkeys([*SIDES, "image/object/age", CLASS], [])
-    assert without_box.columns == {"note": "n", **empty}
-    assert without_box.label == (label and ())
-
-
-@pytest.mark.parametrize(
     ("content", "options", "words"),
     [
         (
@@ -366,7 +343,7 @@ def test_rows_of_one_image_become_lists_of_its_boxes_and_classes(tmp_path, optio
         ),
     ],
 )  # fmt: skip
-def test_rows_of_one_image_that_differ_are_one_sentence(tmp_path, content, options, words):
+def test_rows_of_one_image_that_differ_are_refused(tmp_path, content, options, words):
     path = text(tmp_path / "m.csv", BOXES + content)
     with pytest.raises(UserError) as error:
         merge_boxes(refs(path, **options), read_schema(InputOptions(str(path), **options)))
@@ -399,7 +376,6 @@ SEVERAL = {"label": "several"}
             ["line 1002", "''", "columns='age:float'"],
         ),
         ("m.csv", H + "x,a,1\n,b,2\n", {}, ["line 3", "'image'", "not empty"]),
-        ("m.csv", H + "x,a,1\ny,,2\n", {}, ["line 3", "'label'", "not empty"]),
         ("m.jsonl", J + '{"image": "y", "age": 2}\n', {}, ["line 2", "None", "'label'"]),
         ("m.jsonl", J + '{"image": "y", "label": "b"}\n', COLUMNS, ["line 2", "age:float"]),
         (
@@ -449,7 +425,7 @@ SEVERAL = {"label": "several"}
         ),
     ],
 )  # fmt: skip
-def test_a_wrong_table_is_one_sentence(tmp_path, name, content, options, words):
+def test_a_wrong_table_is_refused_in_one_sentence(tmp_path, name, content, options, words):
     with pytest.raises(UserError) as error:
         refs(text(tmp_path / name, content), **options)
     found = str(error.value)
