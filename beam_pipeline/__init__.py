@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from beam_pipeline.planning.refs import ShardUnit as ShardUnit
     from beam_pipeline.planning.transforms import AssignSplits as AssignSplits
     from beam_pipeline.planning.transforms import PlanShards as PlanShards
-    from beam_pipeline.shards.result import Reject as Reject
+    from beam_pipeline.shards.transforms import ReadRejects as ReadRejects
     from beam_pipeline.shards.transforms import WriteBalancedTFRecord as WriteBalancedTFRecord
+    from imageshards.manifest import Reject as Reject
 
 
 # Where each name stands, as above.
@@ -50,7 +51,7 @@ _HOMES = {
     "planning.refs": ["ImageRef", "RefBatch", "ShardUnit"],
     "planning.transforms": ["AssignSplits", "PlanShards"],
     "shards.result": ["Reject"],
-    "shards.transforms": ["WriteBalancedTFRecord"],
+    "shards.transforms": ["ReadRejects", "WriteBalancedTFRecord"],
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

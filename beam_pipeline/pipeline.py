@@ -92,8 +92,9 @@ def construct(
         transform_module=options.transform_module,
         temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
         copied_from=options.copied.transform if options.copied else "",
-    )  # RefBatch with features, and the folder of the exported transform
-    plan = PlanShards(shards, saved=storage.join(staging, PLAN_NAME))
+    )  # RefBatch with features, and what these are
+    saved = storage.join(staging, PLAN_NAME)
+    plan = PlanShards(shards, saved=saved, features=columns.features)
     planned = columns.batches | "Plan" >> plan  # ShardUnit
     write = WriteBalancedTFRecord(
         options.output.rstrip("/") + "/",
@@ -103,12 +104,12 @@ def construct(
         finished=finished,
         job=job,
     )
-    written = planned.units | "Write" >> write  # final paths of the shards, rejects
-    written.files | "Commit" >> CommitShards(
+    files = planned.units | "Write" >> write  # final paths of the shards
+    files | "Commit" >> CommitShards(
         commit_spec(options, write, schemas),
         planned.plan,
         listed.skipped,
-        (columns.written, *unique_keys(listed.batches, options, schemas), *listed.checked),
+        (*unique_keys(listed.batches, options, schemas), *listed.checked),
     )
 
 

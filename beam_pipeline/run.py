@@ -91,7 +91,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
 
             check_flags(beam_args, cli.make_parser().flags)
             return BuildSummary(options.output, plan_only(options, choose([], options)), None)
-    storage.check_bucket(options.output, "--output")
+    storage.check_bucket(options.output, "output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
     with output_lock(storage.join(staging, LOCK_NAME)) as lock:
@@ -127,8 +127,6 @@ def _beam_for_a_build() -> Iterator[None]:
         gc.disable()
         for module in ("pipeline", "plan_only", "runners.choice"):
             importlib.import_module(f"beam_pipeline.{module}")
-        # PyArrow looks for pandas once, at the first array: half a second of the index's first.
-        importlib.import_module("pyarrow").array([])
         gc.freeze()
         gc.enable()
         gc.set_threshold(100_000)  # millions of references are no garbage

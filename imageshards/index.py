@@ -25,7 +25,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
@@ -112,25 +112,6 @@ class IndexRows:
     def __len__(self) -> int:
         return len(self.columns["key"])
 
-    def check(self, count: int, label: str = ONE) -> None:
-        """Raises ValueError where these are not `count` whole rows, each value of its type.
-
-        `label` is how many labels a record has.
-        """
-        wanted = [name for name in COLUMNS if name not in _OF_PLACE]
-        if list(self.columns) != wanted or {count} != {*map(len, self.columns.values())}:
-            raise ValueError(f"its rows are not {count} of {', '.join(wanted)}")
-        for name, values in self.columns.items():
-            allowed: set[type] = {str if COLUMNS[name] == "string" else int}
-            if name in _UNKNOWN:
-                allowed.add(type(None))
-            if name in OF_LABEL and label == NONE:
-                allowed = {type(None)}
-            if name in OF_LABEL and label == SEVERAL:
-                values = [one for v in values for one in (v if isinstance(v, list) else [None])]
-            if not {*map(type, values)} <= allowed:
-                raise ValueError(f"its rows have a {name} of another type")
-
     def add(
         self,
         features: Mapping[str, Values],
@@ -157,18 +138,6 @@ class IndexRows:
             values = self.extra.setdefault(name, [])
             values += [None] * (before - len(values))
             values.append(_small_values(found))
-
-    def extend(self, other: IndexRows, records: Iterable[int]) -> None:
-        """Adds some rows of other records, by their numbers there."""
-        records = list(records)
-        before = len(self)
-        for name, column in self.columns.items():
-            column += [other.columns[name][i] for i in records]
-        for name in self.extra.keys() | other.extra.keys():
-            column = self.extra.setdefault(name, [])
-            column += [None] * (before - len(column))
-            theirs = other.extra.get(name, [])
-            column += [theirs[i] if i < len(theirs) else None for i in records]
 
 
 def _plain(value: Any) -> Any:
@@ -251,13 +220,11 @@ def index_table(
     """The index of a shard whose records are `rows`, in order; other args as of `index_schema`."""
     import pyarrow as pa
 
-    count, sizes = len(rows), rows.columns["num_bytes"]
+    count = len(rows)
     columns: dict[str, Any] = {
         **rows.columns,
         "split": [split] * count,
-        "shard": [shard_file] * count,
-        "record": range(count),
-        "offset": list(itertools.accumulate(sizes[:-1], initial=0))[:count],
+        **_places_in(shard_file, rows.columns["num_bytes"]),
     }
     for column, name in extra_columns(features, label).items():
         values = [*rows.extra.get(name, []), *[None] * count][:count]
@@ -267,6 +234,25 @@ def index_table(
     schema = index_schema(features, label)
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _places_in(shard_file: str, sizes: Sequence[int]) -> dict[str, Sequence[Any]]:
+    """The columns that say where records of these sizes are, one after the other, in a shard."""
+    offsets = list(itertools.accumulate(sizes, initial=0))[: len(sizes)]
+    return {"shard": [shard_file] * len(sizes), "record": range(len(sizes)), "offset": offsets}
+
+
+def join_tables(tables: Iterable[pa.Table], shard_file: str) -> pa.Table:
+    """The index of a shard with the records of other indexes of the split, one after the other."""
+    import pyarrow as pa
+
+    table = pa.concat_tables(tables).combine_chunks()
+    sizes = table["num_bytes"].to_pylist()
+    for name, values in _places_in(shard_file, sizes).items():
+        number = table.schema.get_field_index(name)
+        field = table.schema.field(number)
+        table = table.set_column(number, field, pa.array(values, field.type))
+    return table
 
 
 def write_index(directory: str, shard_file: str, table: pa.Table) -> IndexFile:
@@ -338,9 +324,13 @@ def read_index(
 
 
 def read_shard_index(
-    directory: str, shard: Shard, schema: pa.Schema, argument: str = "directory"
+    directory: str,
+    shard: Shard,
+    schema: pa.Schema | None = None,
+    argument: str = "directory",
 ) -> pa.Table:
-    """Some or all columns of `index_schema` of one shard, whose entry in the manifest is `shard`.
+    """Some columns of `index_schema` of one shard, whose entry in the manifest is `shard`; without
+    a schema those that its file has.
 
     Raises:
         IndexDamageError: The file is missing, damaged, or not the one that the manifest names.
@@ -356,9 +346,11 @@ def read_shard_index(
         if len(data) != entry.num_bytes or _sha256(data) != entry.sha256:
             problem = "is not the file that manifest.json names: its bytes are others"
         else:
+            file = pq.ParquetFile(pa.BufferReader(data))
+            schema = file.schema_arrow if schema is None else schema
             # The sizes tell where each record is, whatever else is wanted.
             whole = pa.unify_schemas([schema, pa.schema([("num_bytes", pa.int64())])])
-            table = pq.ParquetFile(pa.BufferReader(data)).read(whole.names, use_threads=False)
+            table = file.read(whole.names, use_threads=False)
             table = table.select(whole.names).cast(whole)
             problem = _rows_problem(table, shard)
             if not problem:

@@ -141,7 +141,8 @@ def check_output(output: str, overwrite: bool) -> None:
         raise UserError(
             argument="output",
             received=f"{output!r}, which is no export, with " + Arg("overwrite", True),
-            expected="an export to replace, or a new name",
+            expected="an export, or a new name",
+            remedy="nothing else is replaced",
         )
 
 

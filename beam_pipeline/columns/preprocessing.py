@@ -42,7 +42,7 @@ def check_installed() -> None:
             + Arg("transform_module")
             + " need tensorflow-transform, which is not installed",
             remedy="pip install 'imageshards[columns]', or leave the columns of an image table "
-            "out by " + Arg("columns", "''", python="columns=''"),
+            "out by " + Arg("columns", ""),
         )
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 
 from beam_pipeline.columns.arrow import REF_COLUMN, arrow_schema, to_record_batches, to_ref_batch
-from beam_pipeline.columns.export import LABEL_COLUMNS, export_labels
+from beam_pipeline.columns.export import LABEL_COLUMNS, export_labels, exported_features
 from beam_pipeline.columns.preprocessing import (
     RESERVED_FEATURES,
     Preprocess,
@@ -40,7 +40,7 @@ from beam_pipeline.planning.classes import ClassOrder, distinct_labels
 from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import ONE
+from imageshards.manifest import ONE, FeatureSpec
 from imageshards.progress import note_activity
 
 TFT_TEMP = "tft_temp"
@@ -52,11 +52,12 @@ class Analysed(NamedTuple):
     Attributes:
         batches: The same references; with extra columns or a transform module their
             `columns` are record features: name → list of int, float or bytes.
-        written: `transform_dir`, once, when everything is exported.
+        features: One dict of the extra features, as the manifest declares them, when the transform
+            is exported.
     """
 
     batches: beam.PCollection[RefBatch]
-    written: beam.PCollection[str]
+    features: beam.PCollection[dict[str, FeatureSpec]]
 
 
 class AnalyseColumns(beam.PTransform):
@@ -65,7 +66,7 @@ class AnalyseColumns(beam.PTransform):
         source = InputOptions("rows.csv")
         columns = schema_of(source).columns
         analysed = batches | AnalyseColumns("out/transform", columns, options)
-        planned = analysed.batches | PlanShards(options)
+        planned = analysed.batches | PlanShards(options, features=analysed.features)
 
     Without extra columns and module, only the distinct labels are combined, and one
     element exports the graph: the batches themselves pass untouched, waiting for nothing.
@@ -126,7 +127,7 @@ class AnalyseColumns(beam.PTransform):
             | "ExportLabels"
             >> beam.Map(_export, self._order, self._transform_dir, self._copied_from, self._label)
         )
-        return Analysed(batches, written)
+        return Analysed(batches, written | "Features" >> beam.Map(exported_features))
 
     def _through_tft(self, batches: beam.PCollection[RefBatch]) -> Analysed:
         import_tensorflow_transform()
@@ -160,7 +161,10 @@ class AnalyseColumns(beam.PTransform):
                 | "WriteRawMetadata"
                 >> beam.Map(_then_write_raw_metadata, columns, exported, self._transform_dir)
             )
-        return Analysed(transformed | "ToRefBatches" >> beam.Map(to_ref_batch), written)
+        return Analysed(
+            transformed | "ToRefBatches" >> beam.Map(to_ref_batch),
+            written | "Features" >> beam.Map(exported_features),
+        )
 
 
 @contextlib.contextmanager

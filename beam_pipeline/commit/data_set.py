@@ -93,6 +93,11 @@ def begin_commit(
     """
     spec.places.check_job()
     note_activity("committing", 0, "shard")
+    if lacking := next((shard.name for shard in summary.shards if not shard.index), ""):
+        raise UserError(
+            f"CommitShards received the shard {lacking!r} without an index; expected "
+            "PlanShards(options, features=columns.features), with those of AnalyseColumns."
+        )
     shards, rejects, listed = summary.shards, summary.rejects, plan.num_images
     rejected = sum(rejects.values())
     accepted = sum(shard.num_records for shard in shards)
@@ -110,8 +115,7 @@ def begin_commit(
         found = (reject for result in results for reject in result.rejects)
         where = write_list(found, spec.places.staging)
         check_budget(rejects, listed, spec.max_reject_fraction, where)
-        features = exported_features(storage.join(spec.places.staging, TRANSFORM_NAME))
-        tasks = plan_finalize(shards, features)
+        tasks = plan_finalize(shards)
         backup_shards(tasks, spec.places)
         # Last: until here the data set that is replaced is untouched.
         set_aside(spec.places.output, spec.places.staging)

@@ -6,19 +6,22 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
 
 from beam_pipeline.commit.moves import plan_moves
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.shards.copying import read_records
 from beam_pipeline.shards.finished import holds, output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import ShardResult, count_classes, strata_of
+from beam_pipeline.shards.result import ShardResult, count_classes
 from beam_pipeline.shards.writer import RecordFile
 from imageshards import storage
-from imageshards.errors import ImageError, OutputError
-from imageshards.index import IndexRows, index_table, write_index
-from imageshards.manifest import FeatureSpec, File, Shard
+from imageshards.errors import ImageError, IndexDamageError, OutputError
+from imageshards.index import join_tables, read_shard_index, write_index
+from imageshards.manifest import File, Shard
 from imageshards.progress import note_activity
 from imageshards.storage import AtomicFile, map_concurrently
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -44,15 +47,13 @@ class FinalizeTask:
 
     Attributes:
         shard: As written, without details.
-        give: Stratum (`strata_of`) → how many of its last records in it go to others.
+        give: Stratum (`ShardResult.strata`) → how many of its last records in it go to others.
         take: (shard name, stratum, number of the record among those in it) of what comes.
-        features: Those of the manifest; the small ones become columns of the index.
     """
 
     shard: ShardResult
     give: Mapping[str, int]
     take: tuple[tuple[str, str, int], ...]
-    features: Mapping[str, FeatureSpec]
 
     @property
     def changed(self) -> bool:
@@ -60,9 +61,7 @@ class FinalizeTask:
         return bool(self.take or self.give)
 
 
-def plan_finalize(
-    shards: Iterable[ShardResult], features: Mapping[str, FeatureSpec]
-) -> list[FinalizeTask]:
+def plan_finalize(shards: Iterable[ShardResult]) -> list[FinalizeTask]:
     """How every shard becomes final, so that those of a split are even."""
     splits: dict[str, list[ShardResult]] = collections.defaultdict(list)
     for shard in sorted(shards, key=lambda s: s.name):
@@ -77,7 +76,7 @@ def plan_finalize(
             give[move.source][move.class_name] += 1
             take[move.target].append((group[move.source].name, move.class_name, move.number))
         for shard, given, taken in zip(group, give, take, strict=True):
-            tasks.append(FinalizeTask(shard, dict(given), tuple(sorted(taken)), features))
+            tasks.append(FinalizeTask(shard, dict(given), tuple(sorted(taken))))
     return tasks
 
 
@@ -89,7 +88,7 @@ def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
     """
 
     def back_up(shard: ShardResult) -> None:
-        if not holds(places.staged_path(shard.name), shard):
+        if not holds(places.staged_path(shard.name), shard.file):
             storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
 
     shards = [task.shard for task in tasks if task.changed and not task.shard.staged]
@@ -103,35 +102,22 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
     What it reads in the staging folder stays as it is.
     """
     places.check_job()
-    shard, file = task.shard, places.file_of(task.shard.name)
+    shard = task.shard
     try:
-        if task.changed:
-            num_bytes, sha256, rows = _rewrite(task, places)
-        else:
-            num_bytes, sha256, rows = (
-                shard.num_bytes,
-                shard.sha256,
-                read_result(shard.name, places).rows,
-            )
-            if shard.staged:
-                # Not moved: this step may be run again, and other shards may need its records.
-                storage.link(places.staged_path(shard.name), places.final_path(shard.name))
-        table = index_table(rows, shard.split, file, task.features, shard.label)
-        index = write_index(places.output, file, table)
+        entry = _rewrite(task, places) if task.changed else _link(shard, places)
         rejected: dict[str, File] = {}
-        if shard.num_rejects:
+        if originals := shard.rejects_file:
             path = places.quarantine_path(shard.name)
             storage.link(places.rejects_path(shard.name), path)
-            below = path[len(storage.join(places.output, "")) :]
-            rejected[below] = File(shard.rejects_bytes, shard.rejects_sha256)
+            rejected[path[len(storage.join(places.output, "")) :]] = originals.entry
         storage.sync(places.final_path(shard.name))  # the manifest will name it, and that is synced
     except FileNotFoundError as e:
         raise _damaged(str(e.filename), "it is gone") from e
+    except ValueError as e:
+        raise _damaged(places.result_path(shard.name), str(e)) from e
     except OSError as e:
         raise output_error(places.output, e) from e
     note_activity("committing", 1, "shard")
-    classes = count_classes(rows.columns["class_name"])
-    entry = Shard(file, len(rows), num_bytes, sha256, classes, index)
     return FinalShard(shard.split, entry, rejected)
 
 
@@ -144,51 +130,91 @@ def _damaged(path: str, how: str) -> OutputError:
     )
 
 
-def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[int, str, IndexRows]:
+def _link(shard: ShardResult, places: ShardPlaces) -> Shard:
+    """Puts a shard and its index into place as they are; not by a move, as this step may be run
+    again, and other shards may need its records.
+    """
+    entry = shard.entry(places.file_of(shard.name))
+    if shard.staged:
+        storage.link(places.staged_path(shard.name), places.final_path(shard.name))
+    index = storage.join(places.output, entry.index.file)
+    storage.link(places.index_path(shard.name), index)
+    return entry
+
+
+def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
     """Writes a shard anew from encoded records; the first version stays until the commit's end."""
-    rows = IndexRows()
+    shard, tables = task.shard, []
     # Its own first, then what others give, in the order of their names: the same bytes every time.
-    kept = {n: range(count - task.give.get(n, 0)) for n, count in task.shard.strata.items()}
-    sources: list[tuple[str, Mapping[str, Container[int]]]] = [(task.shard.name, kept)]
+    kept = {n: range(count - task.give.get(n, 0)) for n, count in shard.strata.items()}
+    sources: list[tuple[str, Mapping[str, Container[int]]]] = [(shard.name, kept)]
     for name, taken in itertools.groupby(task.take, key=lambda record: record[0]):
         of_class: dict[str, set[int]] = collections.defaultdict(set)
         for _, class_name, number in taken:
             of_class[class_name].add(number)
         sources.append((name, of_class))
-    final, staged = places.final_path(task.shard.name), places.staged_path(task.shard.name)
+    final, staged = places.final_path(shard.name), places.staged_path(shard.name)
     with AtomicFile(final, beside=staged) as file:
         with RecordFile(file.local_path) as records:
             for name, numbers in sources:
-                result = read_result(name, places)
-                wanted = _records_of(strata_of(result.rows), numbers)
+                source = shard if name == shard.name else read_result(name, places)
+                table = _index_of(source, places)
+                wanted = _records_of(_labels_in(table), numbers)
                 written = []
-                for number, payload in _payloads(places.staged_path(name), result, wanted):
+                for number, payload in _payloads(places.staged_path(name), table, wanted):
                     records.write(payload)
                     written.append(number)
-                rows.extend(result.rows, written)
+                tables.append(table.take(pa.array(written, pa.int64())))
         file.commit()
-    return records.num_bytes, records.hexdigest(), rows
+    name_of_file = places.file_of(shard.name)
+    table = join_tables(tables, name_of_file)
+    rewritten = msgspec.structs.replace(
+        shard,
+        num_records=len(table),
+        file=records.written(),
+        classes=count_classes(_labels_in(table)),
+    )
+    return rewritten.entry(name_of_file, write_index(places.output, name_of_file, table))
 
 
-def _records_of(strata: Iterable[str], numbers: Mapping[str, Container[int]]) -> list[int]:
-    """Places of records in a shard, of whose strata, by their numbers among those of a stratum."""
+def _index_of(shard: ShardResult, places: ShardPlaces) -> pa.Table:
+    """The index of a shard, as it was written.
+
+    Raises:
+        OutputError: It is another one, or gone.
+    """
+    try:
+        return read_shard_index(places.staging, shard.entry(places.file_of(shard.name)))
+    except IndexDamageError as e:
+        raise _damaged(places.index_path(shard.name), f"it {e.problem}") from e
+
+
+def _labels_in(table: pa.Table) -> list[Any]:
+    """The label of each record: a name, names, or None."""
+    if "class_name" not in table.column_names:
+        return [None] * len(table)
+    return list(table["class_name"].to_pylist())
+
+
+def _records_of(labels: Iterable[Any], numbers: Mapping[str, Container[int]]) -> list[int]:
+    """Places of records in a shard, of these labels, by their numbers among those of a stratum."""
     seen = collections.Counter[str]()
     records = []
-    for record, name in enumerate(strata):
+    for record, label in enumerate(labels):
+        name = label if isinstance(label, str) else ""
         if seen[name] in numbers.get(name, ()):
             records.append(record)
         seen[name] += 1
     return records
 
 
-def _payloads(path: str, result: ShardResult, wanted: list[int]) -> Iterator[tuple[int, bytes]]:
+def _payloads(path: str, index: pa.Table, wanted: list[int]) -> Iterator[tuple[int, bytes]]:
     """Yields (number, record) of the wanted records; only their parts of the file are read.
 
     Raises:
         OutputError: One of them is not there any more.
     """
-    sizes = result.rows.columns["num_bytes"]
-    offsets = [0, *itertools.accumulate(sizes)]
+    sizes, offsets = index["num_bytes"].to_pylist(), index["offset"].to_pylist()
     framing = HEADER_BYTES + FOOTER_BYTES
     refs = [
         ImageRef("", path, "", size_bytes=sizes[n] - framing, offset_bytes=offsets[n])

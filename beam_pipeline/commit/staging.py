@@ -229,7 +229,7 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
             lambda: storage.write(storage.join(staging, JOB_NAME), msgspec.json.encode(notes)),
         )
         for entry in entries:
-            kept = {SPOOL_NAME, *([REPLACED_NAME] if state.manifest is None else [])}
+            kept = {SPOOL_NAME, INDEX_NAME, *([REPLACED_NAME] if state.manifest is None else [])}
             if entry.is_folder and entry.name not in kept:
                 storage.delete_folder(entry.path)
         storage.delete(e.path for e in entries if e.name == COMMITTED_NAME)

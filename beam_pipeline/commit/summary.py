@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from beam_pipeline.planning.missing import HOW_PATHS_ARE_READ, why_missing
-from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, merge_stats, most_first
+from beam_pipeline.shards.result import ShardResult, ShardStats, merge_stats, most_first
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import REJECTS_NAME
+from imageshards.manifest import REJECTS_NAME, Reject
 from imageshards.text import counted
+from imageshards.typed import decode
 
 _SHOWN_REJECTS = 3
 
@@ -111,10 +112,11 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
 def _first_rejects(rejects: str) -> str:
     """The first rejected files of a list, each with its reason."""
     with storage.open_read(rejects) as lines:
-        rows = list(map(json.loads, itertools.islice(lines, _SHOWN_REJECTS)))
-    return ", ".join(f"{row['key']!r} ({row['reason']})" for row in rows)
+        found = [decode(line, Reject) for line in itertools.islice(lines, _SHOWN_REJECTS)]
+    return ", ".join(f"{reject.key!r} ({reject.reason})" for reject in found)
 
 
 def _first_place(rejects: str, reason: str) -> str:
     with storage.open_read(rejects) as lines:
-        return next(row["uri"] for row in map(json.loads, lines) if row["reason"] == reason)
+        found = (decode(line, Reject) for line in lines)
+        return next(reject.uri for reject in found if reject.reason == reason)

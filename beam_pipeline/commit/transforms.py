@@ -38,14 +38,10 @@ class CommitShards(beam.PTransform):
             listed = pipeline | bp.ListImages(bp.InputOptions("photos"))
             batches = listed.batches | bp.AssignSplits(options)
             columns = batches | bp.AnalyseColumns("shards/.staging/transform", options=options)
-            planned = columns.batches | bp.PlanShards(options)
-            files, rejects = planned.units | write
-            files | bp.CommitShards(
-                bp.CommitSpec(write.places, write.options),
-                planned.plan,
-                (listed.skipped,),
-                (columns.written,),
-            )
+            planned = columns.batches | bp.PlanShards(options, features=columns.features)
+            files = planned.units | write
+            spec = bp.CommitSpec(write.places, write.options)
+            files | bp.CommitShards(spec, planned.plan, (listed.skipped,))
 
     Args:
         spec: Where and how.
@@ -69,6 +65,9 @@ class CommitShards(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         spec = self._spec
+        skipped = self._skipped | "Skipped" >> beam.Flatten(pipeline=paths.pipeline)
+        # At least one: Beam's check of types refuses to call a step with none of its `*complete`.
+        complete = [pvalue.AsIter(each) for each in (skipped, *self._after)]
         summary = (
             paths
             | "Summarise" >> SideBySide(summary_of, spec)  # WriteSummary
@@ -78,20 +77,16 @@ class CommitShards(beam.PTransform):
             summary
             | "BeginCommit"
             >> beam.FlatMap(
-                begin_commit,
-                pvalue.AsSingleton(self._plan),
-                spec,
-                *(pvalue.AsIter(each) for each in self._after),
+                begin_commit, pvalue.AsSingleton(self._plan), spec, *complete
             )  # FinalizeTask
             | "SpreadTasks" >> beam.Reshuffle()
             | "FinalizeShard" >> SideBySide(finalize_shard, spec.places)
         )  # manifest entry
-        skipped = self._skipped | "Skipped" >> beam.Flatten(pipeline=paths.pipeline)
         return self._plan | "FinishCommit" >> beam.Map(
             finish_commit,
             pvalue.AsIter(shards),
             pvalue.AsSingleton(summary | "Totals" >> beam.Map(without_shards)),
             pvalue.AsIter(skipped),
             spec,
-            *(pvalue.AsIter(each) for each in self._after),
+            *complete,
         )

@@ -24,7 +24,7 @@ def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard
     Raises:
         UserError: There is none, or it is another one than when the build began.
     """
-    manifest = load_manifest(source.input, "--input")
+    manifest = load_manifest(source.input, "input")
     if source.fingerprint and manifest.fingerprint != source.fingerprint:
         raise UserError(
             argument="input",

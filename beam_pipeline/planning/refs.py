@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from beam_pipeline.images.member import PICTURE, RECORD, WHOLE_FILE
+from imageshards.manifest import FeatureSpec
 
 # In place of the time of change of a file that was not there.
 MISSING = -1
@@ -129,6 +130,8 @@ class ShardUnit:
         num_shards: Shards of the split.
         class_ids: Label → number in the records, for the labels of this shard.
         refs: Its images, in the order of its records.
+        features: The extra features of its records, as the manifest declares them, by which its
+            index is made; None for none.
     """
 
     split: str
@@ -136,6 +139,7 @@ class ShardUnit:
     num_shards: int
     class_ids: dict[str, int]
     refs: list[ImageRef]
+    features: dict[str, FeatureSpec] | None = None
 
     @property
     def name(self) -> str:
@@ -146,13 +150,13 @@ class ShardUnit:
         # All references cross a shuffle, or wait for a local process, as units.
         ids = (list(self.class_ids), list(self.class_ids.values()))
         shard = (self.split, self.index, self.num_shards)
-        return _unpickle_unit, (shard, ids, pack_refs(self.refs))
+        return _unpickle_unit, (shard, ids, pack_refs(self.refs), self.features)
 
 
 def _unpickle_unit(
-    shard: tuple[str, int, int], ids: tuple[list[str], list[int]], refs: bytes
+    shard: tuple[str, int, int], ids: tuple[list[str], list[int]], refs: bytes, features: Any
 ) -> ShardUnit:
-    return ShardUnit(*shard, dict(zip(*ids, strict=True)), unpack_refs(refs))
+    return ShardUnit(*shard, dict(zip(*ids, strict=True)), unpack_refs(refs), features)
 
 
 # As `ImageRef._make`, without its check, in a third of the time.

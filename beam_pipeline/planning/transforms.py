@@ -44,7 +44,7 @@ from beam_pipeline.planning.refs import (
 from beam_pipeline.planning.saved import make_plan_once
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import ONE
+from imageshards.manifest import ONE, FeatureSpec
 from imageshards.progress import note_activity
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
@@ -120,7 +120,10 @@ def assign_to_shards(
 
 
 def make_unit(
-    shard: tuple[ShardKey, Iterable[RefBatch]], plan: ShardPlan, options: PlanOptions
+    shard: tuple[ShardKey, Iterable[RefBatch]],
+    plan: ShardPlan,
+    options: PlanOptions,
+    features: dict[str, FeatureSpec] | None = None,
 ) -> ShardUnit:
     """The finished unit of work of one shard."""
     (split, index), batches = shard
@@ -128,7 +131,7 @@ def make_unit(
     labels = {name for ref in refs for name in names_of(ref.label)}
     ids = {name: plan.class_ids[name] for name in sorted(labels)}
     beam.metrics.Metrics.counter("plan", "images").inc(len(refs))
-    return ShardUnit(split, index, plan.num_shards[split], ids, refs)
+    return ShardUnit(split, index, plan.num_shards[split], ids, refs, features)
 
 
 def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
@@ -287,20 +290,28 @@ class PlanShards(beam.PTransform):
 
         options = ShardOptions(plan=PlanOptions(num_shards={"train": 64, "validation": 8}))
         planned = batches | AssignSplits(options) | PlanShards(options)
-        files, rejects = planned.units | WriteBalancedTFRecord("out/set-", options)
+        files = planned.units | WriteBalancedTFRecord("out/set-", options)
 
     Args:
         options: How images become shards. A sample of them is encoded to tell how many shards are
             wanted, unless `options.plan.num_shards` says so.
         saved: A file for the numbers of shards, which the same build uses when it runs again.
+        features: Those of `AnalyseColumns`: then each shard gets an index, as `CommitShards` needs.
 
     Raises:
         UserError: While running: no image, one class only, an unknown label or split, fewer
             images than shards, or an image without a split.
     """
 
-    def __init__(self, options: ShardOptions = ShardOptions(), *, saved: str = ""):  # noqa: B008
+    def __init__(
+        self,
+        options: ShardOptions = ShardOptions(),  # noqa: B008  # frozen
+        *,
+        saved: str = "",
+        features: beam.PCollection[dict[str, FeatureSpec]] | None = None,
+    ):
         super().__init__()
+        self._features = () if features is None else (pvalue.AsSingleton(features),)
         self._given = options
         self._saved = saved and storage.place("saved", saved)
 
@@ -334,7 +345,7 @@ class PlanShards(beam.PTransform):
                 BatchByKeyFn(assign_to_shards), plan_side, pvalue.AsSingleton(ranks)
             ).with_output_types(tuple[tuple[str, int], RefBatch])
             | "GroupShards" >> beam.GroupByKey()
-            | "MakeUnits" >> beam.Map(make_unit, plan_side, options)
+            | "MakeUnits" >> beam.Map(make_unit, plan_side, options, *self._features)
             # Grouping may have left many of them to one worker.
             | "SpreadUnits" >> beam.Reshuffle()
         )  # ShardUnit

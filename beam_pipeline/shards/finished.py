@@ -12,9 +12,10 @@ import msgspec
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import ShardResult
+from beam_pipeline.shards.result import ShardResult, WrittenFile
 from imageshards import storage
 from imageshards.errors import OutputError
+from imageshards.typed import decode
 
 # Errors of the output that every other shard would meet, too.
 _FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
@@ -25,7 +26,8 @@ def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
     image = sorted(dataclasses.asdict(options.image).items())  # their order of today may change
     digest = hashlib.sha256(repr((image, sorted(options.versions))).encode())
     digest.update(repr(options.quarantine_bytes).encode())
-    digest.update(repr((unit.name, sorted(unit.class_ids.items()))).encode())
+    features = unit.features and sorted(unit.features.items())
+    digest.update(repr((unit.name, sorted(unit.class_ids.items()), features)).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
         where = (ref.offset_bytes, ref.source_bytes) if ref.offset_bytes >= 0 else None
@@ -44,17 +46,17 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
         if not storage.is_local(places.staging) and not storage.exists(places.result_path(name)):
             return None
         result = read_result(name, places)
-        rejects = storage.stat(places.rejects_path(name)) if result.num_rejects else None
     except (OSError, OutputError):
         return None
     if result.digest != digest or any(r.may_be_temporary for r in result.rejects):
         return None
-    if (rejects.size_bytes if rejects else 0) != result.rejects_bytes:
+    beside = {places.index_path(name): result.index, places.rejects_path(name): result.rejects_file}
+    if not all(file is None or holds(path, file) for path, file in beside.items()):
         return None
     # A commit that was killed may have put another in its place, and kept a copy of this one.
     staged = places.staged_path(name)
     for path in dict.fromkeys((places.finished_path(name), places.final_path(name), staged)):
-        if holds(path, result):
+        if holds(path, result.file):
             found = msgspec.structs.replace(result, staged=path == staged)
             if found != result:  # the commit reads where it is
                 write_result(found, places)
@@ -69,7 +71,7 @@ def read_result(name: str, places: ShardPlaces) -> ShardResult:
         OutputError: It is not what a build writes.
     """
     try:
-        result = ShardResult.from_json(storage.read(places.result_path(name)))
+        result = decode(storage.read(places.result_path(name)), ShardResult)
         if result.name != name:
             raise ValueError(f"it is that of {result.name!r}")
         return result
@@ -86,15 +88,15 @@ def write_result(result: ShardResult, places: ShardPlaces) -> None:
     storage.write(places.result_path(result.name), msgspec.json.encode(result))
 
 
-def holds(path: str, result: ShardResult) -> bool:
-    """Whether a file is the shard: by its version, or by its bytes where that says nothing."""
+def holds(path: str, file: WrittenFile) -> bool:
+    """Whether a file is the one that was written: by its version, or by its bytes."""
     try:
         found = storage.stat(path)
-        if found is None or found.size_bytes != result.num_bytes:
+        if found is None or found.size_bytes != file.num_bytes:
             return False
-        if found.version and found.version == result.stored:
+        if found.version and found.version == file.version:
             return True
-        return storage.sha256_of(path)[1] == result.sha256
+        return storage.sha256_of(path)[1] == file.sha256
     except OSError:
         return False
 

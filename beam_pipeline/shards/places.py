@@ -9,6 +9,7 @@ import msgspec
 from beam_pipeline.planning.refs import ShardUnit
 from imageshards import storage
 from imageshards.errors import LeaseLostError
+from imageshards.index import index_file
 from imageshards.manifest import QUARANTINE_NAME
 from imageshards.typed import decode
 
@@ -44,7 +45,7 @@ class ShardPlaces:
 
     Attributes:
         output: Folder of final shards.
-        staging: Folder of results, rejects and staged shards.
+        staging: Folder of results, indexes, rejects and staged shards.
         finished: Folder that finished shards are written to; default: `staging`.
         job: Id of the job in `JOB_NAME`; "" for a pipeline that has no such file.
         first_name, name_format, suffix: A file is called first name + split + filled-in format +
@@ -118,6 +119,10 @@ class ShardPlaces:
     def result_path(self, name: str) -> str:
         """Where its `ShardResult` is when it is finished."""
         return storage.join(self.staging, name + ".json")
+
+    def index_path(self, name: str) -> str:
+        """Where the index of its records is, as they were written."""
+        return storage.join(self.staging, index_file(self.file_of(name)))
 
     def rejects_path(self, name: str) -> str:
         """Where its rejected images are, as records; there is no file without any."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from beam_pipeline.planning.refs import Label, names_of
-from imageshards.index import IndexRows
-from imageshards.manifest import ONE
-from imageshards.typed import Whole, decode
+from imageshards.index import index_file
+from imageshards.manifest import ONE, File, IndexFile, Reject, Shard
+from imageshards.typed import Whole
 
 if TYPE_CHECKING:  # the commit needs no Pillow
     from imageshards.images.encode import EncodedImage
@@ -21,23 +21,6 @@ COPIED = "TFRECORD"
 # Every 16th record of a shard counts towards the mean and deviation of pixels.
 PIXEL_SAMPLE = 16
 _PIXEL_SUMS = ("pixels", "sums", "squares")
-
-
-class Reject(msgspec.Struct, frozen=True):
-    """An image that did not become a record: a row of the quarantine."""
-
-    key: str
-    uri: str
-    label: str
-    split: str
-    reason: str
-    stage: str
-    message: str
-
-    @property
-    def may_be_temporary(self) -> bool:
-        """Whether another run may accept the image: files and hosts come back, memory is freed."""
-        return self.stage == "read" or self.reason == "decoder_crashed"
 
 
 class ShardStats(msgspec.Struct):
@@ -115,44 +98,55 @@ def most_first(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-class ShardResult(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenFile(File, frozen=True):
+    """A file that was written.
+
+    Attributes:
+        version: The version of its object in a store; "" on a disk.
+    """
+
+    version: str = ""
+
+    @property
+    def entry(self) -> File:
+        """The file as the manifest lists it."""
+        return File(self.num_bytes, self.sha256)
+
+
+class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that is known of a written shard; kept beside it, as JSON, when it is finished.
 
     Attributes:
         name: Of the shard: the part of its file's name between prefix and suffix.
-        num_bytes, sha256: Of the file.
         classes: Class name → records that have it.
         label: How many labels an image has: `ONE`, `NONE` or `SEVERAL`.
         num_rejects: Its images that were rejected.
+        file: The shard itself.
+        index: Its part of `index/` as long as no records move; None for a unit without features.
+        rejects_file: The file with the rejected originals; None without any.
         staged: Whether its bytes are in the staging folder, not in their final place.
         digest: Of everything its bytes depend on; tells finished work from stale work.
-        rows: Of its records, in order: they become its part of `index/`.
         read_bytes: Bytes of originals that were read.
-        rejects_bytes, rejects_sha256: Of the file with the rejected originals.
         run_id: Of the run that wrote it.
-        stored: Version of its object in a store, by which an earlier run's is known again.
         reused: Whether an earlier run had written it.
     """
 
     name: str
     split: str
     num_records: Whole
-    num_bytes: Whole
-    sha256: str
     classes: dict[str, Whole]
+    label: str = ONE
     num_rejects: Whole
+    file: WrittenFile
+    index: WrittenFile | None = None
+    rejects_file: WrittenFile | None = None
     staged: bool = True
     digest: str
-    rows: IndexRows
     read_bytes: Whole
     rejects: list[Reject]
     stats: ShardStats
-    rejects_bytes: Whole = 0
-    rejects_sha256: str = ""
     run_id: str = ""
-    stored: str = ""
     reused: bool = False
-    label: str = ONE
 
     @property
     def strata(self) -> dict[str, int]:
@@ -167,24 +161,35 @@ class ShardResult(msgspec.Struct, frozen=True, kw_only=True):
     def without_details(self) -> ShardResult:
         """What the commit plans by: of a size that does not grow with the shard's.
 
-        One process sees the results of all shards; details are read again where they are needed.
+        One process sees the results of all shards; rejects are read again where they are needed.
         """
-        return msgspec.structs.replace(self, rows=IndexRows(), rejects=[], stats=ShardStats())
+        return msgspec.structs.replace(self, rejects=[], stats=ShardStats())
 
-    @classmethod
-    def from_json(cls, text: bytes) -> ShardResult:
-        """Raises ValueError for a text that is no result."""
-        result = decode(text, cls)
-        result.rows.check(result.num_records, result.label)
-        return result
+    def entry(self, file: str, index: IndexFile | None = None) -> Shard:
+        """Returns the entry of the shard in the manifest.
+
+        Args:
+            file: The name of the file.
+            index: Its index where records have moved; None for the one that was written.
+
+        Raises:
+            ValueError: The shard was written without an index.
+        """
+        if index is None:
+            if self.index is None:
+                raise ValueError(f"{self.name} has no index: PlanShards was given no features")
+            index = IndexFile(index_file(file), self.index.num_bytes, self.index.sha256)
+        return Shard(
+            file=file,
+            num_records=self.num_records,
+            num_bytes=self.file.num_bytes,
+            sha256=self.file.sha256,
+            classes=self.classes,
+            index=index,
+        )
 
 
 def count_classes(labels: Iterable[Label | list[str]]) -> dict[str, int]:
     """Class name → records that have it, by name."""
     names = (name for label in labels for name in names_of(label))
     return dict(sorted(collections.Counter(names).items()))
-
-
-def strata_of(rows: IndexRows) -> list[str]:
-    """Of each record the one of `ShardResult.strata`."""
-    return [name if isinstance(name, str) else "" for name in rows.columns["class_name"]]

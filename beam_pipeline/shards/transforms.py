@@ -9,7 +9,7 @@ import functools
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
@@ -23,10 +23,11 @@ from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.finished import read_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import Reject, ShardResult
+from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.versions import check_versions
 from beam_pipeline.shards.writer import decode_reject, write_shard
 from imageshards import storage
+from imageshards.manifest import Reject
 from imageshards.progress import note_activity
 from imageshards.storage import map_concurrently
 from imageshards.text import counted
@@ -38,27 +39,14 @@ _LOGGER = logging.getLogger(__name__)
 Names = tuple[str, ...]
 
 
-class WrittenShards(NamedTuple):
-    """What `WriteBalancedTFRecord` returns.
-
-    Attributes:
-        files: The final path of each shard.
-        rejects: A `Reject` for each image that did not become a record.
-    """
-
-    files: beam.PCollection[str]
-    rejects: beam.PCollection[Reject]
-
-
 class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
     """`WriteToTFRecord` whose shards were chosen before a pixel is read.
 
     Takes `ShardUnit`s, as `PlanShards` makes them, instead of encoded records, and returns the
-    final paths of the files, as `WriteToTFRecord` does, with the images that were rejected. Beam's
-    own transform with `num_shards` sends every byte through a GroupByKey and starts each bundle at
-    a random shard; here only references are shuffled, and every shard's records are known in
-    advance. What Beam runs is its own expansion for `num_shards=0`; the shards are the work of the
-    sink.
+    final paths of the files, as `WriteToTFRecord` does. Beam's own transform with `num_shards`
+    sends every byte through a GroupByKey and starts each bundle at a random shard; here only
+    references are shuffled, and every shard's records are known in advance. What Beam runs is its
+    own expansion for `num_shards=0`; the shards are the work of the sink.
 
     Example:
 
@@ -69,8 +57,10 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         with beam.Pipeline("FnApiRunner") as pipeline:
             listed = pipeline | bp.ListImages(bp.InputOptions("photos"))
             planned = listed.batches | bp.AssignSplits(options) | bp.PlanShards(options)
-            files, rejects = planned.units | bp.WriteBalancedTFRecord("out/set-", options)
+            write = bp.WriteBalancedTFRecord("out/set-", options)
+            files = planned.units | write
             files | beam.Map(print)  # out/set-train-00000-of-00016 ...
+            rejects = files | bp.ReadRejects(write)
             rejects | "Bad" >> beam.Map(print)  # Reject(key='cat/7.jpg', uri=...
 
     An image that cannot become a record leaves a hole in its shard, and is kept with the reason and
@@ -134,16 +124,32 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         )
         self._sink.write_to(self.places, self.options)
 
-    def expand(self, units: beam.PCollection[ShardUnit]) -> WrittenShards:
-        files = (
+    def expand(self, units: beam.PCollection[ShardUnit]) -> beam.PCollection[str]:
+        return (
             super().expand(units)
             # Beam gives them a time after the end of the global window, where Flink 2.x, which
             # runs a batch job as a stream, does not let them into a side input.
             | "InWindow" >> beam.Map(TimestampedValue, MIN_TIMESTAMP)
             | "SpreadFiles" >> beam.Reshuffle()
         )
-        lists = files | "ReadRejects" >> SideBySide(rejects_of, self.places)
-        return WrittenShards(files, lists | "ReadRejectsFlat" >> beam.FlatMap(lambda found: found))
+
+
+class ReadRejects(beam.PTransform):
+    """Final paths of shards → a `Reject` for each image that did not become a record.
+
+        rejects = files | ReadRejects(write)
+
+    Args:
+        write: The `WriteBalancedTFRecord` that returned the paths.
+    """
+
+    def __init__(self, write: WriteBalancedTFRecord):
+        super().__init__()
+        self._places = write.places
+
+    def expand(self, files: beam.PCollection[str]) -> beam.PCollection[Reject]:
+        lists = files | "ReadLists" >> SideBySide(rejects_of, self._places)  # [Reject]
+        return lists | "Each" >> beam.FlatMap(lambda found: found)
 
 
 class SideBySide(beam.PTransform):
@@ -167,15 +173,14 @@ class SideBySide(beam.PTransform):
         )
 
 
-def rejects_of(path: str, places: ShardPlaces) -> Iterable[Reject]:
+def rejects_of(path: str, places: ShardPlaces) -> list[Reject]:
     """The rejected images of a shard by its final path, from what lies beside it."""
     name = places.name_of(path)
-    beside = places.rejects_path(name) if places.staging else places.quarantine_path(name)
-    if not storage.exists(beside):
-        return []
     if places.staging:
         return read_result(name, places).rejects
-    return [decode_reject(record.payload) for record in read_records(beside)]
+    beside = places.quarantine_path(name)
+    found = read_records(beside) if storage.exists(beside) else ()
+    return [decode_reject(record.payload) for record in found]
 
 
 class BalancedSink(tfrecordio._TFRecordSink):

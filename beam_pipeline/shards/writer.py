@@ -18,10 +18,17 @@ from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
 from beam_pipeline.shards.finished import finished_result, output_error, unit_digest, write_result
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.record import make_record
-from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, count_classes
+from beam_pipeline.shards.result import (
+    ShardResult,
+    ShardStats,
+    WrittenFile,
+    count_classes,
+)
+from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.example import Values, decode_example, encode_example
-from imageshards.index import IndexRows
+from imageshards.index import IndexRows, encode_index, index_table
+from imageshards.manifest import Reject
 from imageshards.storage import AtomicFile
 from imageshards.text import printable
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, frame_record
@@ -52,15 +59,15 @@ def write_shard(
             AtomicFile(places.finished_path(name)) as file,
             RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
-            written = _write_records(unit, name, digest, options, file.local_path, rejects, watch)
+            found = _write_records(unit, name, digest, options, file.local_path, rejects, watch)
+            written, rows = found
             places.check_job()
-            rejects_bytes, rejects_sha256 = rejects.commit()
             result = msgspec.structs.replace(
                 written,
                 staged=places.finished_path(name) == places.staged_path(name),
-                rejects_bytes=rejects_bytes,
-                rejects_sha256=rejects_sha256,
-                stored=file.commit(),
+                rejects_file=rejects.commit(),
+                index=_write_index(rows, written, unit, places),
+                file=msgspec.structs.replace(written.file, version=file.commit()),
             )
         write_result(result, places)  # only now is it finished
         return result.without_details()
@@ -76,7 +83,7 @@ def _write_records(
     path: str,
     rejects: RejectsFile,
     watch: Watch,
-) -> ShardResult:
+) -> tuple[ShardResult, IndexRows]:
     rows = IndexRows()
     read_bytes = 0
     stats = ShardStats()
@@ -104,22 +111,33 @@ def _write_records(
             watch.add(1, len(data), 0)
     for reject in rejects.rejects:
         stats.count("rejects", reject.reason)
-    return ShardResult(
+    result = ShardResult(
         name=name,
         split=unit.split,
         num_records=len(rows),
-        num_bytes=records.num_bytes,
-        sha256=records.hexdigest(),
+        file=records.written(),
         classes=count_classes(rows.columns["class_name"]),
         label=label_kind(unit.refs[0].label),
         num_rejects=len(rejects.rejects),
         digest=digest,
-        rows=rows,
         read_bytes=read_bytes,
         rejects=rejects.rejects,
         stats=stats,
         run_id=options.run_id,
     )
+    return result, rows
+
+
+def _write_index(
+    rows: IndexRows, result: ShardResult, unit: ShardUnit, places: ShardPlaces
+) -> WrittenFile | None:
+    if unit.features is None:
+        return None
+    file = places.file_of(result.name)
+    table = index_table(rows, unit.split, file, unit.features, result.label)
+    entry, data = encode_index(file, table)
+    stored = storage.write(places.index_path(result.name), data)
+    return WrittenFile(entry.num_bytes, entry.sha256, stored.version)
 
 
 class RecordFile:
@@ -148,9 +166,9 @@ class RecordFile:
         self._hash.update(framed)
         self.num_bytes += len(framed)
 
-    def hexdigest(self) -> str:
-        """SHA-256 of all of it, when it is closed."""
-        return self._hash.hexdigest()
+    def written(self) -> WrittenFile:
+        """What it is, when it is closed."""
+        return WrittenFile(self.num_bytes, self._hash.hexdigest())
 
 
 class RejectsFile:
@@ -184,33 +202,27 @@ class RejectsFile:
             self._records = self._stack.enter_context(RecordFile(self._file.local_path))
         self._records.write(encode_reject(reject, data if self._keeps_bytes else None))
 
-    def commit(self) -> tuple[int, str]:
-        """Puts the file, if there is one, in its place; returns its size in bytes and SHA-256."""
+    def commit(self) -> WrittenFile | None:
+        """Puts the file, if there is one, in its place; returns what it is."""
         if self._records is None:
-            return 0, ""
+            return None
         self._records.close()
-        self._file.commit()
-        return self._records.num_bytes, self._records.hexdigest()
+        return msgspec.structs.replace(self._records.written(), version=self._file.commit())
+
+
+_REJECT_FEATURES = ("image/filename", *Reject.__struct_fields__[1:])
 
 
 def decode_reject(payload: bytes) -> Reject:
     """What `encode_reject` made a record of."""
-    found: Mapping[str, Any] = decode_example(payload)
-    names = ("image/filename", "uri", "label", "split", "reason", "stage", "message")
-    return Reject(*(found[name][0].decode() for name in names))
+    found: Mapping[str, Any] = decode_example(payload, {*_REJECT_FEATURES})
+    return Reject(*(found[name][0].decode() for name in _REJECT_FEATURES))
 
 
 def encode_reject(reject: Reject, data: bytes | None) -> bytes:
     """A reject as `tf.train.Example`, with its original bytes where these are given."""
-    features: dict[str, Values] = {
-        "image/filename": [reject.key.encode()],
-        "uri": [reject.uri.encode()],
-        "label": [reject.label.encode()],
-        "split": [reject.split.encode()],
-        "reason": [reject.reason.encode()],
-        "stage": [reject.stage.encode()],
-        "message": [reject.message.encode()],
-    }
+    texts = zip(_REJECT_FEATURES, msgspec.structs.astuple(reject), strict=True)
+    features: dict[str, Values] = {name: [text.encode()] for name, text in texts}
     if data is not None:
         features["image/encoded"] = [data]
     return encode_example(features)

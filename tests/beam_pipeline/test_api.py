@@ -55,8 +55,8 @@ def test_any_text_may_be_in_the_name_of_a_class():
 
 
 REFUSED = [
-    ({"num_shard": 3}, "build received num_shard=3, no keyword of it; did you mean num_shards?"),
-    ({"help": True}, "build received help=True, no keyword of it; a flag of Beam"),
+    ({"num_shard": 3}, "num_shard received 3, no keyword of build; did you mean num_shards?"),
+    ({"help": True}, "help received True, no keyword of build; a flag of Beam"),
     ({"runner": "Flink"}, "a flag of Beam goes into beam_args, as in beam_args=['--runner=...']."),
     ({"overwrite": "no"}, "overwrite received 'no'; expected True or False."),
     ({"quality": "9o"}, "quality received '9o'; expected a whole number."),

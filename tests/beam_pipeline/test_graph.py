@@ -33,8 +33,6 @@ SIDE_EFFECTS = re.compile(
     r"Analyse/(Analyse|Transform)/"
     r"(Instrument|WaitAndClear|PrepareToClear|Create\w+TensorRepresentations|MapToTensor"
     r"|MakeCheapBarrier|CreateSavedModel.*/Count/)"
-    # Rejects as elements are for pipelines of one's own; a commit has them beside the shards.
-    r"|Write/ReadRejects"
 )
 
 

@@ -82,7 +82,7 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
         (transforms.ShardWriter, "close", True),
         (transforms.BalancedSink, "finalize_write", True),
         (transforms, "read_result", True),
-        (finalize, "write_index", True),
+        (finalize, "note_activity", True),
         (data_set, "publish_manifest", True),
     ]
     calls = [itertools.count() for _ in steps]
@@ -92,11 +92,11 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
         own = pipeline | beam.Create(refs)
         batches = own | bp.BatchRefs() | bp.AssignSplits(options)
         columns = batches | bp.AnalyseColumns(f"{staging}/transform", options=options)
-        planned = columns.batches | bp.PlanShards(options)
-        files, rejects = planned.units | write
+        planned = columns.batches | bp.PlanShards(options, features=columns.features)
+        files = planned.units | write
         spec = bp.CommitSpec(write.places, write.options, max_reject_fraction=0.1)
-        files | bp.CommitShards(spec, planned.plan, after=(columns.written,))
-        found = rejects | beam.Map(lambda reject: (reject.key, reject.reason))
+        files | bp.CommitShards(spec, planned.plan)
+        found = files | bp.ReadRejects(write) | beam.Map(lambda reject: (reject.key, reject.reason))
         assert_that(found, equal_to([("cat/bad.jpg", "not_an_image"), ("dog/bad.jpg", "empty")]))
     assert all(next(counter) >= 2 for counter in calls)  # each of them failed once
     made = manifest(tmp_path / "set")

@@ -6,9 +6,7 @@ import pytest
 
 from benchmarks import reader_cases, reader_rounds, waits
 from benchmarks.cases import Settings
-from benchmarks.reader_cases import also, cheaper, faster, speed_rows
 from benchmarks.reader_kinds import Job
-from benchmarks.reader_rounds import Window
 from benchmarks.slow_store import counts, slow_store
 from imageshards import storage
 from tests.support.builds import class_folders
@@ -28,18 +26,6 @@ def settings(tmp_path_factory):
 @pytest.fixture(scope="module")
 def shards(settings):
     return reader_cases.shards(settings)
-
-
-def window(images_per_second: float) -> Window:
-    return Window(images=10, seconds=10 / images_per_second, cpu_seconds=0.001)
-
-
-def test_rates_are_compared_window_by_window():
-    ours, fast = [window(90), window(95)], [window(100)] * 2
-    assert faster(ours, fast) == pytest.approx([0.9, 0.95])
-    assert speed_rows({"ours": ours})["ours"] == pytest.approx([92.5, 100])
-    by_cpu = cheaper(ours, [Window(10, 1.0, 0.0009), Window(10, 1.0, 0.0011)])
-    assert also("by CPU time", by_cpu) == "by CPU time: 1 (0.9 to 1.1)"
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ import imageshards as ims
 from tests.support.dataset_factory import Dataset
 
 
+@pytest.mark.process
 def test_every_name_is_there_and_a_star_shadows_no_builtin():
     assert not {*ims.__all__} & {*dir(builtins)} and callable(ims.open)
     assert {*ims.__all__} <= {*dir(ims)}

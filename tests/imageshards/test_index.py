@@ -82,10 +82,14 @@ def test_columns_say_what_records_hold_and_where_they_are_then_small_extra_colum
     assert {len(digits) for digits in sha256} == {64}
 
 
-def test_rows_of_other_records_get_their_new_places():
-    rows = rows_of_three()
-    rows.extend(rows_of_three(), [2])
-    found = table(rows).to_pydict()
+def test_rows_of_other_records_get_their_new_places(written):
+    directory, entry = written
+    (shard,) = manifest(entry).splits["train"].shards
+    read = index.read_shard_index(str(directory), shard)
+    assert index.encode_index(SHARD, index.join_tables([read], SHARD))[0] == entry
+    found = index.join_tables([read, read.take([2])], "train-00001-of-00002.tfrecord").to_pydict()
+    assert set(found["shard"]) == {"train-00001-of-00002.tfrecord"}
+    assert found["record"] == [0, 1, 2, 3]
     assert found["key"] == ["cat/0.jpg", "dog/1.jpg", "cat/2.jpg", "cat/2.jpg"]
     assert found["offset"] == [0, 100, 201, 303]
     assert found["age"] == [0, 1, 2, 2]

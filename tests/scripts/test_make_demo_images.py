@@ -1,64 +1,24 @@
-"""The demo's pictures: reproducible, readable, and untidy on purpose."""
+"""The demo: the same pictures each time, and a summary that notices what went wrong."""
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
 
 import pytest
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from scripts import demo_summary, make_demo_images
 
 PER_CLASS = 60
 
 
-@pytest.fixture(scope="module")
-def files() -> dict[str, bytes]:
-    return dict(make_demo_images.pictures(PER_CLASS, seed=1))
-
-
-def _open(data: bytes) -> Image.Image:
-    picture = Image.open(io.BytesIO(data))
-    picture.load()
-    return picture
-
-
-def test_a_seed_draws_the_same_bytes_and_more_pictures_change_none(files: dict[str, bytes]) -> None:
+def test_a_seed_draws_the_same_bytes_and_more_pictures_change_none() -> None:
+    files = dict(make_demo_images.pictures(PER_CLASS, seed=1))
     more = dict(make_demo_images.pictures(PER_CLASS + 5, seed=1))
     assert len(more) == len(files) + 15 and files.items() <= more.items()
     other = dict(make_demo_images.pictures(PER_CLASS, seed=2))
     assert other.keys() == files.keys()
     assert all(other[path] != files[path] for path in files if "_0000" in path)
-
-
-def test_names_and_formats_are_untidy_and_two_pictures_broken(files: dict[str, bytes]) -> None:
-    for mark in (" ", "ß", ".JPG", "/.", "notes.txt"):
-        assert any(mark in path for path in files)
-    broken = []
-    for path, data in files.items():
-        if path.endswith("notes.txt") or "/." in path:
-            continue
-        try:
-            _open(data)
-        except (UnidentifiedImageError, OSError):
-            broken.append(path)
-    assert broken == ["square/square_0005.jpg", "triangle/triangle_0005.jpg"]
-    assert _open(files["circle/circle_0003.jpg"]).mode == "L"
-    assert _open(files["square/square_0003.jpg"]).mode == "CMYK"
-    assert _open(files["triangle/triangle_0003.jpg"]).format == "PNG"
-
-
-@pytest.mark.parametrize("orientation", [1, *make_demo_images.STORED])
-def test_an_orientation_shows_the_picture_upright(orientation: int) -> None:
-    upright = Image.new("RGB", (48, 32), "white")
-    upright.paste((255, 0, 0), (0, 0, 24, 16))
-    shown = ImageOps.exif_transpose(_open(make_demo_images.jpeg(upright, orientation)))
-    assert shown.size == (48, 32)
-    green = shown.getchannel("G").tobytes()
-    assert green[8 * 48 + 8] < 60
-    assert all(green[y * 48 + x] > 200 for x, y in [(40, 8), (8, 26), (40, 26)])
 
 
 MADE = [

@@ -226,7 +226,7 @@ def make_units(photos: pathlib.Path, seed: int, shards: int = 3) -> list[ShardUn
         ref = ImageRef(path.name, str(path), name, "train", None, stat.st_size, 1)
         dealt[number % shards].append(ref)
     ids = {name: place for place, name in enumerate(CLASSES)}
-    return [ShardUnit("train", i, shards, ids, refs) for i, refs in enumerate(dealt)]
+    return [ShardUnit("train", i, shards, ids, refs, {}) for i, refs in enumerate(dealt)]
 
 
 def everything(output: str) -> dict[str, bytes]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import collections
 import pathlib
 
-from beam_pipeline.inputs.archives.members import with_files
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.refs import ImageRef, Label
 
 
 def put(root: pathlib.Path, *names: str) -> None:
@@ -22,7 +21,7 @@ def put(root: pathlib.Path, *names: str) -> None:
 
 def listed(path: object, spool: str = "", **options) -> tuple[dict[str, ImageRef], dict[str, int]]:
     """Key → reference, by key; and `reason` or `reason: name` → how often it was passed over."""
-    source = with_files(InputOptions(str(path), **options))
+    source = path if isinstance(path, InputOptions) else InputOptions(str(path), **options)
     schema = schema_of(source)
     refs: list[ImageRef] = []
     skipped: collections.Counter[str] = collections.Counter()
@@ -33,3 +32,8 @@ def listed(path: object, spool: str = "", **options) -> tuple[dict[str, ImageRef
             else:
                 refs.append(found)
     return {ref.key: ref for ref in sorted(refs, key=lambda ref: ref.key)}, dict(skipped)
+
+
+def labels(path: object, **options) -> dict[str, tuple[Label, str | None]]:
+    """Key → (label, split)."""
+    return {key: (ref.label, ref.split) for key, ref in listed(path, **options)[0].items()}

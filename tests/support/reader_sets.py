@@ -104,9 +104,9 @@ def make_set(
     }
     for k, labels in enumerate(shards):
         records = [record_of(i, label) for i, label in enumerate(labels, number)]
-        blank = [i - number for i in empty]
+        written = [b"" if i in empty else record for i, record in enumerate(records, number)]
         file, counts = f"train-{k:05d}", {c: list(labels).count(i) for i, c in enumerate(CLASSES)}
-        entry = write_shard(folder, "train", file, records, features, CLASSES, empty=blank)
+        entry = write_shard(folder, "train", file, records, features, CLASSES, written=written)
         entries.append(entry | {"classes": counts})
         number += len(labels)
     image = {"size": SIDE_PX, "mode": "crop", "channels": 3}

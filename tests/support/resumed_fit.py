@@ -77,7 +77,7 @@ class Killer(keras.callbacks.Callback):
         setattr(self, f"on_{hook}", self._called)
 
     def _called(self, *_: Any, **__: Any) -> None:
-        if int(self.model.optimizer.iterations) == self._step:
+        if int(self.model.optimizer.iterations.numpy()) == self._step:
             os.kill(os.getpid(), self._signum)
 
 

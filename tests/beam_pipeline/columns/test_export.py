@@ -71,7 +71,7 @@ def test_labels_alone_are_built_without_tensorflow_and_its_relatives(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_is_opened_by_tensorflow_and_by_tensorflow_transform(tmp_path):
+def test_exported_labels_are_opened_by_tensorflow_and_tensorflow_transform(tmp_path):
     import tensorflow as tf
     import tensorflow_transform as tft
 

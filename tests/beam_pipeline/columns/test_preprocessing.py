@@ -16,6 +16,7 @@ from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
 from imageshards.manifest import FeatureSpec
 from tests.support.columns_run import ODD_LABELS, analyse, batches_of
+from tests.support.errors import refused
 
 GOOD_MODULE = """
 import dataclasses
@@ -84,13 +85,13 @@ def test_module_outputs_replace_the_columns(through_module):
 )
 def test_a_module_that_does_not_load_is_refused(tmp_path, source, message):
     (tmp_path / "m.py").write_text(source)
-    with pytest.raises(UserError, match=message):
+    with refused("transform_module", message):
         TransformModule(str(tmp_path / "m.py"))
 
 
 @pytest.mark.parametrize("absent", ["/no/such/file.py", "no.such.module"])
 def test_a_module_that_is_not_there_is_refused(absent):
-    with pytest.raises(UserError, match=f"--transform_module.*{absent}"):
+    with refused("transform_module", absent):
         AnalyseColumns("transform", transform_module=absent)
 
 

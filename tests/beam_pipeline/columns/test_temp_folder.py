@@ -32,7 +32,7 @@ EMULATOR = {"STORAGE_EMULATOR_HOST": "http://localhost:1"}
         ("s3://b/set", (), {}, {}, True),  # nothing is put there
     ],
 )
-def test_the_output_holds_it_if_tensorflow_can(
+def test_the_output_holds_the_temp_folder_if_tensorflow_can(
     monkeypatch, output, columns, more, environment, is_there
 ):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)

@@ -15,7 +15,6 @@ from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.finished import read_result
 from beam_pipeline.shards.places import JOB_NAME, ShardPlaces
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.writer import write_shard
@@ -71,7 +70,7 @@ def unit_of(folder: pathlib.Path, count: int) -> ShardUnit:
     """One shard of the pictures in a folder."""
     paths = sorted(folder.glob("cat*.jpg"))[:count]
     refs = [ImageRef(path.name, str(path), "cat", "train") for path in paths]
-    return ShardUnit("train", 0, 1, {"cat": 0}, refs)
+    return ShardUnit("train", 0, 1, {"cat": 0}, refs, {})
 
 
 def places_of(output: str, in_place: bool) -> ShardPlaces:
@@ -89,11 +88,12 @@ def built(server, photos) -> str:
     output = f"{server.bucket()}/sets/set"
     server.clear()
     assert build(*flags(photos, output)) == 0
-    of_shard = re.compile(r"train-\d{5}-of-\d{5}\.(tfrecord|json|parquet)")
+    # A slow machine asks more often whether the bucket is still there, for one name each time.
+    others = r"train-\d{5}-of-\d{5}\.(tfrecord|json|parquet)|/report/|max-keys=1&|maxResults=1&"
     asked = [urllib.parse.unquote(a.target) for a in server.requests()]
-    asked = [target for target in asked if not of_shard.search(target) and "/report/" not in target]
+    asked = [target for target in asked if not re.search(others, target)]
     fences = [target for target in asked if "staging/job.json" in target]
-    assert len(asked) - len(fences) <= 72, asked
+    assert len(asked) - len(fences) <= 62, asked
     # Read at the beginning, written, deleted with the rest; read by each shard that is finished and
     # by each that is committed, and three times by the other steps of the commit.
     assert len(fences) <= 3 + 8 + 8 + 3, fences
@@ -126,7 +126,7 @@ def test_a_data_set_in_a_store_is_byte_for_byte_that_of_a_folder(built, local):
     assert verify.main([f"{built}/", "--workers", "1"]) == 0
 
 
-def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
+def test_a_shard_costs_four_requests_and_one_at_the_commit(server, photos):
     output = f"{server.bucket()}/set"
     unit = unit_of(photos / "cat", 20)
     places = places_of(output, in_place=True)
@@ -135,9 +135,9 @@ def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
     assert not storage.exists(f"{output}/y")
 
     def finalize(result: ShardResult, places: ShardPlaces) -> None:
-        finalize_shard(plan_finalize([result.without_details()], {})[0], places)
+        finalize_shard(plan_finalize([result.without_details()])[0], places)
         stored = storage.read(places.final_path(result.name))
-        assert hashlib.sha256(stored).hexdigest() == result.sha256
+        assert hashlib.sha256(stored).hexdigest() == result.file.sha256
 
     def asked(number: int) -> None:
         assert len(server.requests()) == number, server.requests()
@@ -145,20 +145,18 @@ def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
 
     server.clear()
     result = write_shard(unit, places, OPTIONS)
-    asked(3)  # a look for an earlier result, the shard, and the file beside it
+    asked(4)  # a look for an earlier result, the shard, its index, and the file beside them
     finalize(result, places)
-    asked(2 + 1)  # the file beside it is read, and its index written; the last is this test's
+    asked(1 + 1)  # the index is copied; the last is this test's
     again = write_shard(unit, places, OPTIONS)
-    assert again.reused and not again.staged and again.stored == result.stored
-    asked(3)
-    # One process sees all results: rows stay in the files.
-    assert (len(again.rows), len(read_result(again.name, places).rows)) == (0, 20)
+    assert again.reused and not again.staged and again.file == result.file
+    asked(4)
     waiting = places_of(f"{server.bucket()}/set", in_place=False)
     result = write_shard(unit, waiting, OPTIONS)
     assert not storage.exists(waiting.final_path(result.name))
     server.clear()
     finalize(result, waiting)
-    asked(3 + 1)  # a copy, too
+    asked(2 + 1)  # the shard is copied, too
 
 
 @ONLY_S3
@@ -172,7 +170,7 @@ def test_a_finished_result_is_not_used_where_its_shard_was_replaced(server, phot
     storage.write(path, whole[:-1] + b"x")
     found = write_shard(unit, places, OPTIONS)
     assert found.reused and found.staged
-    finalize_shard(plan_finalize([found.without_details()], {})[0], places)
+    finalize_shard(plan_finalize([found.without_details()])[0], places)
     assert storage.read(path) == whole
     storage.delete([places.staged_path(result.name)])
     storage.write(path, whole)  # of another version, with the same bytes

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from beam_pipeline.commit.summary import check_budget, remedies, write_list
-from beam_pipeline.shards.result import Reject
 from imageshards.errors import UserError
+from imageshards.manifest import Reject
+from tests.support.errors import refused
 
 
 def reject(key: str, uri: str, reason: str = "truncated", message: str = "m") -> Reject:
@@ -59,7 +60,7 @@ def test_the_budget_is_a_fraction_of_what_was_listed_but_allows_one(
     if allowed:
         check_budget(counts, listed, fraction, where)
         return
-    with pytest.raises(UserError, match=f"{rejected} were .truncated {rejected}") as error:
+    with refused("max_reject_fraction", f"(truncated {rejected})") as error:
         check_budget(counts, listed, fraction, where)
     said = str(error.value)
     assert "\n" not in said and f"first '0' (truncated){', ' if rejected > 1 else ';'}" in said
@@ -68,7 +69,7 @@ def test_the_budget_is_a_fraction_of_what_was_listed_but_allows_one(
 
 def test_the_remedy_for_pointers_of_git_lfs_is_told(tmp_path):
     where = write_list([reject("a", "/a")], str(tmp_path))
-    with pytest.raises(UserError, match="committed. 3 files of --input held a pointer of Git LFS"):
+    with refused("max_reject_fraction", "3 files of the input held a pointer of Git LFS"):
         check_budget({"git_lfs_pointer": 3, "empty": 1}, 9, 0.1, where)
     (sentence,) = remedies({"git_lfs_pointer": 1})
     assert sentence.endswith("run git lfs pull in the clone, then build again")

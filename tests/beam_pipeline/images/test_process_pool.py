@@ -81,7 +81,7 @@ def test_a_process_killed_between_tasks_is_nobodys_fault(pool, said):
         (signal.SIGABRT, "signal 6 (SIGABRT)", False),
     ],
 )
-def test_it_gives_up_on_a_shard_and_says_the_signal_as_it_is(pool, said, number, how, is_memory):
+def test_a_deadly_shard_is_given_up_with_the_signal(pool, said, number, how, is_memory):
     with pytest.raises(UserError) as error:
         submit(pool, tasks.die, int(number)).result()
     for sentence in (str(error.value), *said):
@@ -144,7 +144,7 @@ def test_a_killed_process_leaves_no_file_for_a_store_behind(said, tmp_path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_of_today_reach_processes_that_were_started_before(pool, monkeypatch):
+def test_changed_settings_reach_processes_that_run_already(pool, monkeypatch):
     monkeypatch.setattr(FileSystems, "_pipeline_options", None)
     for place in ("here", "there"):
         monkeypatch.setenv("A_SETTING", place)

@@ -34,11 +34,11 @@ def check(batches: list[RefBatch]) -> None:
     [
         (
             batches_of([*(f"k{i}" for i in range(40)), "k17"]),
-            "--input has the key 'k17' twice, for '/017.jpg' and '/040.jpg'; expected unique keys",
+            "input received the key 'k17' twice, for '/017.jpg' and '/040.jpg'; expected unique",
         ),
         (
             [RefBatch([ImageRef("a.jpg", "/a.jpg", "x")] * 2)],
-            "--input has two rows with the key 'a.jpg' for the image '/a.jpg'; .* as lists",
+            "input received two rows with the key 'a.jpg' for the image '/a.jpg'; .* as lists",
         ),
     ],
     ids=["two images", "two rows of one image"],

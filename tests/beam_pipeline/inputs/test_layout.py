@@ -29,7 +29,6 @@ def folder(path):
         ("photos/*.jpg", FLAT, "photos", False),
         ("photos/**/*.jpg", FLAT, "photos/shards", False),
         ("photos/**.jpg", FLAT, "photos/shards/deep", False),
-        ("photos/*/*", FLAT, "photos/shards", False),
         ("photos", NONE, "photos2", True),
         ("photos", NONE, "shards", True),
         ("data/photos", NONE, "data", True),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import os
 import pathlib
+import shutil
 import unicodedata
 
 import apache_beam as beam
@@ -15,21 +17,17 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
 from pyarrow import parquet
 
+from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import listing_tasks, schema_of
 from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import Label, names_of
+from beam_pipeline.planning.refs import names_of
 from imageshards.errors import UserError
 from tests.support.errors import refused
-from tests.support.listings import listed, put
+from tests.support.listings import labels, listed, put
 from tests.support.stores import store_uri
-
-
-def labels(path: object, **options) -> dict[str, tuple[Label, str | None]]:
-    """Key → (label, split)."""
-    return {key: (ref.label, ref.split) for key, ref in listed(path, **options)[0].items()}
 
 
 def warned_of(path: object, **options) -> dict[str, int]:
@@ -44,13 +42,22 @@ SPLIT_FOLDERS = {"layout": "split_folders"}
 IN_BOTH = pytest.mark.parametrize("where", [str, store_uri], ids=["here", "store"])
 
 
-@IN_BOTH
+def packed(kind: str, folder: pathlib.Path) -> str:
+    return shutil.make_archive(f"{folder}-packed", kind, folder)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [str, store_uri, functools.partial(packed, "tar"), functools.partial(packed, "zip")],
+    ids=["here", "store", "tar", "zip"],
+)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({}, "cat/a.jpg:cat dog/b/c.JPG:dog"),
         ({}, "train/x.jpg:train bus/y.jpg:bus"),
         ({}, "Train/cat/a.jpg:cat:Train val/dog/c.jpg:dog:val"),
+        ({}, "train/cat/a.jpg:cat:train train/dog/b.jpg:dog:train"),
         (SPLIT_FOLDERS, "fold1/cat/a.jpg:cat:fold1 fold2/dog/a.jpg:dog:fold2"),
         ({"extensions": (".raw",)}, "cat/x.raw:cat cat/x.RAW:cat"),
         (REGEX, "cat.0.jpg:cat sub/dog.1.JPG:dog"),
@@ -75,7 +82,7 @@ def test_labels_splits_and_groups_are_those_of_the_layout(tmp_path, where, optio
         for key, ref in refs.items()
     ]
     assert found == sorted(wanted)
-    assert all((tmp_path / key).stat().st_size == ref.size_bytes for key, ref in refs.items())
+    assert [data for _, data in read_images([*refs.values()], 1000)] == list(map(str.encode, refs))
     assert skipped["hidden"] == skipped["not_an_image_name"] == 1
 
 
@@ -134,12 +141,12 @@ def test_folders_that_may_be_splits_or_classes_need_a_layout(tmp_path, names):
         (["x.jpg"], "x.jpg", {}, ["cannot be listed (Not a directory)", ".csv"]),
         (["x.jpg"], ".", {}, ["no class folder", "ROOT/<class>", "label_regex"]),
         ([".hidden/x.jpg"], ".", {}, ["no class folder"]),
-        (["x.jpg"], ".", {"layout": "flat"}, ["flat", "--label_regex"]),
-        (["x.jpg"], ".", {"label_regex": "^(cat)"}, ["--label_regex", "'x.jpg'", "match"]),
-        (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["--label_regex", "image table"]),
+        (["x.jpg"], ".", {"layout": "flat"}, ["flat", "label_regex"]),
+        (["x.jpg"], ".", {"label_regex": "^(cat)"}, ["label_regex", "'x.jpg'", "match"]),
+        (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["label_regex", "image table"]),
     ],
 )
-def test_an_input_without_labels_is_one_sentence(tmp_path, names, path, options, words):
+def test_an_input_without_labels_is_refused(tmp_path, names, path, options, words):
     put(tmp_path, *names)
     with pytest.raises(UserError) as error:
         listed(f"{tmp_path}/{path}".removesuffix("/."), **options)
@@ -148,7 +155,7 @@ def test_an_input_without_labels_is_one_sentence(tmp_path, names, path, options,
     assert "\n" not in text
 
 
-def test_a_table_is_told_by_its_name_or_by_its_flag():
+def test_a_table_is_known_by_its_name_or_by_its_flag():
     for path in ("a.csv", "gs://b/A.JSONL", "a[1].parquet", "s3://b/rows/*.parquet"):
         assert layout_of(InputOptions(path)) == "table"
     assert layout_of(InputOptions("list.txt", layout="table")) == "table"
@@ -183,18 +190,22 @@ def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_
         assert_that(table.batches, check_rows, "rows")  # the schema is found
 
 
-@pytest.mark.parametrize("label", ["several", "none"])
-def test_boxes_of_an_image_in_several_files_are_one_reference(tmp_path, monkeypatch, label):
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [({"label": "several"}, ("1", "10")), (NONE, None), (NONE | {"label_column": "label"}, None)],
+)
+def test_boxes_in_several_files_are_one_reference(tmp_path, monkeypatch, options, label):
     monkeypatch.setattr(table_rows, "_PART_ROWS", 2)
     for name, images in (("b", "xyxz"), ("a", "yxy")):
         first = 10 * (name == "b")
         rows = [
-            {"image": image, "label": first + i % 2, "image/object/number": first + i}
+            {"image": image, "note": image, "image/object/number": first + i}
             | dict.fromkeys(("xmin", "xmax", "ymin", "ymax"), 0.5 if image != "z" else None)
+            | {"label": first + i % 2 if image != "z" else None}
             for i, image in enumerate(images)
         ]
         parquet.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet", 1)
-    source = InputOptions(str(tmp_path / "*.parquet"), label=label)
+    source = InputOptions(str(tmp_path / "*.parquet"), **options)
     assert len(list(listing_tasks(source))) > 2
 
     def check(batches):
@@ -205,7 +216,8 @@ def test_boxes_of_an_image_in_several_files_are_one_reference(tmp_path, monkeypa
         assert found["x"]["image/object/class/text"] == ["1", "10", "10"]
         assert found["y"]["image/object/number"] == [0, 2, 11]
         assert [found[key]["image/object/bbox/xmin"] for key in "xyz"] == [[0.5] * 3, [0.5] * 3, []]
-        assert refs["x"].label == (("1", "10") if label == "several" else None)
+        assert all(columns["note"] == key for key, columns in found.items())
+        assert [refs[key].label for key in "xz"] == [label, label and ()]
 
     with beam.Pipeline(FnApiRunner()) as pipeline:
         assert_that((pipeline | ListImages(source)).batches, check)
@@ -234,7 +246,7 @@ def test_a_finished_data_set_is_no_input(tmp_path, where):
     data_set(tmp_path)
     path = where(tmp_path)
     for given, options in ((path, {}), (path, REGEX), (f"{path}/*/*.png", REGEX)):
-        with pytest.raises(UserError, match="is a finished data set.*move the data set"):
+        with refused("input", "layout='data_set'"):
             listed(given, **options)
 
 

@@ -24,8 +24,8 @@ def test_keys_and_classes_that_no_input_has_end_the_build(tmp_path):
     keys = share_keys(str(tmp_path / "keys.txt"), str(tmp_path))
     batch = RefBatch([ImageRef("a1", "/in/a1", "cat"), ImageRef("a2", "/in/a2", "dog")])
     for asked, words in (
-        ({"excluded": keys}, "keys.txt' has 2 of 3 keys that no --input has, 'x7' among them"),
-        ({"class_map": {"dgo": "pet"}}, "'dgo', which no --input has; expected one of 'dog', …"),
+        ({"excluded": keys}, "keys.txt' with 2 of 3 keys that no input has, 'x7' among them"),
+        ({"class_map": {"dgo": "pet"}}, "'dgo', which no input has; expected one of 'dog', …"),
     ):
         with pytest.raises(Exception) as error, beam.Pipeline(FnApiRunner()) as pipeline:
             _ = pipeline | beam.Create([batch]) | SelectImages(**asked)
@@ -38,7 +38,7 @@ def test_classes_are_renamed_and_joined():
     assert [ref.label for ref in renamed] == ["pet", "c", ("c", "pet"), None]
 
 
-def test_a_glob_that_leaves_nothing_out_is_told():
+def test_a_glob_that_leaves_nothing_out_is_refused():
     found = {"hidden", "excluded_by_glob: a: *", "excluded_by_glob: b"}
     assert check_globs(found, ["a: *", "b"])
     with refused("exclude_glob", "'c'"):
@@ -64,7 +64,7 @@ def test_keys_are_read_from_lines_and_a_data_set(tmp_path):
         ("bytes.txt", lambda path: path.write_bytes(b"\xff\xfe"), "cannot be read"),
     ],
 )
-def test_a_file_that_names_no_keys_is_told(tmp_path, name, write, words):
+def test_a_file_that_names_no_keys_is_refused(tmp_path, name, write, words):
     write(tmp_path / name)
     with refused("exclude", name, words):
         read_keys(str(tmp_path / name))

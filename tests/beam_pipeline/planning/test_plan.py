@@ -154,7 +154,7 @@ def test_class_order(labels, class_names, pinned, expected):
     ],
     ids=["blank", "newline", "carriage return", "no text", "unknown"],
 )
-def test_a_bad_label_is_told_with_its_image(label, class_names, words):
+def test_a_bad_label_is_refused_with_its_image(label, class_names, words):
     refs = [ImageRef("good.jpg", "u", "cat"), ImageRef("bad.jpg", "u", label)]
     assert distinct_labels(RefBatch(refs[:1]), class_names) == {"cat"}
     with pytest.raises(UserError, match=words):
@@ -174,7 +174,7 @@ def test_a_bad_label_is_told_with_its_image(label, class_names, words):
         ({}, {("train", "none"): 3, ("test", "one"): 3}, {}, ["none and one", "ImageRef"]),
     ],
 )
-def test_what_cannot_be_planned_is_one_sentence(counts, kinds, options, words):
+def test_what_cannot_be_planned_is_refused(counts, kinds, options, words):
     given = PlanOptions(**{"allow_one_class": True} | options)
     with pytest.raises(UserError) as error:
         planning.make_plan(counts, given, 1000.0, kinds)

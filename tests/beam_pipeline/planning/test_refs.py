@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
+from imageshards.manifest import FeatureSpec
 
 TEXT = st.text(st.characters())  # lone surrogates too: names of files may be no text
 COLUMNS = st.dictionaries(TEXT, st.integers() | st.floats(allow_nan=False) | st.lists(TEXT))
@@ -21,7 +22,8 @@ REFS = st.builds(
 @example([])
 @example([ImageRef("nul\0in a key", "elsewhere", "x", None, "g", 2**64, -1, {"a": [1]})])
 def test_references_round_trip_in_batches_and_in_units(refs):
-    unit = ShardUnit("train", 3, 8, {"dog": 1, "cat": 0}, refs)
+    features = {"age": FeatureSpec("int64", ())}
+    unit = ShardUnit("train", 3, 8, {"dog": 1, "cat": 0}, refs, features)
     batch, found = pickle.loads(pickle.dumps((RefBatch(refs), unit), protocol=5))
     assert batch.refs == refs and found == unit
     assert list(found.class_ids) == ["dog", "cat"]

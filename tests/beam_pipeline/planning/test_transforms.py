@@ -21,8 +21,8 @@ from beam_pipeline.planning.classes import label_kind
 from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES, bucket_ranks, make_plan
 from beam_pipeline.planning.refs import ORDER, ImageRef, KeyHasher, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import AssignSplits, BatchByKeyFn, PlanShards
+from imageshards.errors import UserError
 from tests.support.builds import jpeg
-from tests.support.errors import refused
 
 
 def refs_of(counts: dict[str, int], split: str | None = None) -> list[ImageRef]:
@@ -164,8 +164,8 @@ def test_mean_record_bytes_passes_over_what_cannot_be_read_or_decoded(tmp_path):
     assert mean_of(refs, PlanOptions(num_shards={"*": 2})) == 0
 
 
-def test_an_image_without_a_split_is_one_sentence():
-    with refused("", "'a/0.jpg'", "AssignSplits"):
+def test_an_image_without_a_split_is_refused():
+    with pytest.raises(UserError, match="'a/0.jpg' reached PlanShards without a split.*Assign"):
         planning.count_labels(RefBatch(refs_of({"a": 1})), None)
 
 

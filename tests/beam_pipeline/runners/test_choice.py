@@ -29,7 +29,7 @@ BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")
     ],
     ids=lambda case: case[0] if isinstance(case, list) else "",
 )
-def test_a_flag_nobody_can_use_is_one_sentence(argv, sentence, capsys):
+def test_a_flag_nobody_can_use_is_refused(argv, sentence, capsys):
     with pytest.raises(UserError, match=sentence) as error:
         choose(argv, BUILD, cli.make_parser().flags).new_pipeline()
     assert "\n" not in str(error.value)
@@ -52,11 +52,9 @@ def test_the_local_runner_is_named_so_that_none_is_downloaded(name, monkeypatch)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("FlinkRunner", "RemoteRunner"),
         ("flink", "RemoteRunner"),
         ("apache_beam.runners.DataflowRunner", "DataflowRunner"),
         ("PortableRunner", "RemoteRunner"),
-        ("SparkRunner", "RemoteRunner"),
     ],
 )
 def test_another_runner_is_elsewhere(name, kind):

@@ -6,8 +6,6 @@ graph are staged into the Cloud Storage emulator, and the graph is run from what
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import pathlib
 import sys
@@ -21,7 +19,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.dataflow import dataflow_runner
 from apache_beam.utils.plugin import BeamPlugin
 
-from beam_pipeline.__main__ import main
 from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.runners.dataflow import DataflowRunner
 from beam_pipeline.runners.runner import job_name
@@ -30,20 +27,13 @@ from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
+from tests.support.portable_builds import run_here
 from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.process
 
 BUILD = ("--image_size", "32", "--num_shards", "train=3,validation=1", "--no_report")
 REAL = ("--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION)
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    """Exit code of a build in this process, and what it said."""
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-        code = main(list(arguments))
-    return code, said.getvalue()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -125,7 +115,9 @@ def submitted(store, bucket, request, tmp_path_factory) -> Submitted:
         # TensorFlow knows of no emulator: client and worker see a folder of this machine.
         temp = ["--transform_temp_dir", str(jobs / "tft")]
     with StandIn(jobs, store.environ) as stand_in:
-        code, said = run(*asked, *temp, "--output", output, *staged_in(bucket), *stand_in.flags)
+        code, said = run_here(
+            *asked, *temp, "--output", output, *staged_in(bucket), *stand_in.flags
+        )
         (job,) = stand_in.jobs.values()
     assert code == 0, said
     (used,) = [json.loads(path.read_text()) for path in jobs.rglob("used.json")]
@@ -187,14 +179,14 @@ class TestASubmission:
     def test_that_only_tries_leaves_nothing_anywhere(self, bucket, package):
         """On Google's own endpoint, which is not asked for anything."""
         before = set(storage.files_below(bucket))
-        code, said = run(*flags(bucket, "dry"), *REAL, *package, "--dry_run=True")
+        code, said = run_here(*flags(bucket, "dry"), *REAL, *package, "--dry_run=True")
         assert code == 0, said
         assert "nothing was submitted: the flags and the graph are in order" in said
         assert set(storage.files_below(bucket)) == before
 
     def test_that_fails_is_one_sentence_with_its_page(self, bucket, service, package):
         service.end_jobs("FAILED", "Startup failed: no quota for CPUS")
-        code, said = run(*flags(bucket, "x"), *service.flags, *package)
+        code, said = run_here(*flags(bucket, "x"), *service.flags, *package)
         assert code == 2
         assert "ended as FAILED (Startup failed: no quota for CPUS)" in said
         assert f"/jobs/{REGION}/" in said and "Traceback" not in said
@@ -203,13 +195,13 @@ class TestASubmission:
         name = job_name(f"{bucket}/x")
         running = {"id": "7", "name": name, "currentState": "JOB_STATE_RUNNING"}
         service.jobs["7"] = running | {"clientRequestId": "of another"}
-        code, said = run(*flags(bucket, "x"), *service.flags, *package)
+        code, said = run_here(*flags(bucket, "x"), *service.flags, *package)
         assert code == 2 and list(service.jobs) == ["7"]
         assert f"active job named {name} with id: 7" in said and "Traceback" not in said
 
     def test_into_a_bucket_that_is_not_there_is_refused(self, bucket, service, package):
         nowhere = "--temp_location=gs://nowhere-9/temp"
-        code, said = run(*flags(bucket, "x"), *service.flags, *package, nowhere)
+        code, said = run_here(*flags(bucket, "x"), *service.flags, *package, nowhere)
         assert code == 2 and service.jobs == {}
         assert "temp_location " in said and "'gs://nowhere-9/temp'" in said
 
@@ -220,11 +212,11 @@ class TestASubmission:
         ({"project": None}, {}, "Missing required option: project"),
         ({"temp_location": None}, {}, "Missing GCS path option: temp_location"),
         ({"temp_location": "/x"}, {}, r"Invalid GCS path \(/x\), given for .* temp_location"),
-        ({"s3_secret_access_key": "x"}, {}, "--s3_secret_access_key was given, and Dataflow shows"),
+        ({"s3_secret_access_key": "x"}, {}, "--s3_secret_access_key received a secret"),
         ({"sdk_container_image": None}, {}, "workers would have no imageshards"),
-        ({"streaming": True}, {}, "--streaming was given"),
-        ({}, {"source": "/data"}, "--input '/data' is on this machine"),
-        ({}, {"output": "/out"}, "--output '/out' is on this machine"),
+        ({"streaming": True}, {}, "--streaming received"),
+        ({}, {"source": "/data"}, "input received '/data'"),
+        ({}, {"output": "/out"}, "output received '/out'"),
     ],
 )
 def test_what_cannot_run_there_is_refused_before_the_job_is_submitted(changed, paths, sentence):

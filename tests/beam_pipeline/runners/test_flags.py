@@ -39,7 +39,6 @@ BUNDLES = {"max_bundle_size": "1000", "number_of_execution_retries": "0"}
         (SERVED, TYPE | CONFIG),
         ([*SERVED, "--environment_type=EXTERNAL"], CONFIG),
         ([*SERVED, "--environment_config=h:1"], TYPE),
-        ([*SERVED, "--environment_type", "EXTERNAL", "--environment_config", "h:1"], {}),
         ([*SERVED, "--environment_type=DOCKER"], {}),
         ([*SERVED, "--environment_type=EXTERNAL",
           "--environment_option=external_service_address=h:1"], {}),

@@ -67,7 +67,7 @@ _OF_A_WORKER = "…\nbeam_pipeline.errors.UserError: --quality is wrong. [while 
     ],
     ids=["unexpected", "of a worker"],
 )
-def test_a_failed_job_is_one_sentence(error, kind, sentence, monkeypatch):
+def test_a_failed_job_ends_with_one_sentence(error, kind, sentence, monkeypatch):
     raised = run(monkeypatch, Result(error))
     assert type(raised) is kind and sentence in str(raised)
     assert kind is RuntimeError or "\n" not in str(raised)

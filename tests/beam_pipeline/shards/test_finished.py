@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import pathlib
 
 import msgspec
 import pytest
@@ -19,9 +18,12 @@ from beam_pipeline.shards.finished import (
     write_result,
 )
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import Reject
+from beam_pipeline.shards.result import ShardResult, WrittenFile
+from imageshards import storage
 from imageshards.errors import OutputError
+from imageshards.manifest import FeatureSpec, Reject
 from tests.beam_pipeline.shards.test_result import result
+from tests.support.errors import refused
 
 UNIT = ShardUnit("train", 0, 1, {"cat": 0}, [ImageRef("a.jpg", "/in/a.jpg", "cat", "train")])
 OPTIONS = ShardOptions(image=ImageOptions(), versions=(("pillow", "12.3.0"), ("libjpeg", "3")))
@@ -47,9 +49,11 @@ def test_the_digest_is_another_for_other_bytes(change):
     assert unit_digest(UNIT, dataclasses.replace(OPTIONS, **change)) != unit_digest(UNIT, OPTIONS)
 
 
-def test_the_digest_is_another_for_boxes_in_pixels():
+def test_the_digest_is_another_for_boxes_in_pixels_and_for_other_features():
     in_pixels = dataclasses.replace(UNIT, refs=[UNIT.refs[0]._replace(in_pixels=True)])
-    assert unit_digest(in_pixels, OPTIONS) != unit_digest(UNIT, OPTIONS)
+    without = dataclasses.replace(UNIT, features={})
+    with_age = dataclasses.replace(UNIT, features={"age": FeatureSpec("int64", ())})
+    assert len({unit_digest(unit, OPTIONS) for unit in (UNIT, in_pixels, without, with_age)}) == 4
 
 
 def test_a_result_of_another_shard_is_no_result(tmp_path):
@@ -58,7 +62,7 @@ def test_a_result_of_another_shard_is_no_result(tmp_path):
     path.write_bytes(msgspec.json.encode(replace(result(), name="../sentinel")))
     places = ShardPlaces(output="", staging=str(tmp_path))
     assert finished_result(name, places, "d") is None
-    with pytest.raises(OutputError, match=r"\(it is that of '../sentinel'\); delete it and give"):
+    with refused("", "'../sentinel'", kind=OutputError):
         read_result(name, places)
 
 
@@ -75,13 +79,31 @@ def test_a_shard_is_reused_unless_another_run_may_accept_a_reject(
 ):
     places = ShardPlaces(output=str(tmp_path / "out"), staging=str(tmp_path))
     reject = Reject("a.jpg", "/in/a.jpg", "cat", "train", reason, stage, "")
-    written = replace(result(), rejects=[reject], num_rejects=1, rejects_bytes=3)
-    for path, size in (
-        (places.staged_path(written.name), written.num_bytes),
-        (places.rejects_path(written.name), 3),
-    ):
-        pathlib.Path(path).write_bytes(bytes(size))
-    sha256 = hashlib.sha256(bytes(written.num_bytes)).hexdigest()
-    write_result(replace(written, sha256=sha256), places)
-    found = finished_result(written.name, places, written.digest)
-    assert (found is not None) == is_reused
+    found = finish(places, replace(result(), rejects=[reject], num_rejects=1))
+    assert (finished_result(found.name, places, found.digest) is not None) == is_reused
+
+
+def finish(places: ShardPlaces, made: ShardResult) -> ShardResult:
+    """Makes a shard finished, of zeros, as are its index and its rejects."""
+    whole = WrittenFile(9, hashlib.sha256(bytes(9)).hexdigest())
+    made = replace(made, file=whole, index=whole, rejects_file=whole)
+    for path in files_of(places, made.name):
+        storage.write(path, bytes(9))
+    write_result(made, places)
+    return made
+
+
+def files_of(places: ShardPlaces, name: str) -> list[str]:
+    return [places.staged_path(name), places.index_path(name), places.rejects_path(name)]
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"\1" * 9], ids=["gone", "empty", "other bytes"])
+def test_a_shard_is_not_finished_when_a_file_of_it_is_another(tmp_path, damage):
+    places = ShardPlaces(output=str(tmp_path / "out"), staging=str(tmp_path))
+    for path in files_of(places, result().name):
+        found = finish(places, result())
+        assert finished_result(found.name, places, found.digest) == replace(found, reused=True)
+        storage.delete([path])
+        if damage is not None:
+            storage.write(path, damage)
+        assert finished_result(found.name, places, found.digest) is None

@@ -17,7 +17,12 @@ from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import PlanShards
 from beam_pipeline.shards import transforms
-from beam_pipeline.shards.transforms import BalancedSink, WriteBalancedTFRecord, rejects_of
+from beam_pipeline.shards.transforms import (
+    BalancedSink,
+    ReadRejects,
+    WriteBalancedTFRecord,
+    rejects_of,
+)
 from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
@@ -46,9 +51,9 @@ def run(batches, write: WriteBalancedTFRecord, shards: int = 4) -> list[str]:
     paths = [write.places.final_path(write.places.shard_name(unit)) for unit in units]
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
         planned = pipeline | beam.Create(batches) | PlanShards(options)
-        written = planned.units | write
-        assert_that(written.files, equal_to(paths))
-        assert_that(written.rejects, equal_to([]), "no rejects")
+        files = planned.units | write
+        assert_that(files, equal_to(paths))
+        assert_that(files | ReadRejects(write), equal_to([]), "no rejects")
     return paths
 
 

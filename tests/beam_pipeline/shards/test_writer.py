@@ -8,6 +8,7 @@ import os
 import pytest
 
 from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.shards.result import WrittenFile
 from beam_pipeline.shards.writer import RejectsFile
 from imageshards.errors import ImageError
 from imageshards.example import decode_example
@@ -23,8 +24,8 @@ def test_rejects_are_kept_as_they_come(tmp_path, keeps_bytes):
     with RejectsFile(str(path), keeps_bytes) as file:
         file.add(REF, ERROR, "decode", b"\xff\xd8broken")
         file.add(REF, ERROR, "read")
-        data = (file.commit(), path.read_bytes())
-        assert data[0] == (len(data[1]), hashlib.sha256(data[1]).hexdigest())
+        found, data = file.commit(), path.read_bytes()
+        assert found == WrittenFile(len(data), hashlib.sha256(data).hexdigest())
         assert len(file.rejects) == 2
     first, second = (decode_example(record.payload) for record in read_records(str(path)))
     assert first.pop("image/encoded", None) == ([b"\xff\xd8broken"] if keeps_bytes else None)

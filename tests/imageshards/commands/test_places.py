@@ -62,6 +62,7 @@ def _kept_in(describe, place):
     )
 
 
+@pytest.mark.process
 def test_a_public_function_takes_every_form_of_a_place(home, monkeypatch):
     Dataset(home / "set")
     monkeypatch.chdir(home)

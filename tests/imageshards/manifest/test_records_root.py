@@ -12,12 +12,9 @@ import pytest
 
 import imageshards as ims
 from imageshards.adopt.command import main as adopt_main
-from imageshards.deduplication import command as duplicates_command
 from imageshards.errors import DamagedManifestError, UserError
 from imageshards.manifest import Adopted, IndexFile, Shard, Split, load_manifest
 from imageshards.manifest.records_root import check_folders, common_root
-from imageshards.reporting import command as report_command
-from imageshards.verification import command as verify_command
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 from tests.support.manifests import blank, shards_of, write_manifest
@@ -79,19 +76,10 @@ def sets(tmp_path_factory) -> tuple[Path, Path]:
     return made / "mine", made / "theirs"
 
 
-def of_command(run: Callable[..., int]) -> Callable[[Path, Path | None], None]:
-    def call(folder: Path, root: Path | None) -> None:
-        code = run([str(folder), *(["--records_root", str(root)] if root else [])])
-        if code:
-            raise UserError(f"exit code {code}")
-
-    return call
-
-
 OPENS: dict[str, Callable[[Path, Path | None], Any]] = {
-    "verify": of_command(verify_command.main),
-    "report": of_command(report_command.main),
-    "duplicates": of_command(duplicates_command.main),
+    "ims.verify": lambda folder, root: ims.verify(folder, workers=1, records_root=root),
+    "ims.report": lambda folder, root: ims.report(folder, records_root=root),
+    "ims.duplicates": lambda folder, root: ims.duplicates(folder, workers=1, records_root=root),
     "train": lambda folder, root: open_dataset(
         parse_config(["--data", str(folder), *(["--records_root", str(root)] if root else [])]).read
     ),
@@ -103,15 +91,15 @@ OPENS: dict[str, Callable[[Path, Path | None], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPENS)
-def test_whatever_opens_a_data_set_needs_the_place_of_shards_elsewhere(sets, name, capsys):
+def test_whatever_opens_a_data_set_needs_the_place_of_shards_elsewhere(sets, name):
     mine, theirs = sets
     OPENS[name](mine, theirs)
     for root in (None, mine):
         with pytest.raises(UserError) as refused:
             OPENS[name](mine, root)
-        told = f"{refused.value} {capsys.readouterr().err}"
+        told = str(refused.value)
         assert f"says that shards are in '{theirs}', outside of the dataset's folder" in told
-        assert str(theirs) in told
+        assert "records_root" in told
 
 
 def test_adopt_says_which_flag_opens_what_it_wrote_and_may_be_repeated(sets, tmp_path, capsys):

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from PIL import Image
 
+import imageshards as ims
 from imageshards.example import decode_example, encode_example
 from imageshards.manifest import BOX_FEATURES, IndexFile, Input, Shard, Split
+from imageshards.reporting.command import main
 from imageshards.reporting.page import page_of, write_report
 from imageshards.reporting.pictures import quotas
 from tests.support.dataset_factory import Dataset, framed
@@ -201,3 +203,14 @@ def test_quotas_take_all_that_is_wanted_as_evenly_as_can_be(counts, wanted):
     assert all(t <= count for t, count in zip(taken, counts, strict=True))
     unfilled = [t for t, count in zip(taken, counts, strict=True) if t < count]
     assert not unfilled or max(taken) - min(unfilled) <= 1
+
+
+def test_the_report_is_written_and_says_where(tmp_path, capsys):
+    Dataset(tmp_path, rejects={"truncated": 2, "empty": 1})
+    assert main([str(tmp_path)]) == 0
+    page = tmp_path / "report" / "index.html"
+    assert [*page.parent.iterdir()] == [page]
+    (page.parent / "index.html.tmp-863179ee").touch()  # as a killed command leaves it
+    assert capsys.readouterr().out == f"wrote {page}\n"
+    page.unlink()
+    assert ims.report(tmp_path) == str(page) and [*page.parent.iterdir()] == [page]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from tests.support.augment_pictures import image_spec, jpeg, smooth_picture
+from tests.support.errors import refused
 from trainer.augment import augmentation
 
 CLASSES = 3
@@ -25,7 +25,7 @@ def test_auto_is_the_device_if_there_are_gpus() -> None:
     ("batch_size", "replicas", "nearest"), [(33, 1, 32), (1, 1, 2), (6, 2, 8), (24, 8, 32)]
 )
 def test_mixing_needs_whole_pairs_in_each_replica(batch_size, replicas, nearest):
-    with pytest.raises(UserError, match=f"--batch_size received {batch_size} .*example {nearest},"):
+    with refused("batch_size", str(batch_size), f" {nearest},"):
         augmentation.check_pairs("strong", batch_size, replicas)
     augmentation.check_pairs("strong", nearest, replicas)
     augmentation.check_pairs("light", batch_size, replicas)

@@ -54,7 +54,7 @@ def test_a_scheduler_names_the_hosts(name: str) -> None:
         (_config({"worker": ["a:1"]}, "worker", 1), "the worker 1 of 1;"),
         # That would be the other job's host.
         (_config({"chief": ["a:1"], "worker": ["b:1"]}, "worker", -1), "the worker -1 of 1;"),
-        *((_config({"worker": ["a:1", "b:1"]}, "worker", index), "with invalid literal .*; exp")
+        *((_config({"worker": ["a:1", "b:1"]}, "worker", index), "invalid literal")
           for index in (0.5, True, float("inf"))),
         (_config({"worker": ["a:1"], "ps": ["b:1"]}, "worker", 0), "a job 'ps'"),
         (_config({"worker": ["a:1"]}, "chief", 0), "no job 'chief'"),

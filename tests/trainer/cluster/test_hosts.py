@@ -254,9 +254,9 @@ def test_a_port_in_use_is_told(index: int) -> None:
 @pytest.mark.parametrize(
     ("indices", "problem"),
     [
-        ([1, 1], "two processes say that they are localhost:"),
-        ([3], "its task index is 3; expected 1 to 2, as localhost:"),
-        ([0], "its task index is 0; expected 1 to 2, as localhost:"),
+        ([1, 1], "two processes"),
+        ([3], "the task index 3 of a process; expected 1 to 2, as localhost:"),
+        ([0], "the task index 0 of a process; expected 1 to 2, as localhost:"),
     ],
 )
 def test_a_wrong_index_is_told_to_all(indices: list[int], problem: str) -> None:

@@ -88,13 +88,13 @@ def test_filters_are_parsed(text: str, expected: Filter) -> None:
     ("text", "word"),
     [
         (">=3", "expected FEATURE"),
-        ("image/widht>=3", r"no feature 'image/widht' \(did you mean image/width\?\)"),
-        ("image/width>=12.5", "value is '12.5'; expected a whole number"),
-        ("image/width>=9223372036854775808", "expected a whole number"),
-        ("age>=old", "expected a number"),
-        ("text>=b", "is a text; expected == or !="),
-        ("box>=1", r"has shape \[4\]; expected a feature that is a single value"),
-        ("tokens==1", "has variable length"),
+        ("image/widht>=3", "mean image/width?"),
+        ("image/width>=12.5", "'12.5'"),
+        ("image/width>=9223372036854775808", "a whole number"),
+        ("age>=old", "a number"),
+        ("text>=b", "== or !="),
+        ("box>=1", "[4]"),
+        ("tokens==1", "variable length"),
     ],
 )
 def test_a_text_that_is_no_filter_is_refused_with_a_hint(text: str, word: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from imageshards.errors import UserError
 from imageshards.example import decode_example
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
@@ -86,13 +85,13 @@ def test_the_form_of_a_column_says_what_it_is(opened, column, kind, classes, sha
 @pytest.mark.parametrize(
     ("column", "word"),
     [
-        ("prise", "no feature 'prise' .did you mean price"),
-        ("pair", r"int64 of shape \[2\]; expected a float or a list of floats of fixed length"),
-        ("curve", r"float32 of variable length; expected .* --columns curve:float\[3\]\.$"),
-        ("grid", r"float32 of shape \[2, 2\]; expected"),
-        ("image/encoded", "the picture; expected .*price, one, colour, year, parts, many, serial"),
-        ("note", "does not tell 21 values: it holds texts of up to 256 bytes"),
-        ("many", "does not tell 17 values: it holds .* lists of up to 64"),
+        ("prise", "mean price?"),
+        ("pair", "int64 of shape [2]"),
+        ("curve", "columns='curve:float[3]'"),
+        ("grid", "float32 of shape [2, 2]"),
+        ("image/encoded", "price, one, colour, year, parts, many, serial"),
+        ("note", "21 values"),
+        ("many", "17 values"),
     ],
 )
 def test_a_column_that_is_no_target_is_refused(opened, column, word):
@@ -116,14 +115,12 @@ def test_the_manifest_says_whether_records_have_a_label(tmp_path, label):
     made.manifest["classes"] = []
     made.save()
     dataset = load_manifest(str(tmp_path / "set"))
-    with pytest.raises(UserError, match=r"no label of their own; expected one of price, or, "):
+    with refused("target", "price"):
         with_target(dataset)
     assert with_target(dataset, "price").num_outputs == 1
 
 
-@pytest.mark.parametrize(
-    ("column", "values"), [("year", "3 .* from -3 to 10"), ("odd", "4 .* from 1 to 7")]
-)
+@pytest.mark.parametrize(("column", "values"), [("year", "from -3 to 10"), ("odd", "from 1 to 7")])
 def test_whole_numbers_that_look_like_a_quantity_are_refused_with_both_ways_out(
     opened, column, values
 ):
@@ -148,9 +145,9 @@ def test_whole_numbers_are_classes_where_they_are_asked_to_be(opened):
 @pytest.mark.parametrize(
     ("column", "argument", "word"),
     [
-        (None, "--target_kind received 'class' without --target; expected a column of single"),
-        ("price", r"'price', which is float32 of shape \[\]; expected a column of single whole"),
-        ("serail", "no feature 'serail' .did you mean serial"),
+        (None, "target_kind", "without target"),
+        ("price", "target_kind", "'price', which is float32 of shape []"),
+        ("serail", "target", "mean serial?"),
     ],
 )
 def test_a_kind_is_asked_of_single_whole_numbers_only(opened, column, argument, word):

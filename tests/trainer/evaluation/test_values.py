@@ -43,7 +43,10 @@ def test_of_many_values_the_first_are_kept_and_all_are_summed_up() -> None:
     label[:, 8] = 0.1
     predicted = label + rng.normal(0, 3, (50, 9)).astype(np.float32)
     names = tuple(f"v[{i}]" for i in range(9))
-    found = []
+    true = label.astype(np.float64)
+    off = predicted - true
+    explained = [1 - np.sum(off[:, i] ** 2) / np.sum((one - one.mean()) ** 2)
+                 for i, one in enumerate(true.T[:8])]  # fmt: skip
     for size in (1, 7, 50):
         collector = ValuesCollector(ValuesEvaluation, names, 50)
         for begin in range(0, 50, size):
@@ -51,19 +54,14 @@ def test_of_many_values_the_first_are_kept_and_all_are_summed_up() -> None:
             own = {"label": label[rows], "predicted": predicted[rows]}
             more = {"record": np.arange(50)[rows], "weight": np.ones(len(label[rows]))}
             collector.add({**own, **more, "losses": label[rows, 0]})
-        found.append(collector.evaluation())
-    true = label.astype(np.float64)
-    off = predicted - true
-    explained = [1 - np.sum(off[:, i] ** 2) / np.sum((one - one.mean()) ** 2)
-                 for i, one in enumerate(true.T[:8])]  # fmt: skip
-    for one in found:
-        assert one.label.shape == one.predicted.shape == (50, MAX_SHOWN)
-        errors = np.array([row[1:] for row in one.table().rows], np.float64)
+        found = collector.evaluation()
+        assert found.label.shape == found.predicted.shape == (50, MAX_SHOWN)
+        errors = np.array([row[1:] for row in found.table().rows], np.float64)
         np.testing.assert_allclose(errors[:, 0], np.mean(off**2, 0))
         np.testing.assert_allclose(errors[:, 1], np.mean(np.abs(off), 0))
         np.testing.assert_allclose(errors[:8, 3], explained, rtol=1e-9)
         assert np.isnan(errors[8, 3])
-        assert all(text.endswith(", …") and text.count(", ") == 6 for text in one.described(4))
+        assert all(text.endswith(", …") and text.count(", ") == 6 for text in found.described(4))
 
 
 def test_without_examples_nothing_is_measured() -> None:

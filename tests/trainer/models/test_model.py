@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from tests.support import replica_run
 from tests.support.errors import refused
 from trainer.config import OptimizerConfig
@@ -43,15 +42,15 @@ def test_names_are_found_whatever_their_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "words"),
     [
-        ("ResNet5", r"--model received 'ResNet5'.*\(near: ResNet50, "),
-        ("qqqq", r"received 'qqqq'; expected cnn or a name in keras\.app"),
-        ("InceptionV3", r"received InceptionV3, which refuses .* 32x32 px \(.*75"),
+        ("ResNet5", ("(near: ResNet50, ",)),
+        ("qqqq", ("keras.applications, ",)),
+        ("InceptionV3", ("32x32 px", "75")),
     ],
 )
-def test_a_model_that_cannot_be_built_is_refused(name: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_a_model_that_cannot_be_built_is_refused(name: str, words: tuple[str, ...]) -> None:
+    with refused("model", name, *words):
         _build(name, (32, 32), 3, RGB)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import trainer
-from imageshards.errors import UserError
 from tests.support.errors import refused
 from trainer.config import ReadConfig, RunConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs
@@ -89,6 +88,5 @@ def test_a_model_of_a_package_that_is_called_as_ours_is_found(their_trainer: pat
 
 
 def test_a_module_that_has_the_name_of_one_of_ours_is_one_sentence(their_trainer):
-    said = "--model received 'trainer.config:build', but imageshards itself has a module"
-    with pytest.raises(UserError, match=f"^{said} trainer.config; expected another name"):
+    with refused("model", "'trainer.config:build'"):
         user_model.load_function("trainer.config:build")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imageshards.errors import UserError
+from tests.support.errors import refused
 from tests.support.evaluations import evaluation_of
 from tests.support.external_sets import whole_split
 from tests.support.html_page import Page
@@ -92,7 +92,7 @@ def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: path
     path = write_report(str(tmp_path / "new" / "report"), **parts)
     assert path == str(tmp_path / "new" / "report" / "index.html")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"index.html cannot be written .*--output or --report"):
+    with refused("", "index.html", "output or report"):
         write_report(str(tmp_path / "file"), **parts)
     assert [p.name for p in pathlib.Path(path).parent.iterdir()] == ["index.html"]
     text = pathlib.Path(path).read_text("utf-8")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
 from tests.support.errors import refused
 from tests.support.served_models import SIZE, card, network, saved, values_card
 from trainer.dataset.spec import FeatureSpec, MeanStd
@@ -98,12 +97,12 @@ def test_other_files_are_refused_in_one_sentence(tmp_path):
     (tmp_path / "half" / "model.keras").write_bytes(whole[: len(whole) // 2])
     network(card()).save(tmp_path / "plain.keras")
     for name, said in (
-        ("nothing", r"--model_path received .*nothing.*there is no file"),
-        ("", r"a folder without model\.keras"),
-        ("half", r"not a complete \.keras file"),
-        ("plain.keras", r"no imageshards\.json: this trainer did not save it"),
+        ("nothing", "no file"),
+        ("", "model.keras"),
+        ("half", ".keras file"),
+        ("plain.keras", "no imageshards.json"),
     ):
-        with pytest.raises(UserError, match=said):
+        with refused("model_path", name, said):
             model_file.load_model(str(tmp_path / name))
 
 
@@ -129,13 +128,13 @@ def test_an_unknown_layer_is_named_with_its_remedy(tmp_path):
             return x * 2
 
     saved_with(Odd(), tmp_path)
-    with pytest.raises(UserError, match=r"which Keras cannot load \(.*Odd.*register_keras"):
+    with refused("model_path", "Odd", "register_keras"):
         model_file.load_model(str(tmp_path))
 
 
 def test_lambdas_are_run_only_when_they_are_trusted(tmp_path):
     model = saved_with(keras.layers.Lambda(lambda x: x[:, 0, 0]), tmp_path)
-    with pytest.raises(UserError, match="cannot load .*no code of its own was run: give --trust"):
+    with refused("model_path", "no code", "give trust=True"):
         model_file.load_model(str(tmp_path))
     again, _ = model_file.load_model(str(tmp_path), trust=True)
     np.testing.assert_array_equal(model(pictures()), again(pictures()))

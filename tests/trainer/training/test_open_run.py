@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.errors import refused
-from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.cluster.hosts import Hosts
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
@@ -100,14 +99,14 @@ def test_settings_that_change_no_step_may_differ(shapes, begun, changes):
 
 
 _NEVER = [
-    ({"read": {"classes": ("square", "circle")}}, "--classes received square,circle"),
-    ({"read": {"image_size": (8, 16)}}, "--image_size received 8,16"),
-    ({"read": {"seed": 3}}, "--seed received 3, but the run in --output 'out' was started with 0"),
-    ({"read": {"augment_on": "device"}}, "--augment_on received device"),
-    ({"weights": "imagenet", "freeze": 20}, "--freeze received 20"),
-    ({"optimizer": OptimizerConfig(learning_rate=0.5)}, "--learning_rate received 0.5"),
+    ({"read": {"classes": ("square", "circle")}}, "classes square,circle"),
+    ({"read": {"image_size": (8, 16)}}, "image_size 8,16"),
+    ({"read": {"seed": 3}}, "seed 3"),
+    ({"read": {"augment_on": "device"}}, "augment_on device"),
+    ({"weights": "imagenet", "freeze": 20}, "freeze 20"),
+    ({"optimizer": OptimizerConfig(learning_rate=0.5)}, "learning_rate 0.5"),
     # Its rate depends on the length of the run.
-    ({"optimizer": OptimizerConfig(schedule="cosine"), "epochs": 6}, "--steps received 33"),
+    ({"optimizer": OptimizerConfig(schedule="cosine"), "epochs": 6}, "steps 33"),
 ]
 
 
@@ -123,16 +122,23 @@ def test_a_changed_setting_is_refused_by_its_flag(shapes, changes, told):
         check_same("out", begun, _settings(shapes, **changes))
 
 
-def test_another_data_set_is_refused(shapes: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    other = make_data_set(tmp_path / "o", {"train": 12, "validation": 3}, size_px=((8, 8),))
-    edit_manifest(other, classes=["circle", "square", "oval"])
-    with refused("output", "other data"):
-        check_same("out", _settings(shapes), _settings(other))
-
-
-def test_a_run_in_another_order_is_not_resumed(shapes: pathlib.Path) -> None:
+def test_another_data_set_is_refused(shapes):
     settings = _settings(shapes)
-    older = {name: value for name, value in settings.items() if name != "order_version"}
+    other = settings | {"classes": ["oval"], "data": "another fingerprint"}
+    with refused("output", "other data"):
+        check_same("out", settings, other)
+
+
+def test_runs_of_an_older_trainer_are_resumed_only_where_it_trained_the_same(shapes):
+    settings = _settings(shapes)
+    new = ("target", "sample_weight", "loss", "target_unit")
+    older = {name: value for name, value in settings.items() if name not in new}
+    check_same("out", older, settings)
+    with refused("target", "words", "none"):
+        check_same("out", older, settings | {"target": "words"})
+    with refused("output", "an older imageshards"):
+        check_same("out", settings, settings | {"target_unit": True})
+    del older["order_version"]
     with refused("output", "version 1", "overwrite=True") as caught:
         check_same("out", older, settings)
     assert "order_version" not in str(caught.value)

@@ -112,16 +112,16 @@ def test_other_settings_of_the_optimizer_are_said(train, tmp_path, capsys, first
 @pytest.mark.parametrize(
     ("first", "second", "told"),
     [
-        (Adam(1e-3), SGD(0.1), "compiled with SGD, .* started with Adam, which"),
+        (Adam(1e-3), SGD(0.1), "compiled with SGD, .* started with Adam"),
         (
             SGD(0.1),
             SGD(0.1, momentum=0.9),
-            "compiled with SGD with momentum 0.9, .* with SGD with momentum 0.0, which has other",
+            "compiled with SGD with momentum 0.9, .* with SGD with momentum 0.0",
         ),
         (
             SGD(0.5),
             SGD(CosineDecay(0.5, 10)),
-            "compiled with SGD with learning_rate CosineDecay.* SGD with learning_rate 0.5, which",
+            "compiled with SGD with learning_rate CosineDecay.* SGD with learning_rate 0.5",
         ),
         (SGD(0.5), SGD(0.5, name="mine"), "compiled with SGD with name mine, .*"),
     ],
@@ -129,9 +129,9 @@ def test_other_settings_of_the_optimizer_are_said(train, tmp_path, capsys, first
 )
 def test_an_optimizer_with_other_variables_is_refused(train, tmp_path, first, second, told):
     fit(train, first, tmp_path, 1)
-    with pytest.raises(ims.UserError, match=f"^model received one {told}") as caught:
+    with pytest.raises(ims.UserError, match=f"^model received .*{told}") as caught:
         fit(train, second, tmp_path, 2)
-    assert "another checkpoint_dir, or overwrite to start over" in str(caught.value)
+    assert "another checkpoint_dir, or start over with overwrite=True" in str(caught.value)
 
 
 def test_a_checkpoint_of_an_older_release_says_nothing():

@@ -26,14 +26,14 @@ from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import ImageError
 from tests.support.errors import refused
-from tests.support.listings import listed
+from tests.support.listings import labels, listed
 from tests.support.stores import store_uri
 
 MAX_BYTES = 10_000
 
 
-def labels(path: object, **options) -> dict[str, tuple[object, str | None]]:
-    return {key: (ref.label, ref.split) for key, ref in listed(path, **options)[0].items()}
+def in_folder(path: object, **options) -> InputOptions:
+    return archives.with_files(InputOptions(str(path), **options))
 
 
 def contents(refs: dict[str, ImageRef]) -> dict[str, bytes | ImageError]:
@@ -72,61 +72,31 @@ def test_what_leads_outside_and_what_is_no_file_is_counted(tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("members", "options", "expected"),
-    [
-        ("cat/a.jpg dog/b/c.JPG", {}, "cat/a.jpg:cat dog/b/c.JPG:dog"),
-        (
-            "train/cat/a.jpg train/dog/b.jpg", {},
-            "train/cat/a.jpg:cat:train train/dog/b.jpg:dog:train",
-        ),
-        ("x/y/cat/a.jpg x/y/dog/a.jpg x/README", {}, "cat/a.jpg:cat dog/a.jpg:dog"),
-        (
-            "cat.0.jpg in/dog.1.jpg", {"label_regex": r"^([a-z]+)\."},
-            "cat.0.jpg:cat in/dog.1.jpg:dog",
-        ),
-        ("a.jpg b/c.jpg", {"label": "none"}, "a.jpg: b/c.jpg:"),
-        (
-            "f1/cat/a.jpg f2/dog/a.jpg", {"layout": "split_folders"},
-            "f1/cat/a.jpg:cat:f1 f2/dog/a.jpg:dog:f2",
-        ),
-        (
-            "cat/a.jpg cat/old/b.jpg dog/c.jpg", {"exclude_glob": ("cat/old",)},
-            "cat/a.jpg:cat dog/c.jpg:dog",
-        ),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("suffix", [".tar", ".zip"])
-def test_labels_and_splits_are_those_of_the_folder(tmp_path, members, options, expected, suffix):
-    path = tmp_path / f"photos{suffix}"
-    if suffix == ".tar":
-        tar(path, *members.split())
-    else:
-        with zipfile.ZipFile(path, "w") as packed:
-            for name in members.split():
-                packed.writestr(name, name)
-    found = {
-        ":".join(filter(None, (f"{key}:{label or ''}", split)))
-        for key, (label, split) in labels(path, **options).items()
-    }
-    assert found == set(expected.split())
+def test_a_folder_around_all_class_folders_is_no_class(tmp_path):
+    path = tar(tmp_path / "a.tar", "x/y/cat/a.jpg", "x/y/dog/a.jpg", "x/README")
+    assert labels(path) == {"cat/a.jpg": ("cat", None), "dog/a.jpg": ("dog", None)}
+
+
+def test_globs_leave_out_members(tmp_path):
+    path = tar(tmp_path / "a.tar", "cat/a.jpg", "cat/old/b.jpg", "dog/c.jpg")
+    assert labels(path, exclude_glob=("cat/old",)).keys() == {"cat/a.jpg", "dog/c.jpg"}
 
 
 def test_several_archives_are_folders_or_parts(tmp_path):
     for name in ("cat", "dog"):
         tar(tmp_path / "classes" / f"{name}.tar", "1.jpg", "deep/2.jpg")
-    assert labels(tmp_path / "classes", layout="class_folders") == {
+    assert labels(in_folder(tmp_path / "classes", layout="class_folders")) == {
         "cat/deep/2.jpg": ("deep", None), "dog/deep/2.jpg": ("deep", None),
     }  # fmt: skip
     for name in ("cat", "dog"):
         tar(tmp_path / "flat" / f"{name}.tar", "1.jpg")
     flat = {"cat/1.jpg": ("cat", None), "dog/1.jpg": ("dog", None)}
-    assert labels(tmp_path / "flat") == flat
+    assert labels(in_folder(tmp_path / "flat")) == flat
     assert labels(f"{tmp_path}/flat/*.tar") == flat
-    assert labels(store_uri(tmp_path / "flat")) == flat
+    assert labels(in_folder(store_uri(tmp_path / "flat"))) == flat
     for name in ("train", "test"):
         tar(tmp_path / "splits" / f"{name}.tar", "cat/1.jpg", "dog/2.jpg")
-    assert labels(tmp_path / "splits")["test/dog/2.jpg"] == ("dog", "test")
+    assert labels(in_folder(tmp_path / "splits"))["test/dog/2.jpg"] == ("dog", "test")
     for number in range(2):
         tar(tmp_path / "parts" / f"part-{number}.tar", f"cat/{number}.jpg", f"dog/{number}.jpg")
     assert labels(f"{tmp_path}/parts/part-{{0..1}}.tar") == {
@@ -209,7 +179,7 @@ def test_any_bytes_are_content_or_an_error(data, num_bytes, method):
             assert e.code in ("corrupt", "truncated", "too_many_bytes")
 
 
-def test_an_archive_that_was_replaced_is_told_from_the_one_that_was_listed(tmp_path):
+def test_members_of_an_archive_that_was_replaced_are_rejected(tmp_path):
     refs, _ = listed(tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg"))
     stale = {key: ref._replace(mtime_ns=ref.mtime_ns - 1) for key, ref in refs.items()}
     assert {e.code for e in contents(stale).values() if isinstance(e, ImageError)} == {"changed"}
@@ -279,7 +249,7 @@ def test_a_missing_archive_of_a_range_is_named(tmp_path):
         listed(f"{tmp_path}/{{0..1}}.tar", layout="class_folders")
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path):
+def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path):
     os.mkfifo(tmp_path / "a.tar")
     with refused("input", "a.tar'"):
         listed(tmp_path / "a.tar")
@@ -297,14 +267,14 @@ def test_a_compressed_archive_is_never_read_from_its_beginning_again(tmp_path, m
     assert sum(read) <= 2 * len(packed)
 
 
-def test_archives_that_look_like_parts_are_told_where_they_become_classes(tmp_path):
+def test_archives_named_like_parts_are_warned_of_where_they_become_classes(tmp_path):
     for name in ("photos-0001", "photos-0002"):
         tar(tmp_path / "parts" / f"{name}.tar", "1.jpg")
     told = {"part_as_class: photos-0001": 1, "part_as_class: photos-0002": 1}
-    assert listed(tmp_path / "parts")[1] == told
-    assert listed(tmp_path / "parts", label="none")[1] == {}
+    assert listed(in_folder(tmp_path / "parts"))[1] == told
+    assert listed(in_folder(tmp_path / "parts", label="none"))[1] == {}
     tar(tmp_path / "classes" / "n01440764.tar", "1.jpg")
-    assert listed(tmp_path / "classes")[1] == {}
+    assert listed(in_folder(tmp_path / "classes"))[1] == {}
 
 
 def test_masks_in_an_archive_are_refused(tmp_path):

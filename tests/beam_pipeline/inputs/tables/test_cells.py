@@ -136,7 +136,7 @@ def test_numbers_written_as_text_are_what_arrow_takes_them_for(values, as_lists)
 @given(
     st.lists(st.text(st.characters(codec="utf-8", exclude_characters="eE"), max_size=5), min_size=1)
 )
-def test_whatever_is_inferred_its_own_text_cells_fit(cells):
+def test_cells_fit_the_type_that_is_inferred_from_them(cells):
     """Without e, as 1e99 is a float, but none of 32 bits, and refused with its row."""
     column = infer("c", cells)
     for cell in cells:
@@ -191,7 +191,7 @@ def test_a_column_of_two_types_names_the_row_that_does_not_fit(cells, words):
         (["0,5", "N/A"], "0,5"), (["1", "N/A"], None),
     ],
 )  # fmt: skip
-def test_a_decimal_comma_is_noticed_where_it_alone_makes_text(cells, expected):
+def test_a_decimal_comma_is_warned_of_where_it_alone_makes_text(cells, expected):
     warnings = list(about_commas(infer("c", cells), [("row", cell) for cell in cells]))
     assert len(warnings) == (expected is not None)
     assert all(f"values such as '{expected}' have" in warning for warning in warnings)

@@ -132,11 +132,10 @@ def test_line_numbers_are_those_an_editor_shows(tmp_path, line_end, mark):
         ("x.jsonl", "[" * 100_000, ["line 1", "not JSON"]),
         ("x.jsonl", b'{"a": 1}\n{"a": "\xe9"}\n', ["line 2", "UTF-8"]),
         ("x.parquet", "a,b\n1,2\n", ["x.parquet", "cannot be read"]),
-        ("x.parquet", b"", ["x.parquet", "cannot be read"]),
         ("x.parquet", b"PAR1" + b"\0" * 50 + b"PAR1", ["x.parquet", "cannot be read"]),
     ],
 )
-def test_a_damaged_file_is_one_sentence_with_the_line(tmp_path, name, data, words):
+def test_a_damaged_file_is_refused_with_its_line(tmp_path, name, data, words):
     with pytest.raises(UserError) as error:
         rows(put(tmp_path, name, data))
     text = str(error.value)
@@ -146,21 +145,21 @@ def test_a_damaged_file_is_one_sentence_with_the_line(tmp_path, name, data, word
 
 @pytest.mark.parametrize("name", ["none.csv", "none.jsonl", "none.parquet", "folder.csv"])
 @pytest.mark.parametrize("where", [str, store_uri, lambda path: f"nostore://bucket/{path.name}"])
-def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, name, where):
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, name, where):
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(UserError, match="cannot be read") as error:
         rows(where(tmp_path / name))
     assert "\n" not in str(error.value)
 
 
-def test_a_parquet_file_that_was_replaced_meanwhile_is_told(tmp_path):
+def test_a_parquet_file_that_was_replaced_meanwhile_is_refused(tmp_path):
     parquet.write_table(pa.table({"a": [1] * 9}), tmp_path / "x.parquet", row_group_size=3)
     with refused("", "x.parquet"):
         list(read_rows(str(tmp_path / "x.parquet"), None, range(2, 5)))
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
-def test_columns_are_those_of_the_file_and_one_that_it_lacks_is_one_sentence(tmp_path, name):
+def test_a_column_that_the_file_lacks_is_refused(tmp_path, name):
     put(tmp_path, "x.csv", "a,b\n1,2\n")
     table = pa.table({"a": [1], "b": [2], "__index_level_0__": [7]})  # the index of pandas
     parquet.write_table(table, tmp_path / "x.parquet")
