@@ -150,7 +150,7 @@ class Loop:
 
     def _agree(self) -> None:
         """Lets hosts agree on the signal by which they stop, and on which records are damaged."""
-        mine = [self._stop.requested, self._broken.as_json()]
+        mine: list[Any] = [self._stop.requested, self._broken.as_json()]
         told = self._hosts.gather(f"step {self.step + 1}", mine)
         self._agreed_stop = max((signum for signum, _ in told if signum), default=None)
         self._broken.merge(broken for _, broken in told)
