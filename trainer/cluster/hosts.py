@@ -159,7 +159,7 @@ class Hosts:
 
         return _unpacked(self._join(name, _packed(arrays), joined))
 
-    def compare(self, settings: Mapping[str, Any]) -> None:
+    def compare(self, settings: Mapping[str, object]) -> None:
         """Refuses settings, JSON values by the names to show, that differ; one sentence on all."""
         chiefs, *others = self.gather("settings", dict(settings))
         for address, theirs in zip(self.addresses[1:], others, strict=True):

@@ -21,7 +21,7 @@ import re
 import uuid
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
 import numpy as np
@@ -31,6 +31,10 @@ from imageshards.errors import Arg, StorageError, Text, UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.output_errors import output_errors
 from trainer.training.output_folder import CHECKPOINT_FILE, CHECKPOINTS_FOLDER, OTHER_OUTPUT
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
 
 FORMAT_VERSION = 4
 _CHANGES = ".changes"
@@ -204,7 +208,7 @@ def reused(old: Array | None, array: Array) -> Array:
     return old if old.tobytes() == array.tobytes() else array
 
 
-def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -> None:
+def restore(variables: Sequence[keras.Variable], values: Values, hosts: Hosts = ONE_HOST) -> None:
     """Assigns to every variable the value of the same path, on every replica.
 
     Of equal paths the first gets the first. Where Keras has numbered layers without a name
@@ -239,7 +243,7 @@ def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -
         variable.assign(array)
 
 
-def parts_of(variable: Any) -> tuple[Any, ...]:
+def parts_of(variable: keras.Variable) -> tuple[tf.Variable, ...]:
     """TensorFlow's variable of every replica; none where there is one replica."""
     return getattr(variable.value, "values", ())
 
