@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shutil
 from typing import Any
@@ -105,6 +106,13 @@ def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     # A resumed run counts from the list.
     _, _, knowing = _stream(folder, output, augment="none", skip_broken=1)
     assert (output / LIST_FILE).is_file() and knowing.found == [left_out]
+
+
+def test_a_list_that_no_run_wrote_is_refused(tmp_path, whole):
+    listed = {"path": "a", "number": 2, "record": "2", "offset_bytes": 0, "reason": "none"}
+    (tmp_path / LIST_FILE).write_text(json.dumps({"train": [listed]}))
+    with refused("output", LIST_FILE, "record: expected `int`, got `str`", "delete the file"):
+        _stream(whole[0], tmp_path, augment="none", skip_broken=1)
 
 
 def test_a_damaged_record_counts_with_its_batch(tmp_path: pathlib.Path) -> None:
