@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.tfrecord import RecordError
-from imageshards.typed import convert, decode
+from imageshards.typed import convert
 from trainer.dataset.spec import DataSet
 from trainer.output_errors import output_errors
 
@@ -144,7 +144,8 @@ class BrokenRecords:
 
 def _read_list(path: str) -> _Listed:
     try:
-        return decode(storage.read(path), _Listed)
+        # Names of files may be no UTF-8, which only Python's own decoder of JSON knows.
+        return convert(json.loads(storage.read(path)), _Listed)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as e:
