@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from beam_pipeline import beam_files
 from imageshards import storage
 from imageshards.errors import ImageError
 from tests.support.commands import wait_until
@@ -102,8 +101,8 @@ def wait_for_file(path: str) -> str:
 
 
 def settings(batch: Batch, variable: str, watch) -> tuple[int, str | None, object]:
-    """Its process, a variable of the environment, and Beam's flags."""
-    return os.getpid(), os.environ.get(variable), beam_files.pipeline_flags()
+    """Its process, a variable of the environment, and the settings of stores."""
+    return os.getpid(), os.environ.get(variable), storage.settings()
 
 
 def write(batch: Batch, path: str, watch) -> None:

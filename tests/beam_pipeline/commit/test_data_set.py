@@ -101,9 +101,9 @@ def test_a_shard_that_changes_after_it_was_written_is_not_committed(job):
 
 
 def test_records_are_added_up_again_when_they_have_moved(job, monkeypatch):
-    """Whatever lost one: here, a rewriting that stops early."""
-    payloads = finalize._payloads
-    monkeypatch.setattr(finalize, "_payloads", lambda *args: list(payloads(*args))[:-1])
+    """Whatever lost one: here, a rewriting that leaves out the last of each shard."""
+    rows_of = finalize._rows_of
+    monkeypatch.setattr(finalize, "_rows_of", lambda *given: rows_of(*given)[:-1])
     with pytest.raises(RuntimeError, match="the shards to be committed hold"):
         job.commit()
     assert fingerprint_if_whole(job.output) is None
