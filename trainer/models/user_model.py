@@ -183,8 +183,10 @@ def _one_line(error: Exception) -> str:
     return " ".join(re.sub(r"\x1b\[\d+m", "", str(error)).split())[:300]
 
 
-def _described(item: tuple[str, keras.KerasTensor]) -> str:
+def _described(item: tuple[str, keras.KerasTensor | Mapping[str, keras.KerasTensor]]) -> str:
     name, tensor = item
+    if isinstance(tensor, Mapping):  # the parts of bounding boxes
+        return ", ".join(_described((f"{name}/{part}", one)) for part, one in tensor.items())
     sides = ["batch", *("any" if side is None else str(side) for side in tensor.shape[1:])]
     return f"{name} {tensor.dtype} [{', '.join(sides)}]"
 

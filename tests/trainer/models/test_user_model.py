@@ -90,3 +90,14 @@ def test_a_model_of_a_package_that_is_called_as_ours_is_found(their_trainer: pat
 def test_a_module_that_has_the_name_of_one_of_ours_is_one_sentence(their_trainer):
     with refused("model", "'trainer.config:build'"):
         user_model.load_function("trainer.config:build")
+
+
+def test_a_failing_function_is_told_with_all_inputs_that_it_got():
+    def build(inputs, num_classes):
+        raise KeyError("boxes")
+
+    parts = {"boxes": keras.Input((None, 4)), "labels": keras.Input((None,), dtype="int64")}
+    inputs = {"image": keras.Input((8, 8, 3)), "bounding_boxes": parts}
+    words = ("image float32 [batch, 8, 8, 3]", "bounding_boxes/labels int64 [batch, any]")
+    with refused("model", *words):
+        user_model.call_function("boxes:build", build, inputs, 2, "class")
