@@ -41,16 +41,6 @@ class WriteSummary:
         return merge_stats(self.stats.values()).of("rejects")
 
 
-def summarise(result: ShardResult, run_id: str) -> WriteSummary:
-    """The part of one result that travels to the commit of a run."""
-    reused = result.run_id != run_id
-    return WriteSummary(
-        shards=[result.without_details()],
-        stats={result.split: result.stats},
-        reused_images=result.num_images if reused else 0,
-    )
-
-
 def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
     """What all their shards came to."""
     total = WriteSummary()

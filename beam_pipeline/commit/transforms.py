@@ -8,7 +8,7 @@ from apache_beam import pvalue
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import finalize_shard
-from beam_pipeline.commit.summary import WriteSummary, add_up, summarise, without_shards
+from beam_pipeline.commit.summary import WriteSummary, add_up, without_shards
 from beam_pipeline.shards.finished import read_result
 from beam_pipeline.shards.transforms import SideBySide
 
@@ -16,7 +16,11 @@ from beam_pipeline.shards.transforms import SideBySide
 def summary_of(path: str, spec: CommitSpec) -> WriteSummary:
     """What a shard came to, by the final path that `WriteBalancedTFRecord` gave out."""
     result = read_result(spec.places.name_of(path), spec.places)
-    return summarise(result, spec.write.run_id)
+    return WriteSummary(
+        shards=[result.without_details()],
+        stats={result.split: result.stats},
+        reused_images=0 if result.run_id == spec.write.run_id else result.num_images,
+    )
 
 
 class CommitShards(beam.PTransform):
