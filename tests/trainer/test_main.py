@@ -1,7 +1,5 @@
 """The command: what it prints and leaves behind, and one sentence for every mistake."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pathlib
@@ -32,8 +30,8 @@ def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("shapes") / "shards"
-    return make_data_set(path, {"train": 150, "validation": 27}, size_px=((32, 32),))
+    counts = {"train": 150, "validation": 27}
+    return make_data_set(tmp_path_factory.mktemp("set"), counts, size_px=((32, 32),))
 
 
 def test_an_output_that_cannot_be_written_is_one_sentence(shapes, capsys):

@@ -5,8 +5,6 @@ Drawn scenes of many sizes, some in each EXIF orientation, are built into record
 the original files and the raw columns.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any, NamedTuple
@@ -20,7 +18,6 @@ from tests.support.commands import ForkedBuild
 from tests.support.pictures import saved, scene
 from tests.support.served_models import picture_reader
 from tests.support.served_models import saved as saved_model
-from trainer import export
 from trainer.dataset.spec import ModelCard
 from trainer.training.output_folder import copy_transform
 
@@ -104,8 +101,7 @@ def test_raw_columns_become_what_the_records_hold(built: Built, tmp_path: pathli
     card = ModelCard(built.data.classes, evaluation.model_inputs)
     model = saved_model(tmp_path, card)
     copy_transform(built.data.dataset, str(tmp_path))
-    output = str(tmp_path / "served")
-    assert export.main(["--model_path", str(tmp_path), "--output", output]) == 0
+    output = ims.export(tmp_path, tmp_path / "served")
     serve = tf.saved_model.load(output).signatures["serving_default"]
     # Neither the label nor the caption feeds the model: a request need not bring them.
     taken = set(serve.structured_input_signature[1])

@@ -1,7 +1,5 @@
 """Our callbacks, in Keras's own `fit` and alone: seconds, metrics.jsonl, NaN, event files."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -27,8 +25,20 @@ def _fit(train: Any, optimizer: Any, *callbacks: Any, epochs: int = 2) -> None:
     linear(optimizer).fit(train.dataset(), callbacks=list(callbacks), **steps)
 
 
-def test_fetching_during_a_step_is_no_waiting() -> None:
-    waiting, execution = WaitingTime(8), _Fetches()
+class _Fetches(Execution):
+    """Says of each step that its batch took so long to come."""
+
+    fetch_sec = 0.3
+
+    def take(self, batches: Any, steps: int) -> dict[str, Any]:
+        self.calls += 1
+        return {"loss": tf.constant(1.0)}
+
+
+def test_fetching_during_a_step_is_no_waiting(train: Any) -> None:
+    with refused("callbacks", "WaitingTime"):  # Keras's own fit says nothing of waiting.
+        _fit(train, "sgd", WaitingTime(8))
+    waiting, execution = WaitingTime(8), _Fetches(lambda batch: {})
     waiting.take(execution, None, 1)  # it traces: nothing of it counts
     assert (waiting.wait_sec, waiting.train_sec, waiting.images) == (0.0, 0.0, 0)
     waiting.take(execution, None, 1)  # nothing runs on a device meanwhile
@@ -41,23 +51,6 @@ def test_fetching_during_a_step_is_no_waiting() -> None:
     waiting.take(execution, None, 3)
     assert waiting.wait_sec == pytest.approx(0.3 + 0.15)
     assert waiting.images == (1 + 1 + 3) * 8 and waiting.train_sec > 0
-
-
-class _Fetches(Execution):
-    """Says of each step that its batch took so long to come."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda batch: {})
-        self.fetch_sec = 0.3
-
-    def take(self, batches: Any, steps: int) -> dict[str, Any]:
-        self.calls += 1
-        return {"loss": tf.constant(1.0)}
-
-
-def test_keras_fit_which_tells_nothing_of_waiting_is_refused(train):
-    with refused("callbacks", "WaitingTime"):
-        _fit(train, "sgd", WaitingTime(8))
 
 
 def test_metrics_file_has_an_object_per_epoch(train, tmp_path):

@@ -1,7 +1,5 @@
 """Several hosts train as one process does: real processes on loopback, killed by real signals."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil
@@ -26,8 +24,8 @@ PLAIN = ["--augment", "none"]
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("hosts") / "shards"
-    return make_data_set(path, {"train": 40, "validation": 13}, size_px=((24, 24),))
+    counts = {"train": 40, "validation": 13}
+    return make_data_set(tmp_path_factory.mktemp("set"), counts, size_px=((24, 24),))
 
 
 def _flags(data: pathlib.Path, output: object, *more: object) -> list[object]:
@@ -100,9 +98,7 @@ def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(sh
         assert [r[name] for r in found] == pytest.approx([r[name] for r in expected], abs=2e-3)
 
 
-def _train_on_hosts_and_replicas(
-    data: pathlib.Path, folder: pathlib.Path, *more: object
-) -> tuple[pathlib.Path, pathlib.Path]:
+def _train_on_hosts_and_replicas(data, folder, *more):
     """Runs of two hosts and of two replicas, which end up the same."""
     hosts, one = folder / "hosts", folder / "one"
     ran = run_hosts(2, *_flags(data, hosts, *more, *PLAIN))
