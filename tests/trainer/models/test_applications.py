@@ -136,7 +136,7 @@ def test_weights_that_cannot_be_had_are_a_sentence_with_file_and_folder(cache):
     sentence = said("MobileNet")
     assert refused in sentence and f"{path}: copy {url}/{path.name} there" in sentence
     path.write_bytes(b"half a download")
-    assert f"expected it to be {path}: delete it, and Keras fetches it again." in said("MobileNet")
+    assert f"{path}: delete it, and Keras fetches it again." in said("MobileNet")
     # A file of another hash is none to Keras, which asks for it again, and takes it away.
     path = cache / PUBLISHED["MobileNetV3Small"]
     path.write_bytes(b"another one")

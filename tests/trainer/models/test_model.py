@@ -51,7 +51,7 @@ def test_names_are_found_whatever_their_case() -> None:
 )
 def test_a_model_that_cannot_be_built_is_refused(name: str, words: tuple[str, ...]) -> None:
     with refused("model", name, *words):
-        _build(name, (32, 32), 3, RGB)
+        _build(model.resolve_name(name), (32, 32), 3, RGB)
 
 
 @pytest.mark.parametrize(
