@@ -69,12 +69,7 @@ def test_a_mistake_is_one_sentence(argv: str, sentence: str) -> None:
 
 
 def test_what_python_alone_can_say_is_checked_too() -> None:
-    changes: dict[str, Any] = {
-        "threads": 2.5,
-        "skip_broken": True,
-        "eval_crop": "most",
-        "cache": "tape",
-    }
+    changes: dict[str, Any] = {"threads": 2.5, "skip_broken": True, "eval_crop": "most"}
     of_numpy: dict[str, Any] = {"eval_crop": np.float32(0.5), "threads": np.int64(2)}
     assert ReadConfig("d", **of_numpy)
     for argument, value in changes.items():

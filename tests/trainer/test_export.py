@@ -108,10 +108,8 @@ def test_the_share_of_the_centre_that_was_evaluated_is_served(tmp_path: pathlib.
 
 
 def test_features_without_a_transform_are_taken_as_recorded(tmp_path, capsys):
-    features = {
-        "speed": FeatureSpec("float32", ()), "a/tokens": FeatureSpec("int64", None),
-        "image/width": FeatureSpec("int64", ()),
-    }  # fmt: skip
+    features = {"speed": FeatureSpec("float32", ()), "a/tokens": FeatureSpec("int64", None)}
+    features["image/width"] = FeatureSpec("int64", ())
     of = card(features, sequence_length=3, image=image_spec(OPTIONS))
     model = saved(tmp_path, of)
     serve = served(tmp_path, tmp_path / "s")

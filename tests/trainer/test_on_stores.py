@@ -49,14 +49,6 @@ def store(running, tmp_path, monkeypatch):
         running.heal()
 
 
-@pytest.fixture
-def remote(store: StoreServer, local: pathlib.Path) -> str:
-    """The data set in a bucket."""
-    folder = store.bucket() + "/sets/photos"
-    storage.copy_folder(str(local), folder)
-    return folder
-
-
 def _opened(folder: object, *flags: object) -> Opened:
     more = ("--batch_size", 7, "--seed", 3, "--augment", "none", "--augment_on", "host", *flags)
     return open_data(parse_config([*map(str, ("--data", folder, *more))]).read)
@@ -70,7 +62,8 @@ def _batches(data: Opened) -> list[Any]:
 
 
 @pytest.mark.parametrize("running", ["s3", "gs"], indirect=True)
-def test_batches_are_those_of_the_local_data_set(local, store, remote, tmp_path):
+def test_batches_are_those_of_the_local_data_set(local, store, tmp_path):
+    storage.copy_folder(str(local), remote := store.bucket() + "/sets/photos")
     # One store without further flags, the other with some: each combination takes seconds.
     flags = [] if store.scheme == "s3" else ["--classes", "square,circle"]
     expected = _opened(local, *flags)

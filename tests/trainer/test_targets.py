@@ -2,7 +2,8 @@
 
 import json
 import pathlib
-from typing import Any, NamedTuple
+import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,23 +27,17 @@ WORDS = ("blue", "green", "red")
 FLAGS = ("--steps", 24, "--batch_size", 16, "--augment", "none", "--learning_rate", 0.01)
 
 
-class Trained(NamedTuple):
-    """A data set, and the folder of a run whose target were the labels `words`."""
-
-    shards: pathlib.Path
-    run: pathlib.Path
-
-
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A data set, and the folder of a run whose target were the labels `words`."""
     folder = tmp_path_factory.mktemp("targets")
     shards = make_targets(folder / "set", {"train": 4, "validation": 2}, 16)
     flags = ("--data", shards, "--target", "words", "--output", folder / "run", *FLAGS)
     assert train([*map(str, flags), "--model", "tests.support.tiny_models:dense"]) == 0
-    return Trained(shards, folder / "run")
+    return types.SimpleNamespace(shards=shards, run=folder / "run")
 
 
-def expected_logits(trained: Trained) -> tuple[Any, Any]:
+def expected_logits(trained: Any) -> tuple[Any, Any]:
     """What the model gives for the validation split, and the features of its records."""
     rows = read_columns(trained.shards, "validation")
     pixels = np.stack([tf.io.decode_jpeg(row["image/encoded"][0]) for row in rows])

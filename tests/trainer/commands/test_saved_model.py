@@ -66,5 +66,5 @@ def test_a_compiled_model_is_evaluated_predicts_and_is_exported(tmp_path):
     served = tf.saved_model.load(out).signatures["serving_default"]
     found = served(image_bytes=tf.constant([photo.read_bytes()]))["probability"].numpy()[0]
     assert found == pytest.approx(row["probability"], abs=1e-5)
-    with refused("code", "no compiled model"):
+    with refused("model", "no compiled model"):
         ims.predict(run, photo, code="tests.support.tiny_models:plain")

@@ -22,19 +22,16 @@ from trainer.reader.batches import EvaluationData  # noqa: E402
 from trainer.reader.broken_records import BrokenRecords  # noqa: E402
 
 IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
-INPUTS = ModelInputs((1, 1), IMAGE)
 
 
 def data_of(classes: tuple[str, ...], num_records: int, batch_size: int) -> EvaluationData:
     dataset, split = DataSet("somewhere", {}, classes, IMAGE, {}), Split("validation", ())
     subset = Subset(dataset, split, classes, None, (), num_records, None)
-    return EvaluationData(subset, ReadOptions(threads=2), INPUTS, batch_size)
+    return EvaluationData(subset, ReadOptions(threads=2), ModelInputs((1, 1), IMAGE), batch_size)
 
 
 def logits_model(num_classes: int) -> keras.Model:
-    """A model whose logits are its input."""
-    image = keras.Input((num_classes,), name="image")
-    return keras.Model(image, keras.layers.Identity()(image))
+    return keras.Sequential([keras.Input((num_classes,), name="image"), keras.layers.Identity()])
 
 
 def evaluator_of(model: keras.Model, data: EvaluationData, **more: Any) -> Evaluator:

@@ -64,6 +64,9 @@ def test_figures_by_hand() -> None:
     is_one, said = evaluation.described(0)
     assert "cat" in is_one and "88.1" in is_one and said.count("(") == 2 and "cow" in said
     assert evaluation.described(3)[0] == "without label"
+    empty = evaluation_of(LabelsEvaluation, np.zeros((0, 3)), np.zeros((0, 3)), *NAMES)
+    assert all(np.isnan(value) for value in empty.figures().values())
+    assert {row[4:] for row in empty.table().rows} == {(None, None, None)}
 
 
 def test_too_many_logits_are_counted_in_bins_and_figures_say_so(monkeypatch):
@@ -119,12 +122,6 @@ def test_labels_are_matched_by_the_models_names() -> None:
     label = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
     found = np.asarray(LabelsEvaluation.renumbered(label, (2, 0), 4))
     np.testing.assert_array_equal(found, [[0, 0, 1, 0], [1, 0, 0, 0], [1, 0, 1, 0]])
-
-
-def test_without_examples_nothing_is_measured() -> None:
-    empty = evaluation_of(LabelsEvaluation, np.zeros((0, 3)), np.zeros((0, 3)), *NAMES)
-    assert all(np.isnan(value) for value in empty.figures().values())
-    assert {row[4:] for row in empty.table().rows} == {(None, None, None)}
 
 
 def test_the_most_wrong_examples_have_a_mistake_and_name_few_labels() -> None:

@@ -28,8 +28,6 @@ from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, plain
 from trainer.evaluation.values import ValuesEvaluation
 
-HOSTILE = ("<script>alert(1)</script>", "a \"quoted\" & 'odd' name", "日本語\x00\udce9")
-
 
 def classified(label, predicted, classes=CLASSES, record=None):
     """The model is surer of each example than of the one before."""
@@ -132,18 +130,17 @@ def test_records_that_cannot_be_read_again_have_no_picture(folder, tmp_path):
     assert len(page.all("img")) == 2
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_names_cannot_break_the_page(name: str) -> None:
-    evaluation = classified(LABEL, PREDICTED, (name, "other", "third"))
-    page = rendered(history_of(2), evaluation, name)
-    assert page.all("script") == []
-    shown = re.sub(r"[\x00-\x1f]", "\ufffd", name).encode("utf-8", "replace").decode()
-    assert shown in page.words
+def test_names_cannot_break_the_page() -> None:
+    for name in ("<script>alert(1)</script>", "a \"quoted\" & 'odd' name", "日本語\x00\udce9"):
+        page = rendered(history_of(2), classified(LABEL, PREDICTED, (name, "b", "c")), name)
+        assert page.all("script") == []
+        shown = re.sub(r"[\x00-\x1f]", "\ufffd", name).encode("utf-8", "replace").decode()
+        assert shown in page.words
 
 
 def test_with_many_classes_the_confusions_are_listed_in_place_of_a_matrix() -> None:
-    few = classified([0, 0, 1], [1, 0, 1])
-    assert sections.confusion(few)["matrix"] == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
+    few = sections.confusion(classified([0, 0, 1], [1, 0, 1]))
+    assert few["matrix"] == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
     names = tuple(f"class {i}" for i in range(sections.MAX_MATRIX + 1))
     many = classified([7, 7, 5], [3, 3, 5], names)
     assert sections.confusion(many)["matrix"] is None

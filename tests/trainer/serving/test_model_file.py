@@ -27,15 +27,10 @@ def pictures(count: int = 4) -> Any:
 
 
 def test_a_saved_model_is_loaded_with_its_weights_and_every_field_of_its_card(tmp_path):
-    full = card(
-        {"age": FeatureSpec("float32", ()), "meta": FeatureSpec("float32", (3,)),
-         "tokens": FeatureSpec("int64", None)},
-        classes=("čáp", "a b", '"'), sequence_length=7, eval_crop=0.875,
-    )  # fmt: skip
+    features = {"age": FeatureSpec("float32", ()), "tokens": FeatureSpec("int64", None)}
     scale = MeanStd((1.0, 2.0, 340_000.0), (0.5, 1.0, 90_000.0))
-    full = dataclasses.replace(
-        full, target="values", target_shape=(3,), column="meta", target_mean_std=scale
-    )
+    target = {"target": "values", "target_shape": (3,), "column": "meta", "target_mean_std": scale}
+    full = card(features, ("čáp", "a b", '"'), target, sequence_length=7, eval_crop=0.875)
     model = saved(tmp_path, full)
     for path in (tmp_path, tmp_path / "model.keras"):  # the folder means the same
         again, its_card = model_file.load_model(str(path))

@@ -121,27 +121,16 @@ def test_the_name_of_a_checkpoint_survives_a_power_cut(tmp_path, monkeypatch):
     assert synced == [(checkpoints.folder, ["step-00000004.npz"])]
 
 
-def _of_another_version(whole: bytes) -> bytes:
-    np.savez(file := io.BytesIO(), state=np.array(b'{"format_version": 1}'))
-    return file.getvalue()
-
-
-CORRUPT: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda whole: b"",
-    "no archive": lambda whole: b"{",
-    "half": lambda whole: whole[: len(whole) // 2],
-    "bit": lambda whole: whole.replace(b"adam/iteration", b"bdam/iteration", 1),
-    "version": _of_another_version,
-}
-
-
-@pytest.mark.parametrize("kind", CORRUPT)
-def test_a_corrupt_checkpoint_is_an_error_with_its_remedy(tmp_path, kind):
+def test_a_corrupt_checkpoint_is_an_error_with_its_remedy(tmp_path):
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     path = pathlib.Path(checkpoints.save(_state(4)))
-    path.write_bytes(CORRUPT[kind](path.read_bytes()))
-    with refused("output", "step-00000004.npz", "overwrite=True"):
-        checkpoints.load_latest()
+    whole = path.read_bytes()
+    np.savez(older := io.BytesIO(), state=np.array(b'{"format_version": 1}'))
+    with_another_bit = whole.replace(b"adam/iteration", b"bdam/iteration", 1)
+    for corrupt in (b"", b"{", whole[: len(whole) // 2], with_another_bit, older.getvalue()):
+        path.write_bytes(corrupt)
+        with refused("output", "step-00000004.npz", "overwrite=True"):
+            checkpoints.load_latest()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +141,6 @@ def test_a_corrupt_checkpoint_is_an_error_with_its_remedy(tmp_path, kind):
         # Layers that Keras has numbered otherwise are taken in their order.
         ("dense/k dense_1/k adam/dense_1_k_v", "dense_7/k dense_8/k adam/dense_8_k_v", [0, 1, 2]),
     ],
-    ids=["by path", "equal paths", "numbers"],
 )
 def test_values_are_put_back_by_their_paths(saved: str, paths: str, order: list[int]) -> None:
     variables = [mock.Mock(path=path, shape=(1,)) for path in paths.split()]
@@ -168,7 +156,6 @@ def test_values_are_put_back_by_their_paths(saved: str, paths: str, order: list[
         ({"a": 2, "b": 2, "x": 2}, "'c'"),
         ({"a": 2, "b": 2, "c": 3}, "'c' of the shape (2,)"),
     ],
-    ids=["fewer", "more", "other", "shape"],
 )
 def test_restoring_refuses_another_model(shapes, what):
     values = [(path, np.zeros(2, np.float32)) for path in "abc"]

@@ -22,55 +22,39 @@ from trainer.models import optimizer, strategy  # noqa: E402
 from trainer.training.fit import _check  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def wrong(data: Any, train: Any) -> dict[str, Any]:
-    """Arguments that `fit` refuses, by the names that the table below has for them."""
-    made_later = linear()
-    made_later.second = keras.optimizers.Adam()
-    return {
-        "train": train,
-        "batches": train.dataset(),
-        "two classes": data.evaluation(batch_size=8, classes=["square", "circle"]),
-        "without source": data.train(batch_size=8, augment=eval("lambda *given: given[:2]")),
-        "mapped": data.train(batch_size=8).map(eval("lambda *given: given")),
-        "balanced": data.train(batch_size=8, balance="weights"),
-        "not compiled": keras.Sequential(),
-        "no model": tf.Module(),
-        "second optimizer": made_later,
-        "backup": keras.callbacks.BackupAndRestore("backup.weights.h5"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"epochs": "3"}, "epochs received '3'"),
-        ({"initial_epoch": -1}, "initial_epoch received -1"),
-        ({"steps_per_epoch": 0}, "steps_per_epoch received 0"),
-        ({"validation_freq": ["1"]}, "validation_freq received '1'"),
-        ({"class_weight": {0: 1, 2: 1}}, "class_weight received {0: 1, 2: 1}"),
-        ({"class_weight": {0: 1, 1: 1, 2: -1}}, "class_weight received .*-1"),
-        ({"train": "balanced", "class_weight": {0: 1}}, "class_weight .* balance='weights'"),
-        ({"callbacks": "backup"}, "callbacks received Backup"),
-        ({"checkpoint_dir": "nowhere://run"}, "checkpoint_dir .*'nowhere://run'"),
-        ({"train": "batches"}, r"train received \w+; expected .*\.train\(…\)"),
-        ({"validation_data": "train"}, r"validation_data received \w+; .*\.evaluation\(…\)"),
-        ({"validation_data": "two classes"}, "validation_data received .*square, circle"),
-        ({"model": "not compiled"}, "model received .*not compiled"),
-        ({"model": "no model"}, "model received tensorflow"),
-        ({"train": "without source", "checkpoint_dir": "run"}, "augment received <lambda>"),
-        ({"train": "mapped", "checkpoint_dir": "run"}, "map received <lambda>"),
-        ({"model": "second optimizer", "checkpoint_dir": "run"}, "model received .*'second'"),
-        ({"checkpoint_dir": "others", "overwrite": True}, r"checkpoint_dir .*thesis\.tex"),
-    ],
-)
-def test_wrong_arguments_are_refused(train, wrong, tmp_path, monkeypatch, change, sentence):
+def test_wrong_arguments_are_refused(data, train, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "thesis.tex").write_text("years of work")
-    named = {name: wrong.get(str(value), value) for name, value in change.items()}
-    with pytest.raises(UserError, match=f"^{sentence}"):
-        ims.fit(**{"model": linear(), "train": train} | named)
+    made_later = linear()
+    made_later.second = keras.optimizers.Adam()
+    without_source = data.train(batch_size=8, augment=eval("lambda *given: given[:2]"))
+    mapped = data.train(batch_size=8).map(eval("lambda *given: given"))
+    balanced = data.train(batch_size=8, balance="weights")
+    two_classes = data.evaluation(batch_size=8, classes=["square", "circle"])
+    rows: list[tuple[str, dict[str, Any]]] = [
+        ("epochs received '3'", {"epochs": "3"}),
+        ("initial_epoch received -1", {"initial_epoch": -1}),
+        ("steps_per_epoch received 0", {"steps_per_epoch": 0}),
+        ("validation_freq received '1'", {"validation_freq": ["1"]}),
+        ("class_weight received {0: 1, 2: 1}", {"class_weight": {0: 1, 2: 1}}),
+        ("class_weight received .*-1", {"class_weight": {0: 1, 1: 1, 2: -1}}),
+        ("class_weight .* balance='weights'", {"train": balanced, "class_weight": {0: 1}}),
+        ("callbacks received B", {"callbacks": keras.callbacks.BackupAndRestore("b.weights.h5")}),
+        ("checkpoint_dir .*'nowhere://run'", {"checkpoint_dir": "nowhere://run"}),
+        (r"train received \w+; expected .*\.train\(…\)", {"train": train.dataset()}),
+        (r"validation_data received \w+; .*\.evaluation\(…\)", {"validation_data": train}),
+        ("validation_data received .*square, circle", {"validation_data": two_classes}),
+        ("model received .*not compiled", {"model": keras.Sequential()}),
+        ("model received tensorflow", {"model": tf.Module()}),
+        ("augment received <lambda>", {"train": without_source, "checkpoint_dir": "run"}),
+        ("map received <lambda>", {"train": mapped, "checkpoint_dir": "run"}),
+        ("model received .*'second'", {"model": made_later, "checkpoint_dir": "run"}),
+        (r"checkpoint_dir .*thesis\.tex", {"checkpoint_dir": "others", "overwrite": True}),
+    ]
+    for sentence, change in rows:
+        with pytest.raises(UserError, match=f"^{sentence}"):
+            ims.fit(**{"model": linear(), "train": train} | change)
     assert [path.name for path in (tmp_path / "others").iterdir()] == ["thesis.tex"]
 
 
@@ -158,7 +142,9 @@ def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
     model.fit(train.dataset(), **steps)
     own = model.train_function
     # As Ctrl-C in a notebook.
-    pressed = LambdaCallback(on_train_batch_end=lambda *_: signal.raise_signal(signal.SIGINT))
+    pressed = LambdaCallback(
+        on_train_batch_end=lambda batch, logs: signal.raise_signal(signal.SIGINT)
+    )
     with pytest.raises(KeyboardInterrupt):
         ims.fit(model, train, callbacks=[waiting, pressed], verbose=0)
     found = ims.fit(model, train, validation_data=validation, callbacks=[waiting], verbose=0)
@@ -179,7 +165,9 @@ def test_a_signal_at_the_end_of_an_epoch_waits_for_no_further_step(train, tmp_pa
 
 def test_a_hook_has_ended_before_a_checkpoint_asks_what_its_callback_remembers(train: Any) -> None:
     threads: set[int] = set()
-    watching = LambdaCallback(on_train_batch_end=lambda *_: threads.add(threading.get_ident()))
+    watching = LambdaCallback(
+        on_train_batch_end=lambda batch, logs: threads.add(threading.get_ident())
+    )
     watching.async_safe = True  # Keras may call its hooks beside the training
     ims.fit(linear(), train, callbacks=[watching], steps_per_epoch=2, verbose=0)
     assert threads == {threading.get_ident()}

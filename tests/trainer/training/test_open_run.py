@@ -46,20 +46,17 @@ def test_every_epoch_ends_with_its_last_whole_batch(counts: tuple[int, int], tot
 
 
 def test_a_run_is_as_long_as_its_epochs_or_steps(shapes):
+    data = open_data(_config(shapes, {}).read)[0]
     for changes, total in (({"epochs": 3}, 16), ({"steps": 17}, 17)):
-        config = _config(shapes, {}, **changes)
-        assert epochs_of(config, open_data(config.read)[0]) == Epochs(22, 4, total)
-    config = _config(shapes, {}, steps=11)
-    epochs = epochs_of(config, open_data(config.read)[0], steps_per_epoch=3)
+        assert epochs_of(_config(shapes, {}, **changes), data) == Epochs(22, 4, total)
+    epochs = epochs_of(_config(shapes, {}, steps=11), data, steps_per_epoch=3)
     assert [epochs.end(epoch) for epoch in range(epochs.count)] == [3, 6, 9, 11]
 
 
 def test_several_hosts_take_one_step_in_a_call(shapes: pathlib.Path) -> None:
     flags = {"model": "tests.support.tiny_models:plain", "steps_per_execution": 2}
     config = _config(shapes, {}, dry_run=True, **flags)
-    run = opening.open_run(
-        config, open_data(config.read)[0], None, tf.distribute.get_strategy(), {}
-    )
+    run = opening.open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
     several: Any = types.SimpleNamespace(count=2)
     with refused("steps_per_execution", "2", "cluster"):
         build_and_compile(config, dataclasses.replace(run, hosts=several), config.model)

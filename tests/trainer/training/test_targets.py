@@ -80,7 +80,6 @@ def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, o
         ("class", {"loss": "huber"}, "cross-entropy"),
         ("values", {"label_smoothing": 0.1}, "0.1"),
         ("values", {"metrics": "top5"}, "mae, rmse, r2, mape"),
-        ("values", {"metrics": "AUC"}, "numbers"),
         ("class", {"metrics": "Accuracy"}, "class probabilities"),
         ("class", {"metrics": "rmse"}, "top5, auc, f1"),
     ],
