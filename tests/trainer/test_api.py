@@ -236,7 +236,7 @@ def test_errors_name_the_argument(data, tmp_path):
         ("data", "build --input PHOTOS --output FOLDER", lambda: ims.open(tmp_path / "absent")),
         ("path", "None", lambda: ims.open(None)),  # type: ignore[arg-type]
         ("start_step", "-1", lambda: data.train(batch_size=4).dataset(-1)),
-        ("split", "'x'", lambda: data.evaluation(batch_size=2, split="x")),
+        ("validation_split", "'x'", lambda: data.evaluation(batch_size=2, split="x")),
         ("split", "None", lambda: opened.evaluation(batch_size=2, split=None)),
         ("data", "is missing", lambda: opened.evaluation(batch_size=2, split="train")),
         ("data", "is missing", lambda: opened.train(batch_size=2)),
