@@ -1,4 +1,4 @@
-"""What a run of `imageshards train` has left, to be compared with another one's."""
+"""Flags of `imageshards train`, and what a run has left, to be compared with another one's."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ def metrics(output: object) -> list[dict[str, Any]]:
 
 def digest(output: object) -> bytes:
     return storage.read(f"{output}/weights.sha256").split()[0]
+
+
+def train_flags(data: object, output: object, *more: object) -> list[str]:
+    """Returns flags of a model that has batch statistics and dropout, and is built in a moment."""
+    flags = ["--data", data, "--output", output, "--batch_size", 8, "--augment", "none"]
+    return [*map(str, [*flags, "--model", "tests.support.tiny_models:dense", *more])]

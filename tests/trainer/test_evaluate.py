@@ -1,7 +1,5 @@
 """`imageshards evaluate`: what it prints, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil
@@ -41,9 +39,8 @@ KEYS = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("evaluate") / "shards"
     counts = {"train": 6, "validation": NUM_RECORDS}
-    return make_data_set(path, counts, num_shards=2, size_px=(SIZE,))
+    return make_data_set(tmp_path_factory.mktemp("set"), counts, num_shards=2, size_px=(SIZE,))
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +90,15 @@ def reference(folder: pathlib.Path, model_path: str, border_px: int = 0) -> tupl
 def test_one_json_object_with_exact_figures(folder, model, capsys):
     found = figures(capsys, "--model_path", model, "--data", folder, "--batch_size", 7)
     assert sorted(found) == sorted(KEYS)
-    loss, accuracy = reference(folder, model)
-    assert (found["num_examples"], found["top5_accuracy"]) == (NUM_RECORDS, None)
-    assert found["loss"] == pytest.approx(loss, rel=1e-5)
-    assert found["accuracy"] == pytest.approx(accuracy)
-    assert (found["split"], found["batch_size"], found["replicas"]) == ("validation", 7, 1)
-    assert (found["step"], found["left_out"]) == (7, 0)
+    assert (found["loss"], found["accuracy"]) == pytest.approx(reference(folder, model), rel=1e-5)
+    expected: dict[str, Any] = {"num_examples": NUM_RECORDS, "top5_accuracy": None}
+    expected |= {"split": "validation", "batch_size": 7, "replicas": 1, "step": 7, "left_out": 0}
+    assert found | expected == found
 
 
 def test_the_share_of_the_centre_is_the_models_own_unless_a_flag_says_otherwise(
-    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    folder, tmp_path, capsys
+):
     model = saved_model(tmp_path, eval_crop=0.5)
     for flags, crop, border_px in ((), 0.5, 12), (("--eval_crop", 0.75), 0.75, 6):
         found = figures(capsys, "--model_path", model, "--data", folder, *flags)
@@ -134,9 +129,7 @@ def test_a_broken_record_stops_or_is_left_out_and_listed(model, damaged, capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"{damaged}, record 4 at byte" in err and "--skip_broken" in err
     code, out, err = run(capsys, *arguments, "--skip_broken", 1)
-    assert code == 0, err
-    found = json.loads(out)
-    assert (found["num_examples"], found["left_out"]) == (NUM_RECORDS - 1, 1)
+    assert (code, json.loads(out)["left_out"]) == (0, 1)
     assert "left out" in err and "record 4" in err
 
 
@@ -145,18 +138,17 @@ def test_a_record_without_an_input_of_the_model_is_named(tmp_path):
     make_data_set(folder, {"validation": 6}, num_shards=1, size_px=(SIZE,), hot=True)
     (shard,) = folder.glob("validation-*.tfrecord")
     payloads = [record.payload for record in records_of(shard)]
-    features = decode_example(payloads[4])
-    payloads[4] = encode_example({name: features[name] for name in features if name != "hot"})
-    rewrite_shard(folder, shard.name, payloads)
+    features = {**decode_example(payloads[4])}
+    del features["hot"]
+    rewrite_shard(folder, shard.name, [*payloads[:4], encode_example(features), payloads[5]])
     model = saved_model(tmp_path, features={"hot": FeatureSpec("int64", (3,))})
     with refused("data", f"{shard}, record 4 at byte", "a feature is missing"):
         ims.evaluate(model, folder, batch_size=2)
 
 
 def test_without_a_validation_split_one_has_to_be_named(model, tmp_path):
-    folder = make_data_set(tmp_path / "shards", {"train": 6}, size_px=(SIZE,))
     with refused("data", "split, one of train"):
-        ims.evaluate(model, folder)
+        ims.evaluate(model, make_data_set(tmp_path / "d", {"train": 6}, size_px=(SIZE,)))
     tested = make_data_set(tmp_path / "tested", {"train": 2, "test": 3}, size_px=(SIZE,))
     assert ims.evaluate(model, tested)["split"] == "test"
 
@@ -225,49 +217,28 @@ def test_a_compiled_model_says_itself_how_good_it_is(folder: pathlib.Path, model
     network = compiled(model)
     weights = network.get_weights()
     found = ims.evaluate(network, data)
-    loss, accuracy = reference(folder, model)
-    assert dict(found) == pytest.approx({"loss": loss, "accuracy": accuracy})
+    assert (found["loss"], found["accuracy"]) == pytest.approx(reference(folder, model))
     assert ims.evaluate(network, data) == found  # metrics begin anew
     theirs = network.evaluate(data.dataset(), verbose=0, return_dict=True)
     assert theirs == pytest.approx(dict(found), rel=1e-5)
-    for before, after in zip(weights, network.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, after)
+    np.testing.assert_equal(network.get_weights(), weights)
 
 
-@pytest.fixture(scope="module")
-def with_hot(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A data set with a column of any number of labels."""
-    folder = tmp_path_factory.mktemp("hot")
-    make_data_set(folder, {"validation": 6}, size_px=(SIZE,), hot=True)
-    features = json.loads((folder / "manifest.json").read_text())["features"]
-    width = {"image/width": {"dtype": "int64", "shape": []}}
-    edit_manifest(folder, features=features | width | {"hot": {"dtype": "int64", "shape": None}})
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (
-            {"image_size": 8},
-            r".*\(8, 8\), .* \(48, 48\); .* image_size",
-        ),
-        (
-            {"inputs": ["image", "hot"]},
-            r".*image, hot \(int64, variable length\), .* image;",
-        ),
-        ({"target": "hot"}, ".*any number of labels, .* a class; "),
-        (
-            {"target": "image/width", "target_kind": "class"},
-            ".*image/width, .* image/class/label; ",
-        ),
+def test_a_pass_that_does_not_fit_the_model_says_what_differs(model, tmp_path):
+    make_data_set(tmp_path, {"validation": 6}, size_px=(SIZE,), hot=True)
+    features = json.loads((tmp_path / "manifest.json").read_text())["features"]
+    features["image/width"] = {"dtype": "int64", "shape": []}
+    edit_manifest(tmp_path, features=features | {"hot": {"dtype": "int64", "shape": None}})
+    rows: list[Any] = [
+        ({"image_size": 8}, "(8, 8)", "(48, 48)", "image_size"),
+        ({"inputs": ["image", "hot"]}, "image, hot (int64, variable length)"),
+        ({"target": "hot"}, "any number of labels"),
+        ({"target": "image/width", "target_kind": "class"}, "image/width", "image/class/label"),
         ({"sample_weight": "image/width"}, "sample_weight='image/width'"),
-    ],
-)
-def test_a_pass_that_does_not_fit_the_model_says_what_differs(with_hot, model, change, told):
-    described = ims.open(with_hot).evaluation(batch_size=3, **change)
-    with pytest.raises(ims.UserError, match=f"^data received {told}"):
-        ims.evaluate(model, described)
+    ]
+    for change, *words in rows:
+        with refused("data", *words):
+            ims.evaluate(model, ims.open(tmp_path).evaluation(batch_size=3, **change))
 
 
 def test_errors_name_the_argument(folder: pathlib.Path, model: str, tmp_path: pathlib.Path) -> None:
@@ -298,9 +269,8 @@ def test_errors_name_the_argument(folder: pathlib.Path, model: str, tmp_path: pa
         ("^records_root received '/x' .*leave records_r", model, data, {"records_root": "/x"}),
     ]
     for told, of, on, options in calls:
-        with pytest.raises(ims.UserError, match=told) as caught:
+        with pytest.raises(ims.UserError, match=told):
             ims.evaluate(of, on, **options)
-        assert "--split" not in str(caught.value)
 
 
 def test_keras_settings_of_the_program_are_left_as_they_are(folder, model, monkeypatch):

@@ -4,8 +4,6 @@ Keras is what the commands need, whatever the shell and keras.json say.
 Modules that take the places of TensorFlow and Keras are noisy for certain, and imported at once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -29,9 +27,8 @@ def imported(folder: pathlib.Path, source: str, **environment: str) -> str:
     """What appears on stderr where `source` is the module `tensorflow`."""
     (folder / "tensorflow.py").write_text(source)
     (folder / "keras.py").write_text("import unittest.mock; config = unittest.mock.Mock()")
-    search = os.pathsep.join([str(folder), str(ROOT)])
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{folder}:{ROOT}", **environment}
     command = [sys.executable, "-c", CODE]
-    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": search, **environment}
     return subprocess.run(command, env=variables, capture_output=True, text=True).stderr
 
 
@@ -68,12 +65,11 @@ THEIRS |= {"nnx_enabled": True}
     ],
 )
 def test_keras_settings_of_the_shell_and_of_keras_json_change_no_command(
-    tmp_path: pathlib.Path, floatx: str, printed: str, said: str
-) -> None:
+    tmp_path, floatx, printed, said
+):
     (tmp_path / "keras.json").write_text(json.dumps({**THEIRS, "floatx": floatx}))
-    variables = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch"}
-    variables |= {"KERAS_NNX_ENABLED": "1", "TF_USE_LEGACY_KERAS": "1"}
+    env = {**os.environ, "KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch"}
+    env |= {"KERAS_NNX_ENABLED": "1", "TF_USE_LEGACY_KERAS": "1"}
     command = [sys.executable, "-c", SETTINGS]
-    env = {**os.environ, **variables}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
     assert done.stdout == printed and said in done.stderr

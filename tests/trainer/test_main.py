@@ -1,7 +1,5 @@
 """The command: what it prints and leaves behind, and one sentence for every mistake."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pathlib
@@ -17,6 +15,7 @@ from tests.support.commands import ROOT, run_forked
 from tests.support.external_sets import flip_byte
 from tests.support.trainer_data import make_data_set, read_split
 from trainer.__main__ import main
+from trainer.serving import model_file
 
 pytestmark = pytest.mark.process
 
@@ -32,8 +31,8 @@ def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("shapes") / "shards"
-    return make_data_set(path, {"train": 150, "validation": 27}, size_px=((32, 32),))
+    counts = {"train": 150, "validation": 27}
+    return make_data_set(tmp_path_factory.mktemp("set"), counts, size_px=((32, 32),))
 
 
 def test_an_output_that_cannot_be_written_is_one_sentence(shapes, capsys):
@@ -63,23 +62,17 @@ def test_two_replicas_train_and_leave_a_model(shapes: pathlib.Path, tmp_path: pa
     assert [list(record) for record in found] == [KEYS] * 3
     assert [(record["epoch"], record["step"]) for record in found] == [(1, 9), (2, 18), (3, 28)]
     assert found[2]["loss"] < found[0]["loss"] and found[0]["images_per_second"] > 0
-    _check_saved_model(shapes, tmp_path, found[-1])
-
-
-def _check_saved_model(shards: pathlib.Path, output: pathlib.Path, last: dict[str, Any]) -> None:
-    """The saved model, on one device, evaluates to what the run reported."""
-    from trainer.serving import model_file
-
-    network, card = model_file.load_model(str(output))
+    # The saved model, on one device, evaluates to what the run reported.
+    network, card = model_file.load_model(str(tmp_path))
     assert card.classes == ("circle", "square", "triangle") and card.step == 28
     weights = b"".join(w.tobytes() for w in network.get_weights())
     told = f"{hashlib.sha256(weights).hexdigest()}  model.keras"
-    assert (output / "weights.sha256").read_text().strip() == told
-    pictures, labels = read_split(shards, "validation")
+    assert (tmp_path / "weights.sha256").read_text().strip() == told
+    pictures, labels = read_split(shapes, "validation")
     logits = np.asarray(network.predict(pictures, verbose=0), np.float64)
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
-    assert losses.mean() == pytest.approx(last["val_loss"], rel=1e-3)
-    assert (logits.argmax(1) == labels).mean() == pytest.approx(last["val_accuracy"], abs=1e-6)
+    assert losses.mean() == pytest.approx(found[2]["val_loss"], rel=1e-3)
+    assert (logits.argmax(1) == labels).mean() == pytest.approx(found[2]["val_accuracy"], abs=1e-6)
 
 
 @pytest.mark.slow

@@ -1,8 +1,5 @@
 """Data sets on s3:// and in an emulator of gs://: the same batches as from local disk."""
 
-from __future__ import annotations
-
-import dataclasses
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -27,17 +24,14 @@ pytest.importorskip("tensorflow")
 
 from trainer.serving.predictor import Predictor
 
-SIDE_PX = 16
-COUNTS = {"train": 40, "validation": 9}
-BATCH_SIZE = 7
-
 Opened = tuple[TrainingData, EvaluationData | None]
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("local") / "set"
-    return make_data_set(folder, COUNTS, num_shards=5, size_px=((SIDE_PX, SIDE_PX),))
+    counts = {"train": 40, "validation": 9}
+    folder = tmp_path_factory.mktemp("local")
+    return make_data_set(folder, counts, num_shards=5, size_px=((16, 16),))
 
 
 # What is below these calls is tried with each store where it is: here one is enough.
@@ -48,31 +42,16 @@ def running(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
 
 
 @pytest.fixture
-def store(
-    running: StoreServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[StoreServer]:
+def store(running, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     with running.environment():
         yield running
         running.heal()
 
 
-@pytest.fixture
-def remote(store: StoreServer, local: pathlib.Path) -> str:
-    """The data set in a bucket."""
-    folder = store.bucket() + "/sets/photos"
-    storage.copy_folder(str(local), folder)
-    return folder
-
-
 def _opened(folder: object, *flags: object) -> Opened:
-    argv = ["--data", folder, "--batch_size", BATCH_SIZE, "--seed", 3, *flags]
-    read = parse_config([str(arg) for arg in argv]).read
-    return open_data(dataclasses.replace(read, augment="none", augment_on="host"))
-
-
-def _fingerprint(data: Opened) -> str:
-    return data[0].subset.dataset.fingerprint
+    more = ("--batch_size", 7, "--seed", 3, "--augment", "none", "--augment_on", "host", *flags)
+    return open_data(parse_config([*map(str, ("--data", folder, *more))]).read)
 
 
 def _batches(data: Opened) -> list[Any]:
@@ -83,12 +62,13 @@ def _batches(data: Opened) -> list[Any]:
 
 
 @pytest.mark.parametrize("running", ["s3", "gs"], indirect=True)
-def test_batches_are_those_of_the_local_data_set(local, store, remote, tmp_path):
+def test_batches_are_those_of_the_local_data_set(local, store, tmp_path):
+    storage.copy_folder(str(local), remote := store.bucket() + "/sets/photos")
     # One store without further flags, the other with some: each combination takes seconds.
     flags = [] if store.scheme == "s3" else ["--classes", "square,circle"]
     expected = _opened(local, *flags)
     got = _opened(remote, *flags)
-    assert _fingerprint(got) == _fingerprint(expected)
+    assert got[0].subset.dataset.fingerprint == expected[0].subset.dataset.fingerprint
     assert got[0].subset.split.shards[0].path.startswith(remote)
     store.clear()
     assert_same(_batches(got), _batches(expected))
@@ -110,7 +90,7 @@ def test_records_of_others_are_adopted_and_read_like_local_ones(store, local, tm
     with pytest.raises(UserError, match=f"'{there}'.*records_root"):
         _opened(pointing)
     for got in (_opened(there), _opened(pointing, "--records_root", there)):
-        assert _fingerprint(got) == _fingerprint(expected)
+        assert got[0].subset.dataset.fingerprint == expected[0].subset.dataset.fingerprint
         assert_same(_batches(got), _batches(expected))
 
 

@@ -1,7 +1,5 @@
 """Private names of Keras are used in the few files that ARCHITECTURE.md names."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 

@@ -1,10 +1,9 @@
 """Trained models that find labels, quantities or columns: evaluated, asked about files, served."""
 
-from __future__ import annotations
-
 import json
 import pathlib
-from typing import Any, NamedTuple
+import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from tests.support.html_page import Page
 from tests.support.prices import NUM_MISSING, make_prices
 from tests.support.runs import metrics
 from tests.support.target_sets import make_targets, read_columns
-from trainer import evaluate, export, predict
+from trainer import evaluate
 
 tf = pytest.importorskip("tensorflow")
 
@@ -28,31 +27,17 @@ WORDS = ("blue", "green", "red")
 FLAGS = ("--steps", 24, "--batch_size", 16, "--augment", "none", "--learning_rate", 0.01)
 
 
-class Trained(NamedTuple):
-    """A data set, and the folder of a run whose target were the labels `words`."""
-
-    shards: pathlib.Path
-    run: pathlib.Path
-
-
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A data set, and the folder of a run whose target were the labels `words`."""
     folder = tmp_path_factory.mktemp("targets")
     shards = make_targets(folder / "set", {"train": 4, "validation": 2}, 16)
     flags = ("--data", shards, "--target", "words", "--output", folder / "run", *FLAGS)
     assert train([*map(str, flags), "--model", "tests.support.tiny_models:dense"]) == 0
-    return Trained(shards, folder / "run")
+    return types.SimpleNamespace(shards=shards, run=folder / "run")
 
 
-def evaluated(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
-    capsys.readouterr()
-    code = evaluate.main([*map(str, argv), "--json"])
-    out, err = capsys.readouterr()
-    assert code == 0, err
-    return json.loads(out)
-
-
-def expected_logits(trained: Trained) -> tuple[Any, Any]:
+def expected_logits(trained: Any) -> tuple[Any, Any]:
     """What the model gives for the validation split, and the features of its records."""
     rows = read_columns(trained.shards, "validation")
     pixels = np.stack([tf.io.decode_jpeg(row["image/encoded"][0]) for row in rows])
@@ -60,9 +45,9 @@ def expected_logits(trained: Trained) -> tuple[Any, Any]:
     return np.asarray(model(pixels)).astype(np.float64), rows
 
 
-def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_path, capsys):
-    given = ("--model_path", trained.run, "--last", "--data", trained.shards)
-    found = evaluated(capsys, *given, "--batch_size", 7, "--report", tmp_path / "page")
+def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_path):
+    of_run = {"last": True, "batch_size": 7, "report": tmp_path / "page"}
+    found = ims.evaluate(trained.run, trained.shards, **of_run)
     logits, rows = expected_logits(trained)
     has = np.array([[word.encode() in row["words"] for word in WORDS] for row in rows])
     losses = np.log1p(np.exp(-np.abs(logits))) + np.maximum(logits, 0) - logits * has
@@ -74,6 +59,7 @@ def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_pa
         one, said = outputs[name], logits[:, i] >= 0
         counts = (has[:, i].sum(), said.sum(), (said & has[:, i]).sum())
         assert (one["examples"], one["predicted"], one["right"]) == counts
+    given = ("--model_path", trained.run, "--last", "--data", trained.shards)
     told = run_forked("trainer.evaluate", *given, "--replicas", 2, "--json")
     assert told.returncode == 0, told.stderr
     again = json.loads(told.stdout)
@@ -85,10 +71,10 @@ def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_pa
 
 
 def test_average_precisions_of_too_many_logits_are_said_to_be_estimates(
-    trained: Trained, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+    trained, tmp_path, monkeypatch, capsys
+):
+    assert ims.evaluate(trained.run, trained.shards)["estimate"] is None
     argv = ("--model_path", trained.run, "--data", trained.shards)
-    assert evaluated(capsys, *argv)["estimate"] is None
     monkeypatch.setattr(labels, "MAX_LOGITS", 32 * 3 - 1)
     assert evaluate.main([*map(str, (*argv, "--report", tmp_path / "page"))]) == 0
     said = "Average precisions are estimates, of logits rounded down to multiples of "
@@ -97,21 +83,16 @@ def test_average_precisions_of_too_many_logits_are_said_to_be_estimates(
     assert said in " ".join(page.words)
 
 
-def test_the_page_of_a_training_shows_its_kind(trained: Trained) -> None:
+def test_the_page_of_a_training_shows_its_kind_and_files_get_labels(trained, tmp_path):
     words = {*Page((trained.run / "report" / "index.html").read_text("utf-8")).words}
     assert "Area under precision against recall" in words and not {"Confusion", "Accuracy"} & words
     assert metrics(trained.run)[-1]["val_auc_pr"] > 0.5
-
-
-def test_the_labels_of_files_are_predicted(trained, tmp_path, capsys):
     files = []
     for number, row in enumerate(read_columns(trained.shards, "validation")[:3]):
         files.append(tmp_path / f"{number}.jpg")
         files[-1].write_bytes(row["image/encoded"][0])
     shares = 1 / (1 + np.exp(-expected_logits(trained)[0][:3]))
-    argv = ("--model_path", trained.run, "--last", *files, "--json", "--top", 1)
-    assert predict.main([*map(str, argv)]) == 0
-    for row, own in zip(json.loads(capsys.readouterr().out), shares, strict=True):
+    for row, own in zip(ims.predict(trained.run, files, last=True, top=1), shares, strict=True):
         assert {*row["labels"]} == {WORDS[i] for i in np.flatnonzero(own > 0.5)}
         assert row["top"][0]["probability"] == pytest.approx(own.max(), abs=0.05)
 
@@ -122,7 +103,7 @@ def test_classes_of_whole_numbers_are_evaluated_without_a_flag(trained, tmp_path
     assert "--target_kind class" in capsys.readouterr().err
     more = ("--target_kind", "class", "--steps", 1, "--model", "tests.support.tiny_models:plain")
     assert train([*map(str, (*flags, *more))]) == 0
-    found = evaluated(capsys, "--model_path", tmp_path / "run", "--data", trained.shards)
+    found = ims.evaluate(tmp_path / "run", trained.shards)
     assert (found["target"], found["classes"]) == ("class", ["-5", "9", "10"])
 
 
@@ -152,7 +133,7 @@ def test_a_price_is_learnt_and_found_in_its_own_unit(priced, tmp_path, capsys):
     assert "mean squared error of errors in deviations" in capsys.readouterr().out
     best = min(metrics(run), key=lambda record: record["val_loss"])
     assert best["val_r2"] > 0.95 and 1_000 < best["val_mae"] < 15_000
-    found = evaluated(capsys, "--data", priced, "--model_path", run, "--report", page)
+    found = ims.evaluate(run, priced, report=page)
     assert (found["loss"], found["mae"]) == pytest.approx((best["val_loss"], best["val_mae"]), 1e-5)
     own = ims.open(priced).index("train")["price"].to_numpy().astype(np.float64)
     assert found["loss"] == pytest.approx(found["mse"] / own.var(), rel=1e-5)
@@ -162,13 +143,11 @@ def test_a_price_is_learnt_and_found_in_its_own_unit(priced, tmp_path, capsys):
         assert f"{scale}; errors are in its unit, the loss has none" in words
 
     file = priced.parent / "dear.png"
-    assert predict.main(["--model_path", str(run), str(file), "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = ims.predict(run, file)
     price = row["values"]["price"]
     assert price == pytest.approx(340_000, rel=0.1)
-    argv = ("--model_path", run, "--output", tmp_path / "served")
-    assert export.main([*map(str, argv)]) == 0
-    serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+    served = ims.export(run, tmp_path / "served")
+    serve = tf.saved_model.load(served).signatures["serving_default"]
     answer = serve(image_bytes=tf.constant([file.read_bytes()]))["values"]
     assert answer.numpy().item() == pytest.approx(price, rel=1e-6)
 
@@ -180,9 +159,9 @@ def test_records_without_a_price_are_left_out_and_counted(priced, tmp_path, caps
     plan = capsys.readouterr().out
     assert f": {320 - NUM_MISSING} records to train on in" in plan
     assert f"{NUM_MISSING} records to train on and 0 to validate lack the target partly" in plan
-    argv = ("--data", priced, "--model_path", output)
-    found = evaluated(capsys, *argv, "--split", "train")
+    found = ims.evaluate(output, priced, split="train")
     assert (found["num_examples"], found["missing_target"]) == (320 - NUM_MISSING, NUM_MISSING)
-    assert evaluated(capsys, *argv)["missing_target"] == 0
+    assert ims.evaluate(output, priced)["missing_target"] == 0
+    argv = ("--data", priced, "--model_path", output)
     assert evaluate.main([*map(str, (*argv, "--split", "train"))]) == 0
     assert f"missing  {NUM_MISSING} records without a target left out\n" in capsys.readouterr().out

@@ -1,7 +1,5 @@
 """TF_CONFIG and Slurm's variables name the hosts, in the order of their ranks."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -36,9 +34,8 @@ HOSTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTS)
-def test_a_scheduler_names_the_hosts(name: str) -> None:
-    environ, addresses, index = HOSTS[name]
+@pytest.mark.parametrize(("environ", "addresses", "index"), HOSTS.values(), ids=HOSTS)
+def test_a_scheduler_names_the_hosts(environ, addresses, index):
     kind = "tf_config" if "TF_CONFIG" in environ else "slurm"
     if kind == "slurm":
         pytest.importorskip("tensorflow")

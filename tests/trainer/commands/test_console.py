@@ -1,7 +1,5 @@
 """What TensorFlow makes of Ctrl-C is told as Ctrl-C."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

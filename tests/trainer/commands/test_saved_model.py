@@ -1,21 +1,20 @@
 """A model file may be a stranger's: whose code the commands run for it, and which file of a run."""
 
-from __future__ import annotations
-
 import dataclasses
-import json
 import pathlib
 import subprocess
 import sys
 
 import pytest
 
-from tests.support.commands import run_forked
+import imageshards as ims
+from tests.support.errors import refused
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.runs import metrics
 from tests.support.served_models import card, network
 from tests.support.trainer_data import make_data_set
+from trainer.__main__ import main
 from trainer.serving import model_file
 
 tf = pytest.importorskip("tensorflow")
@@ -49,32 +48,23 @@ def test_a_module_that_a_file_names_is_imported_only_when_asked(tmp_path, compil
 
 @pytest.mark.slow
 def test_a_compiled_model_is_evaluated_predicts_and_is_exported(tmp_path):
-    def told(module: str, *flags: object) -> subprocess.CompletedProcess[str]:
-        ran = run_forked(module, *flags)
-        assert ran.returncode == 0, ran.stderr
-        return ran
-
     shapes = make_data_set(tmp_path / "d", {"train": 20, "validation": 7}, size_px=((12, 12),))
     run, photo = tmp_path / "run", tmp_path / "a.jpg"
     photo.write_bytes(encoded(scene(12, 12)))
-    model = ("--model", "tests.support.tiny_models:compiled")
-    told("trainer", "--data", shapes, "--output", run, "--batch_size", 4, "--epochs", 3, *model)
+    code = "tests.support.tiny_models:compiled"
+    flags = ("--data", shapes, "--output", run, "--batch_size", 4, "--epochs", 3, "--model", code)
+    assert main([*map(str, flags)]) == 0
     last = metrics(run)[-1]
-    of_run = ["--model_path", run, "--last", *model]
-    figures = json.loads(told("trainer.evaluate", *of_run, "--data", shapes, "--json").stdout)
+    figures = ims.evaluate(run, shapes, last=True, code=code)
     assert figures["num_examples"] == 7 and figures["model"] == str(run / "model.keras")
     assert figures["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
     assert figures["accuracy"] == pytest.approx(last["val_accuracy"])
 
-    trusted = ["--model_path", run, "--last", "--trust"]
-    predicted = told("trainer.predict", *trusted, "--json", photo)
-    assert "model.keras, step 15" in predicted.stderr
-    (row,) = json.loads(predicted.stdout)
+    (row,) = ims.predict(run, photo, last=True, trust=True)
     assert sum(one["probability"] for one in row["top"]) == pytest.approx(1, abs=1e-5)
-    told("trainer.export", *of_run, "--output", out := tmp_path / "served")
-    served = tf.saved_model.load(str(out)).signatures["serving_default"]
+    out = ims.export(run, tmp_path / "served", last=True, code=code)
+    served = tf.saved_model.load(out).signatures["serving_default"]
     found = served(image_bytes=tf.constant([photo.read_bytes()]))["probability"].numpy()[0]
     assert found == pytest.approx(row["probability"], abs=1e-5)
-    plain = ("--model", "tests.support.tiny_models:plain")
-    other = run_forked("trainer.predict", "--model_path", run, *plain, photo)
-    assert other.returncode == 2 and "returns no compiled model" in other.stderr
+    with refused("model", "no compiled model"):
+        ims.predict(run, photo, code="tests.support.tiny_models:plain")

@@ -1,7 +1,5 @@
 """Figures of values: how far off the predicted ones are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -28,12 +26,11 @@ def test_figures_by_hand() -> None:
     assert evaluation.losses.tolist() == [0.5, 2, 4.5]
     assert evaluation.most_wrong().tolist() == [2, 1, 0]
     assert evaluation.described(2) == ("6, 10", "3, 10")
-
-
-def test_one_value_needs_no_axis_and_keeps_its_digits() -> None:
-    evaluation = evaluation_of(ValuesEvaluation, [250000, 0.1], [[249999.3], [-0.5]], "price")
-    assert evaluation.described(0) == ("250,000", "249,999")
-    assert evaluation.described(1) == ("0.1", "-0.5")
+    one = evaluation_of(ValuesEvaluation, [250000, 0.1], [[249999.3], [-0.5]], "price")
+    assert [*map(one.described, (0, 1))] == [("250,000", "249,999"), ("0.1", "-0.5")]
+    empty = evaluation_of(ValuesEvaluation, np.zeros((0, 2)), np.zeros((0, 2)), "a", "b")
+    assert all(np.isnan(value) for value in empty.figures().values())
+    assert [row[0] for row in empty.table().rows] == ["a", "b"]
 
 
 def test_of_many_values_the_first_are_kept_and_all_are_summed_up() -> None:
@@ -62,9 +59,3 @@ def test_of_many_values_the_first_are_kept_and_all_are_summed_up() -> None:
         np.testing.assert_allclose(errors[:8, 3], explained, rtol=1e-9)
         assert np.isnan(errors[8, 3])
         assert all(text.endswith(", …") and text.count(", ") == 6 for text in found.described(4))
-
-
-def test_without_examples_nothing_is_measured() -> None:
-    empty = evaluation_of(ValuesEvaluation, np.zeros((0, 2)), np.zeros((0, 2)), "a", "b")
-    assert all(np.isnan(value) for value in empty.figures().values())
-    assert [row[0] for row in empty.table().rows] == ["a", "b"]

@@ -1,7 +1,5 @@
 """The served graph against the builder's Pillow: orientation, placing, pixels, formats."""
 
-from __future__ import annotations
-
 import io
 import struct
 
@@ -64,14 +62,11 @@ def test_orientation_of_random_bytes_is_valid(noise: bytes, keep: int) -> None:
         assert 1 <= int(orientation(tf.constant(data))) <= 8
 
 
-@pytest.mark.parametrize(
-    "before",
-    [b"", b"\xff\xe1\x00\x08Other\0", b"\xff\xe0" + struct.pack(">H", 60_000) + bytes(59_998)],
-    ids=["first", "after another", "after a long one"],
-)
-def test_the_exif_segment_is_found_after_others(before: bytes) -> None:
-    data = with_exif(tiff("<", [(0x010F, 4, 1), (0x0112, 3, 8)]), before)
-    assert int(orientation(tf.constant(data))) == 8
+def test_the_exif_segment_is_found_after_others() -> None:
+    long = b"\xff\xe0" + struct.pack(">H", 60_000) + bytes(59_998)
+    for before in (b"", b"\xff\xe1\x00\x08Other\0", long):
+        data = with_exif(tiff("<", [(0x010F, 4, 1), (0x0112, 3, 8)]), before)
+        assert int(orientation(tf.constant(data))) == 8
 
 
 @settings(max_examples=60)
@@ -173,13 +168,6 @@ def test_other_formats_are_decoded_as_the_builder_does(kind: str) -> None:
     assert difference.max() <= 6
 
 
-def test_a_picture_over_the_limit_is_refused_before_it_is_decoded() -> None:
-    options = ImageOptions(max_pixels=100)
-    for kind in ("JPEG", "PNG"):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="more than 100 pixels"):
-            preprocess.record_jpeg(tf.constant(saved(scene(), kind)), options)
-
-
 NOT_DECODED = {
     "bilevel png": saved(scene().convert("1"), "PNG"), "tiff": saved(scene(), "TIFF"),
     "few colours": saved(scene().quantize(12), "PNG"), "avif": saved(scene(), "AVIF"),
@@ -195,7 +183,10 @@ def test_what_tensorflow_would_decode_wrongly_or_not_at_all_is_an_error(kind: st
         preprocess.record_jpeg(tf.constant(NOT_DECODED[kind]), ImageOptions())
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"no picture at all", saved(scene())[:600]])
-def test_a_broken_file_is_an_error(data: bytes) -> None:
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        preprocess.record_jpeg(tf.constant(data), ImageOptions())
+def test_a_broken_or_too_large_picture_is_an_error() -> None:
+    for data in (b"", b"no picture at all", saved(scene())[:600]):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            preprocess.record_jpeg(tf.constant(data), ImageOptions())
+    for kind in ("JPEG", "PNG"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="more than 100 pixels"):
+            preprocess.record_jpeg(tf.constant(saved(scene(), kind)), ImageOptions(max_pixels=100))

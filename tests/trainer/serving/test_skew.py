@@ -5,11 +5,9 @@ Drawn scenes of many sizes, some in each EXIF orientation, are built into record
 the original files and the raw columns.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ from tests.support.commands import ForkedBuild
 from tests.support.pictures import saved, scene
 from tests.support.served_models import picture_reader
 from tests.support.served_models import saved as saved_model
-from trainer import export
 from trainer.dataset.spec import ModelCard
 from trainer.training.output_folder import copy_transform
 
@@ -33,15 +30,9 @@ COLUMNS = "age:float:zscore,meta:float[3],tokens:int[],caption:string"
 RECORD_PX = 128
 
 
-class Built(NamedTuple):
-    """Photos as they were given, and the data set made of them."""
-
-    rows: list[dict[str, Any]]
-    data: ims.Data
-
-
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], ims.Data]:
+    """Photos as they were given, and the data set made of them."""
     folder = tmp_path_factory.mktemp("skew")
     draw = np.random.default_rng(0)
     photos = []
@@ -67,12 +58,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         "--num_shards", 2, "--direct_num_workers", 2,
     ).result()  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
-    return Built(rows, ims.open(folder / "set"))
+    return rows, ims.open(folder / "set")
 
 
-def keyed_records(built: Built, evaluation: ims.EvaluationData) -> dict[str, dict[str, Any]]:
+def keyed_records(data: ims.Data, evaluation: ims.EvaluationData) -> dict[str, dict[str, Any]]:
     """What the trainer feeds its model with, by the key of the photo."""
-    names = built.data.source("train", features=["image/filename"])
+    names = data.source("train", features=["image/filename"])
     keys = [record["image/filename"].decode() for record in names]
     return {
         keys[record]: {name: value[i] for name, value in batch["inputs"].items()}
@@ -82,44 +73,44 @@ def keyed_records(built: Built, evaluation: ims.EvaluationData) -> dict[str, dic
     }
 
 
-def files(built: Built) -> Any:
-    return tf.constant([pathlib.Path(row["image"]).read_bytes() for row in built.rows])
+def files(rows: list[dict[str, Any]]) -> Any:
+    return tf.constant([pathlib.Path(row["image"]).read_bytes() for row in rows])
 
 
 @pytest.mark.parametrize("side_px", [RECORD_PX, 96])
-def test_pixels_are_those_of_training(built: Built, side_px: int) -> None:
-    evaluation = built.data.evaluation(batch_size=16, split="train", image_size=side_px)
-    records, image = keyed_records(built, evaluation), built.data.dataset.image
-    trained = np.stack([records[row["key"]]["image"] for row in built.rows]).astype(int)
-    reader = picture_reader(image, (side_px, side_px))
-    served = tf.function(reader, autograph=False)(files(built))
+def test_pixels_are_those_of_training(built: Any, side_px: int) -> None:
+    rows, data = built
+    evaluation = data.evaluation(batch_size=16, split="train", image_size=side_px)
+    records = keyed_records(data, evaluation)
+    trained = np.stack([records[row["key"]]["image"] for row in rows]).astype(int)
+    reader = picture_reader(data.dataset.image, (side_px, side_px))
+    served = tf.function(reader, autograph=False)(files(rows))
     off = np.abs(served.numpy() - trained)
     # What is left: sums in 32 bits, which fall on the other side of a half now and then.
     assert off.mean() < 0.05 and off.max() <= 16
 
 
-def test_raw_columns_become_what_the_records_hold(built: Built, tmp_path: pathlib.Path) -> None:
+def test_raw_columns_become_what_the_records_hold(built: Any, tmp_path: pathlib.Path) -> None:
+    rows, data = built
     names = ["image", "age", "meta", "tokens", "image/height"]
-    evaluation = built.data.evaluation(batch_size=16, split="train", inputs=names)
-    card = ModelCard(built.data.classes, evaluation.model_inputs)
-    model = saved_model(tmp_path, card)
-    copy_transform(built.data.dataset, str(tmp_path))
-    output = str(tmp_path / "served")
-    assert export.main(["--model_path", str(tmp_path), "--output", output]) == 0
+    evaluation = data.evaluation(batch_size=16, split="train", inputs=names)
+    model = saved_model(tmp_path, ModelCard(data.classes, evaluation.model_inputs))
+    copy_transform(data.dataset, str(tmp_path))
+    output = ims.export(tmp_path, tmp_path / "served")
     serve = tf.saved_model.load(output).signatures["serving_default"]
     # Neither the label nor the caption feeds the model: a request need not bring them.
     taken = set(serve.structured_input_signature[1])
     assert taken == {"image_bytes", "age", "meta", "tokens"}
     found = serve(
-        image_bytes=files(built),
-        age=tf.constant([row["age"] for row in built.rows]),
-        meta=tf.constant([row["meta"] for row in built.rows]),
-        tokens=tf.ragged.constant([row["tokens"] for row in built.rows], tf.int64).to_tensor(0),
+        image_bytes=files(rows),
+        age=tf.constant([row["age"] for row in rows]),
+        meta=tf.constant([row["meta"] for row in rows]),
+        tokens=tf.ragged.constant([row["tokens"] for row in rows], tf.int64).to_tensor(0),
     )["probabilities"]
-    records = keyed_records(built, evaluation)
-    for row, probabilities in zip(built.rows, found.numpy(), strict=True):
+    records = keyed_records(data, evaluation)
+    for row, probabilities in zip(rows, found.numpy(), strict=True):
         one = {name: value[None] for name, value in records[row["key"]].items()}
         expected = tf.nn.softmax(model(one)).numpy()[0]
         np.testing.assert_allclose(probabilities, expected, atol=1e-3, err_msg=row["key"])
-    ages = [float(records[row["key"]]["age"]) for row in built.rows]
+    ages = [float(record["age"]) for record in records.values()]
     assert abs(np.mean(ages)) < 1e-3 and np.std(ages) == pytest.approx(1, abs=1e-3)

@@ -1,7 +1,5 @@
 """The data set that the tests of this folder train on."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

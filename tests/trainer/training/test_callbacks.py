@@ -1,7 +1,5 @@
 """Our callbacks, in Keras's own `fit` and alone: seconds, metrics.jsonl, NaN, event files."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -27,8 +25,20 @@ def _fit(train: Any, optimizer: Any, *callbacks: Any, epochs: int = 2) -> None:
     linear(optimizer).fit(train.dataset(), callbacks=list(callbacks), **steps)
 
 
-def test_fetching_during_a_step_is_no_waiting() -> None:
-    waiting, execution = WaitingTime(8), _Fetches()
+class _Fetches(Execution):
+    """Says of each step that its batch took so long to come."""
+
+    fetch_sec = 0.3
+
+    def take(self, batches: Any, steps: int) -> dict[str, Any]:
+        self.calls += 1
+        return {"loss": tf.constant(1.0)}
+
+
+def test_fetching_during_a_step_is_no_waiting(train: Any) -> None:
+    with refused("callbacks", "WaitingTime"):  # Keras's own fit says nothing of waiting.
+        _fit(train, "sgd", WaitingTime(8))
+    waiting, execution = WaitingTime(8), _Fetches(lambda batch: {})
     waiting.take(execution, None, 1)  # it traces: nothing of it counts
     assert (waiting.wait_sec, waiting.train_sec, waiting.images) == (0.0, 0.0, 0)
     waiting.take(execution, None, 1)  # nothing runs on a device meanwhile
@@ -43,24 +53,7 @@ def test_fetching_during_a_step_is_no_waiting() -> None:
     assert waiting.images == (1 + 1 + 3) * 8 and waiting.train_sec > 0
 
 
-class _Fetches(Execution):
-    """Says of each step that its batch took so long to come."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda batch: {})
-        self.fetch_sec = 0.3
-
-    def take(self, batches: Any, steps: int) -> dict[str, Any]:
-        self.calls += 1
-        return {"loss": tf.constant(1.0)}
-
-
-def test_keras_fit_which_tells_nothing_of_waiting_is_refused(train):
-    with refused("callbacks", "WaitingTime"):
-        _fit(train, "sgd", WaitingTime(8))
-
-
-def test_metrics_file_has_an_object_per_epoch(train, tmp_path):
+def test_metrics_file_has_an_object_per_epoch_also_of_a_resumed_run(train, tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     metrics = MetricsFile(str(path), ["loss", "val_loss"])
     slower = keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=9.0)
@@ -72,6 +65,14 @@ def test_metrics_file_has_an_object_per_epoch(train, tmp_path):
     assert found[0]["val_loss"] is None
     # That of the epoch's last step, after which the callback lowers it.
     assert [r["learning_rate"] for r in found] == pytest.approx([0.1, 0.1, 0.01])
+    # A resumed run repeats no epoch.
+    again = MetricsFile(str(path))
+    again.load_state_dict(json.loads(json.dumps(metrics.state_dict())))
+    again.set_model(linear())
+    again.on_epoch_end(1, {"loss": float("inf")})  # the second one, which had been cut short
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [r["epoch"] for r in found] == [1, 2]
+    assert found[0] == metrics.history[0] and found[1]["loss"] is None
 
 
 @pytest.mark.parametrize(
@@ -85,19 +86,6 @@ def test_the_file_has_the_rate_of_the_last_change_of_weights(train, tmp_path, ac
     metrics = MetricsFile(str(tmp_path / "m.jsonl"))
     _fit(train, SGD(schedule, gradient_accumulation_steps=accumulated), metrics)
     assert [r["learning_rate"] for r in metrics.history] == rates
-
-
-def test_a_resumed_file_repeats_no_epoch(train, tmp_path):
-    path = tmp_path / "m.jsonl"
-    metrics = MetricsFile(str(path))
-    _fit(train, "sgd", metrics)
-    again = MetricsFile(str(path))
-    again.load_state_dict(json.loads(json.dumps(metrics.state_dict())))
-    again.set_model(linear())
-    again.on_epoch_end(1, {"loss": float("inf")})  # the second one, which had been cut short
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [r["epoch"] for r in found] == [1, 2]
-    assert found[0] == metrics.history[0] and found[1]["loss"] is None
 
 
 def test_a_loss_that_is_no_number_ends_keras_fit_with_a_sentence(train):

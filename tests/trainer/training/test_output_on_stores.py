@@ -1,24 +1,23 @@
 """Runs that live in a bucket: whole at every moment, resumed from another machine, read back."""
 
-from __future__ import annotations
-
-import json
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+import imageshards as ims
 from imageshards import storage
 from imageshards.errors import UserError
 from tests.support.errors import refused
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
+from tests.support.runs import train_flags
 from tests.support.store_servers import StoreServer, store_server
-from trainer import evaluate, export, predict
 from trainer.__main__ import main
+from trainer.training import output_folder
 from trainer.training.checkpoint import Checkpoints, RunState
+from trainer.training.output_folder import check_no_model, hold_output, remove_run
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
@@ -28,25 +27,15 @@ pytestmark = pytest.mark.process
 
 # What is below these calls is tried with each store where it is: here one is enough.
 @pytest.fixture(scope="module")
-def running() -> Iterator[StoreServer]:
+def store() -> Iterator[StoreServer]:
     with store_server("s3") as server, server.environment():
         yield server
 
 
 @pytest.fixture
-def store(running: StoreServer) -> Iterator[StoreServer]:
-    yield running
-    running.heal()
-
-
-@pytest.fixture
-def output(store: StoreServer) -> str:
-    return store.bucket() + "/runs/first"
-
-
-def _flags(data: pathlib.Path, output: object, *more: object) -> list[str]:
-    flags = ["--data", data, "--output", output, "--batch_size", 8, "--augment", "none", *more]
-    return [*map(str, flags), "--model", "tests.support.tiny_models:dense"]
+def output(store: StoreServer) -> Iterator[str]:
+    yield store.bucket() + "/runs/first"
+    store.heal()
 
 
 def _state(step: int) -> RunState:
@@ -60,36 +49,30 @@ def _files(folder: str) -> set[str]:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_model_in_a_bucket_is_read_there_by_the_other_commands(shapes, output, tmp_path, capsys):
-    assert main(_flags(shapes, output, "--steps", 2)) == 0
+    assert main(train_flags(shapes, output, "--steps", 2)) == 0
     assert f"model    {output}/model.keras" in capsys.readouterr().out
     near = str(tmp_path / "near")
     storage.copy_folder(output, near)
     picture = tmp_path / "a.jpg"
     picture.write_bytes(encoded(scene(60, 50)))
-    figures, rows = [], []
-    for model in (near, output):
-        flags = ["--model_path", model, "--data", str(shapes), "--json"]
-        assert evaluate.main([*flags, "--report", f"{output}/evaluated"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        figures.append({k: v for k, v in found.items() if k not in ("model", "seconds")})
-        assert predict.main(["--model_path", f"{model}/model.keras", str(picture)]) == 0
-        rows.append(capsys.readouterr().out)
-    assert figures[0] == figures[1] and rows[0] == rows[1]
-    assert storage.exists(f"{output}/evaluated/index.html")
-    argv = ["--model_path", output, "--output", f"{output}/served"]
-    assert export.main(argv) == 0
+    here, there = (
+        (ims.evaluate(model, shapes, report=f"{output}/evaluated"), ims.predict(model, picture))
+        for model in (near, output)
+    )
+    assert here[0] | {"model": "", "seconds": 0} == there[0] | {"model": "", "seconds": 0}
+    assert here[1] == there[1] and storage.exists(f"{output}/evaluated/index.html")
+    ims.export(output, f"{output}/served")
     assert _files(f"{output}/served") >= {"saved_model.pb", "variables/variables.index"}
-    assert export.main(argv) == 2
-    assert "is there already" in capsys.readouterr().err
-    flags = _flags(shapes, tmp_path / "more", "--dry_run", "--weights", f"{output}/model.keras")
+    with refused("output"):
+        ims.export(output, f"{output}/served")
+    flags = train_flags(
+        shapes, tmp_path / "more", "--dry_run", "--weights", f"{output}/model.keras"
+    )
     assert main(flags) == 0
     assert f"weights  {output}/model.keras: " in capsys.readouterr().out
 
 
-def test_a_run_is_replaced_or_left_alone(store, output, monkeypatch):
-    from trainer.training import output_folder
-    from trainer.training.output_folder import check_no_model, hold_output, remove_run
-
+def test_a_run_is_replaced_or_left_alone(output, monkeypatch):
     monkeypatch.setattr(output_folder, "LEASE_ENDS_SEC", 0.0)
     with hold_output(output), pytest.raises(UserError, match="is in use by another job"):
         with hold_output(output):
@@ -112,7 +95,7 @@ def test_a_bucket_that_cannot_be_used_is_one_sentence(shapes, store, output, cap
         (output, 403, "cannot be written (access to the obj"),
     ):
         store.fail(status, times=1 if status else 0, method="PUT")
-        assert main(_flags(shapes, folder)) == 2
+        assert main(train_flags(shapes, folder)) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and expected in said, said
 

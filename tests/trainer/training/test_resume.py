@@ -1,30 +1,21 @@
 """Runs that are killed by real signals resume with the next record, to the same bits."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any
 
 import pytest
 
 from tests.support.commands import Command, count_calls, kill_at, killed_train, run_forked
-from tests.support.runs import digest, metrics
+from tests.support.runs import digest, metrics, train_flags
 from tests.support.trainer_data import make_data_set
 
 pytest.importorskip("tensorflow")
 
 
-def _flags(data: pathlib.Path, output: pathlib.Path, *more: object) -> list[str]:
-    """Of a model that has batch statistics and dropout, and is built in a moment."""
-    flags = ["--data", data, "--output", output, "--batch_size", 8, "--seed", 3, *more]
-    flags += ["--augment", "none", "--model", "tests.support.tiny_models:dense"]
-    return [*map(str, flags)]
-
-
 @pytest.mark.slow
 def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(shapes, tmp_path):
     def train(*more: object) -> Any:
-        return run_forked("trainer", *_flags(shapes, tmp_path, *more))
+        return run_forked("trainer", *train_flags(shapes, tmp_path, *more))
 
     assert train("--steps", 7).returncode == 0
     weights = digest(tmp_path)
@@ -41,7 +32,6 @@ def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(shapes, tm
     ran = train("--steps", 7)
     assert ran.returncode == 2
     assert "--steps received 7 (7 steps), but the run in --output" in ran.stderr
-    assert "9 steps, 4 epochs" in ran.stderr
     ran = train("--steps", 9, "--seed", 4)
     assert ran.returncode == 2
     assert "--seed received 4, but the run in --output" in ran.stderr
@@ -51,11 +41,11 @@ def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(shapes, tm
 @pytest.mark.long
 def test_a_run_killed_around_the_end_of_freezing_ends_up_bit_identical(shapes, tmp_path):
     """Everything trains from the second epoch on; epochs end with the steps 2, 5, 8."""
-    assert run_forked("trainer", *_flags(shapes, tmp_path / "first", "--steps", 1))
+    assert run_forked("trainer", *train_flags(shapes, tmp_path / "first", "--steps", 1))
     flags = ["--weights", tmp_path / "first" / "model.keras", "--freeze", "all"]
     flags += ["--unfreeze_after", 1, "--optimizer", "adamw", "--weight_decay", 0.1]
     flags += ["--ema", 0.5, "--warmup_steps", 3, "--checkpoint_steps", 1]
-    one, killed = (_flags(shapes, tmp_path / name, *flags) for name in ("one", "killed"))
+    one, killed = (train_flags(shapes, tmp_path / name, *flags) for name in ("one", "killed"))
     ran = run_forked("trainer", *one, "--epochs", 3)
     assert "parameters are frozen for 1 epoch, then all train with a te" in ran.stdout, ran.stderr
     rates = [record["learning_rate"] for record in metrics(tmp_path / "one")]
@@ -86,7 +76,7 @@ def test_a_run_killed_around_the_end_of_freezing_ends_up_bit_identical(shapes, t
     ids=["before a run is open", "dry run", "before the first step", "after the last step"],
 )
 def test_sigterm_says_what_is_saved(shapes, tmp_path, function, more, said):
-    flags = _flags(shapes, tmp_path, "--steps", 2, *more)
+    flags = train_flags(shapes, tmp_path, "--steps", 2, *more)
     given = ("trainer.training.run", function, 1, "SIGTERM")
     ran = Command("trainer", "trainer", *flags, before=kill_at, given=given).result()
     assert ran.returncode == 143, ran.stderr
@@ -98,7 +88,7 @@ def test_sigterm_stops_the_fill_of_a_cache_which_goes_on_there(tmp_path: pathlib
     # A piece is one shard here; what is done is safe after the first piece and the 65th. When the
     # 105th is read, all before the 70th are done, as 32 pieces are read ahead.
     path = make_data_set(tmp_path / "d", {"train": 120}, num_shards=120, size_px=((8, 8),))
-    flags = _flags(path, tmp_path / "run", "--steps", 2, "--threads", 1)
+    flags = train_flags(path, tmp_path / "run", "--steps", 2, "--threads", 1)
     flags += ["--cache", "pixels", "--cache_folder", str(tmp_path / "cache")]
     read = ("trainer.reader.pieces", "PieceReader.read")
     given = (*read, 105, "SIGTERM")

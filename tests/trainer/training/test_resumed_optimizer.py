@@ -1,7 +1,5 @@
 """A resumed `ims.fit` says which learning rate and which optimizer train."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any
 
@@ -58,14 +56,12 @@ def test_the_rate_of_the_checkpoint_trains_on_and_is_named(train, tmp_path, caps
     fit(train, Adam(1e-3), tmp_path / "two", 3)
     assert not capsys.readouterr().err
 
-
-def test_the_callback_that_the_note_names_changes_the_rate(train, tmp_path, capsys):
-    fit(train, Adam(1e-3), tmp_path, 1)
+    # The callback that the note names changes the rate.
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 1e-5)
-    model = fit(train, Adam(1e-5), tmp_path, 3, scheduler)
+    model = fit(train, Adam(1e-5), tmp_path / "two", 4, scheduler)
     assert capsys.readouterr().err == RATE_NOTE
     assert rate_of(model) == pytest.approx(1e-5)
-    assert rate_of(fit(train, Adam(1e-5), tmp_path, 4)) == pytest.approx(1e-5)
+    assert rate_of(fit(train, Adam(1e-5), tmp_path / "two", 5)) == pytest.approx(1e-5)
     assert not capsys.readouterr().err  # both are the same now
 
 
@@ -80,27 +76,18 @@ def test_a_rate_that_a_callback_has_changed_is_no_other_one(train, tmp_path, cap
     ("first", "second", "told"),
     [
         (
-            SGD(CosineDecay(0.1, 10)),
-            SGD(CosineDecay(0.2, 10)),
-            "learning_rate CosineDecay(initial_learning_rate=0.2, decay_steps=10, alpha=0.0, "
-            "warmup_target=None, warmup_steps=0) in place of CosineDecay(initial_learning_rate=0.1",
+            SGD(CosineDecay(0.1, 10)), SGD(CosineDecay(0.2, 10)),
+            "in place of CosineDecay(initial_learning_rate=0.1",
         ),
+        (SGD(0.1, clipnorm=2.0), SGD(0.1), "started with: clipnorm None in place of 2.0\n"),
         (
-            SGD(0.1, clipnorm=2.0, name="mine"),
-            SGD(0.1, name="mine"),
-            "note: from now on the optimizer has other settings of model.compile than the run was "
-            "started with: clipnorm None in place of 2.0\n",
-        ),
-        (
-            Adam(1e-3, name="mine"),
-            AdamW(1e-5, name="mine"),
-            "note: the optimizer is AdamW of model.compile from now on, with the state of Adam, "
-            f"with which the run was started\n{RATE_NOTE}",
+            Adam(1e-3, name="mine"), AdamW(1e-5, name="mine"),
+            f"with the state of Adam, with which the run was started\n{RATE_NOTE}",
         ),
         (SGD(Halves()), SGD(Halves()), ""),
     ],
     ids=["schedule", "clipnorm", "class of the same name", "schedule that cannot be saved"],
-)
+)  # fmt: skip
 def test_other_settings_of_the_optimizer_are_said(train, tmp_path, capsys, first, second, told):
     fit(train, first, tmp_path, 1)
     model = fit(train, second, tmp_path, 2)
@@ -113,19 +100,10 @@ def test_other_settings_of_the_optimizer_are_said(train, tmp_path, capsys, first
     ("first", "second", "told"),
     [
         (Adam(1e-3), SGD(0.1), "compiled with SGD, .* started with Adam"),
-        (
-            SGD(0.1),
-            SGD(0.1, momentum=0.9),
-            "compiled with SGD with momentum 0.9, .* with SGD with momentum 0.0",
-        ),
-        (
-            SGD(0.5),
-            SGD(CosineDecay(0.5, 10)),
-            "compiled with SGD with learning_rate CosineDecay.* SGD with learning_rate 0.5",
-        ),
-        (SGD(0.5), SGD(0.5, name="mine"), "compiled with SGD with name mine, .*"),
+        (SGD(0.1), SGD(0.1, momentum=0.9), "SGD with momentum 0.9, .* SGD with momentum 0.0"),
+        (SGD(0.5), SGD(CosineDecay(0.5, 10)), "learning_rate Cosine.* SGD with learning_rate 0.5"),
     ],
-    ids=["class", "momentum", "schedule", "name"],
+    ids=["class", "momentum", "schedule"],
 )
 def test_an_optimizer_with_other_variables_is_refused(train, tmp_path, first, second, told):
     fit(train, first, tmp_path, 1)

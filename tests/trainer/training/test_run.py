@@ -2,22 +2,19 @@
 model, callbacks and metrics.
 """
 
-from __future__ import annotations
-
-import json
 import math
 import pathlib
 from typing import Any
 
 import pytest
 
+import imageshards as ims
 from imageshards.example import decode_example, encode_example
 from imageshards.tfrecord import read_records
 from tests.support.cluster import run_hosts
 from tests.support.html_page import Page
-from tests.support.runs import metrics
+from tests.support.runs import metrics, train_flags
 from tests.support.trainer_data import make_data_set, rewrite_shard
-from trainer import evaluate
 from trainer.__main__ import main as train
 
 pytest.importorskip("tensorflow")
@@ -32,8 +29,8 @@ def misleading(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Validation has the pictures of training under other labels: the more a model learns, the
     higher is its `val_loss`.
     """
-    path = tmp_path_factory.mktemp("misleading") / "shards"
-    make_data_set(path, {"train": 24, "validation": 24}, size_px=((12, 12),))
+    counts = {"train": 24, "validation": 24}
+    path = make_data_set(tmp_path_factory.mktemp("set"), counts, size_px=((12, 12),))
     for shard in sorted(path.glob("train-*.tfrecord")):
         payloads = []
         for record in read_records(str(shard)):
@@ -44,26 +41,17 @@ def misleading(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return path
 
 
-def _flags(data: pathlib.Path, output: pathlib.Path, *more: object) -> list[str]:
-    flags = ["--data", data, "--output", output, "--batch_size", 8, "--augment", "none", *more]
-    return [*map(str, flags)]
-
-
-def _evaluated(
-    capsys: pytest.CaptureFixture[str], output: pathlib.Path, data: pathlib.Path
-) -> tuple[Any, Page]:
+def _evaluated(output: pathlib.Path, data: pathlib.Path) -> tuple[Any, Page]:
     """What `evaluate` says of the model that it takes, and its page."""
     report = output.parent / "evaluated"
-    argv = ["--model_path", output, "--data", data, "--report", report]
-    assert evaluate.main([*map(str, argv), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = ims.evaluate(output, data, report=report)
     return found, Page((report / "index.html").read_text("utf-8"))
 
 
-def _shown(page: Page) -> tuple[list[Any], list[Any]]:
+def _shown(page: Page) -> list[Any]:
     """The confusion matrix of a page, and the examples that it shows."""
     cells = [attrs["title"] for attrs in page.all("td") if "title" in attrs]
-    return cells, [(attrs["alt"], attrs["src"]) for attrs in page.all("img")]
+    return [*cells, *((attrs["alt"], attrs["src"]) for attrs in page.all("img"))]
 
 
 def _check(output: pathlib.Path, printed: str, epochs: str, found: Any, expected: Page) -> None:
@@ -75,22 +63,17 @@ def _check(output: pathlib.Path, printed: str, epochs: str, found: Any, expected
     assert _shown(page) == _shown(expected)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        ["--model", f"{MODELS}:dense"],
-        ["--model", f"{MODELS}:dense", "--optimizer", "adam", "--ema", 0.5],
-        ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"],
-    ],
-    ids=["plain", "averaged", "callbacks"],
-)
+ZEROS = ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"]
+
+
+@pytest.mark.parametrize("more", [[], ["--optimizer", "adam", "--ema", 0.5], ZEROS])
 def test_the_page_and_the_last_line_describe_the_best_model(misleading, tmp_path, capsys, more):
     output = tmp_path / "run"
-    flags = _flags(misleading, output, "--epochs", 4, *RATE, *more)
+    flags = train_flags(misleading, output, "--epochs", 4, *RATE, *more)
     assert train(flags) == 0
     printed = capsys.readouterr().out
     best, served = _best(output)
-    found, page = _evaluated(capsys, output, misleading)
+    found, page = _evaluated(output, misleading)
     assert found["step"] == best["step"]
     assert found["loss"] == pytest.approx(best["val_loss"], rel=1e-5)
     _check(output, printed, served, found, page)
@@ -112,16 +95,15 @@ def test_without_a_better_epoch_they_describe_the_last_model(shapes, tmp_path, c
     output.mkdir()
     (output / ".run").touch()
     (output / "best.keras").write_text("of a shorter run that this one went on with")
-    more = ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"]
-    assert train(_flags(shapes, output, "--epochs", 1, *RATE, *more)) == 0
+    assert train(train_flags(shapes, output, "--epochs", 1, *RATE, *ZEROS)) == 0
     printed = capsys.readouterr().out
-    found, page = _evaluated(capsys, output, shapes)
+    found, page = _evaluated(output, shapes)
     assert found["loss"] == pytest.approx(math.log(3))
     _check(output, printed, "model.keras, the model after epoch 1 of 1", found, page)
 
 
 def test_of_a_compiled_model_the_figures_are_those_of_the_best_epoch(misleading, tmp_path, capsys):
-    flags = _flags(misleading, tmp_path, "--epochs", 4, "--model", f"{MODELS}:compiled")
+    flags = train_flags(misleading, tmp_path, "--epochs", 4, "--model", f"{MODELS}:compiled")
     assert train(flags) == 0
     best, served = _best(tmp_path)
     figures = f"validation accuracy {best['val_accuracy']:.3f}, loss {best['val_loss']:.4f}"
@@ -129,16 +111,15 @@ def test_of_a_compiled_model_the_figures_are_those_of_the_best_epoch(misleading,
 
 
 @pytest.mark.process
-def test_several_hosts_evaluate_the_best_model_together(misleading, tmp_path, capsys):
+def test_several_hosts_evaluate_the_best_model_together(misleading, tmp_path):
     output = tmp_path / "run"
-    flags = _flags(misleading, output, "--epochs", 4, *RATE, "--model", f"{MODELS}:dense")
-    chief, other = run_hosts(2, *flags)
+    chief, other = run_hosts(2, *train_flags(misleading, output, "--epochs", 4, *RATE))
     assert (chief.returncode, other.returncode) == (0, 0), chief.stderr + other.stderr
-    _check(output, chief.stdout, _best(output)[1], *_evaluated(capsys, output, misleading))
+    _check(output, chief.stdout, _best(output)[1], *_evaluated(output, misleading))
 
 
 def test_a_functional_model_brings_its_loss_metrics_and_optimizer(shapes, tmp_path, capsys):
-    flags = _flags(shapes, tmp_path, "--model", f"{MODELS}:multi_label", "--callbacks")
+    flags = train_flags(shapes, tmp_path, "--model", f"{MODELS}:multi_label", "--callbacks")
     flags += [f"{MODELS}:callbacks", "--epochs", "9"]
     assert train(flags) == 0
     names = "'accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss', 'wait_fraction'"
@@ -167,6 +148,6 @@ def test_a_functional_model_brings_its_loss_metrics_and_optimizer(shapes, tmp_pa
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(shapes, tmp_path, flags, sentence, capsys):
-    assert train(_flags(shapes, tmp_path, *flags)) == 2
+    assert train(train_flags(shapes, tmp_path, *flags)) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1, said

@@ -1,7 +1,5 @@
 """Checkpoints of a model in training: consistent, written beside it, small after an epoch."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import pathlib
@@ -171,25 +169,21 @@ _CHANGE = re.compile(
 def _changed(kind: type) -> set[str]:
     """The attributes that methods of one of Keras's callbacks change after it was made."""
     methods = (getattr(one, "fget", one) for one in vars(kind).values())
-    sources = [
-        inspect.getsource(method)
+    return {
+        match[1]
         for method in methods
         if inspect.isfunction(method) and method.__name__ not in _BEFORE_TRAINING
-    ]
-    return {match[1] for source in sources for match in _CHANGE.finditer(source)}
+        for match in _CHANGE.finditer(inspect.getsource(method))
+    }
 
 
 def test_everything_that_keras_callbacks_carry_on_is_saved() -> None:
-    public = {
-        one
-        for one in vars(keras.callbacks).values()
-        if isinstance(one, type) and issubclass(one, keras.callbacks.Callback)
-    } - {keras.callbacks.CallbackList}
+    public = {*filter(inspect.isclass, vars(keras.callbacks).values())}
+    public -= {keras.callbacks.CallbackList}
     assert len(public) > 10
-    found = {kind.__name__: set().union(*map(_changed, kind.__mro__)) for kind in public}
-    known = {kind.__name__: {*REMEMBERED.get(kind, ())} for kind in public}
-    expected = {name: saved | _MADE_ANEW.get(name, set()) for name, saved in known.items()}
-    assert found == expected
+    for kind in public:
+        found = set().union(*map(_changed, kind.__mro__))
+        assert found == {*REMEMBERED.get(kind, ())} | _MADE_ANEW.get(kind.__name__, set()), kind
 
 
 def test_tensorboard_counts_steps_per_second_from_where_a_run_goes_on(tmp_path):

@@ -1,7 +1,5 @@
 """Several hosts train as one process does: real processes on loopback, killed by real signals."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil
@@ -22,17 +20,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 # Its graph takes half a second of each process: one test has it.
 PLAIN = ["--augment", "none"]
+MODELS = "tests.support.tiny_models"
 
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("hosts") / "shards"
-    return make_data_set(path, {"train": 40, "validation": 13}, size_px=((24, 24),))
+    counts = {"train": 40, "validation": 13}
+    return make_data_set(tmp_path_factory.mktemp("set"), counts, size_px=((24, 24),))
 
 
 def _flags(data: pathlib.Path, output: object, *more: object) -> list[object]:
     """Of a model that has batch statistics and dropout, and is built in a moment."""
-    small = ["--batch_size", 12, "--seed", 3, "--model", "tests.support.tiny_models:dense"]
+    small = ["--batch_size", 12, "--seed", 3, "--model", f"{MODELS}:dense"]
     return ["--data", data, "--output", output, *small, *more]
 
 
@@ -100,40 +99,24 @@ def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(sh
         assert [r[name] for r in found] == pytest.approx([r[name] for r in expected], abs=2e-3)
 
 
-def _train_on_hosts_and_replicas(
-    data: pathlib.Path, folder: pathlib.Path, *more: object
-) -> tuple[pathlib.Path, pathlib.Path]:
-    """Runs of two hosts and of two replicas, which end up the same."""
-    hosts, one = folder / "hosts", folder / "one"
-    ran = run_hosts(2, *_flags(data, hosts, *more, *PLAIN))
-    assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
-    alone = run_forked("trainer", *_flags(data, one, *more, *PLAIN, "--replicas", 2))
-    assert alone.returncode == 0, alone.stderr
-    assert digest(hosts) == digest(one)
-    assert metrics(hosts) == metrics(one)
-    return hosts, one
-
-
 @pytest.mark.long
-def test_a_compiled_model_is_trained_and_validated_as_on_one_host(shapes, tmp_path):
-    more = ["--epochs", 1, "--model", "tests.support.tiny_models:contrastive"]
-    hosts, _ = _train_on_hosts_and_replicas(shapes, tmp_path, *more)
-    # Its own figure, of both splits; those of a classifier are there, and empty.
-    (found,) = metrics(hosts)
-    assert found["distance"] > 0 and found["val_distance"] > 0
-    assert found["accuracy"] is found["val_loss"] is None
-
-
-@pytest.mark.long
-def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(shapes, tmp_path):
+def test_hosts_leave_out_broken_records_and_train_a_compiled_model_as_one_does(shapes, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(shapes, broken)
     for split in ("train", "validation"):
         flip_byte(broken / f"{split}-00000-of-00003.tfrecord", 200)
-    more = ["--steps", 3, "--skip_broken", 2]
-    runs = _train_on_hosts_and_replicas(broken, tmp_path, *more)
-    found, expected = ((run / "broken.json").read_text() for run in runs)
-    assert found == expected and len(json.loads(found)) == 2
+    hosts, one = tmp_path / "hosts", tmp_path / "one"
+    more = ["--steps", 3, "--skip_broken", 2, *PLAIN, "--model", f"{MODELS}:contrastive"]
+    ran = run_hosts(2, *_flags(broken, hosts, *more))
+    ran.append(run_forked("trainer", *_flags(broken, one, *more, "--replicas", 2)))
+    assert [each.returncode for each in ran] == [0, 0, 0], ran[0].stderr + ran[2].stderr
+    assert (digest(hosts), metrics(hosts)) == (digest(one), metrics(one))
+    # Its own figure, of both splits; those of a classifier are there, and empty.
+    (found,) = metrics(hosts)
+    assert found["distance"] > 0 and found["val_distance"] > 0
+    assert found["accuracy"] is found["val_loss"] is None
+    listed = (hosts / "broken.json").read_text()
+    assert listed == (one / "broken.json").read_text() and len(json.loads(listed)) == 2
     more = ["--steps", 3, "--skip_broken", 0, *PLAIN]
     ran = run_hosts(2, *_flags(broken, tmp_path / "strict", *more))
     assert [one.returncode for one in ran] == [2, 2]

@@ -1,7 +1,5 @@
 """A signal is recorded during a step, and stops at once what may be interrupted."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """What a run prints, and the page of `--dry_run`."""
 
-from __future__ import annotations
-
 import pathlib
 
 import numpy as np
@@ -17,18 +15,15 @@ from trainer.training.summary import caption, show_batch, waiting_line
 CLASSES = ("cat", "dog", "emu")
 
 
+# Of several epochs the first one counts for nothing: it warms up.
 @pytest.mark.parametrize(
-    ("shares", "sentence"),
-    [
-        ([0.9, 0.4], "input-bound: the model waited 40.0% of the time for data"),
-        ([0.4], "input-bound: the model waited 40.0% of the time for data"),
-        ([0.9, 0.01, None], "compute-bound: the model waited 1.0% of the time for data"),
-        ([None], None),
-    ],
+    ("shares", "bound", "waited"),
+    [([0.9, 0.4], "input", 40), ([0.4], "input", 40), ([0.9, 0.01, None], "compute", 1)],
 )
-def test_the_sentence_names_the_slower_side(shares, sentence):
-    """Of several epochs the first one counts for nothing: it warms up."""
-    assert waiting_line([{"wait_fraction": share} for share in shares]) == sentence
+def test_the_sentence_names_the_slower_side(shares, bound, waited):
+    said = f"{bound}-bound: the model waited {waited}.0% of the time for data"
+    assert waiting_line([{"wait_fraction": share} for share in shares]) == said
+    assert waiting_line([{"wait_fraction": None}]) is None
 
 
 def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(tmp_path, capsys):

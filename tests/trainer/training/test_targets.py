@@ -1,7 +1,5 @@
 """Columns as targets in training: figures equal to Keras's own `fit`, replicas, resumed runs."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any
 
@@ -32,8 +30,7 @@ PLAIN = "tests.support.tiny_models:plain"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> pathlib.Path:
     """32 records to train on; 14 to validate, which no batch of 8 divides."""
-    folder = tmp_path_factory.mktemp("targets") / "set"
-    return make_targets(folder, {"train": 4, "validation": 2}, per_shard=8)
+    return make_targets(tmp_path_factory.mktemp("set"), {"train": 4, "validation": 2}, per_shard=8)
 
 
 @pytest.mark.parametrize(
@@ -50,24 +47,19 @@ def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, o
         str(made), target=target, sample_weight="weight", batch_size=8, augment="none",
         validation_split="validation", target_kind="class" if target == "shade" else None,
     )  # fmt: skip
-    config = RunConfig(
-        read, str(tmp_path / "run"), OptimizerConfig(optimizer="sgd", **optimizer), model=PLAIN,
-        epochs=3, metrics=further,
-    )  # fmt: skip
+    own: dict[str, Any] = {"model": PLAIN, "epochs": 3, "metrics": further}
+    config = RunConfig(read, str(tmp_path), OptimizerConfig(optimizer="sgd", **optimizer), **own)
     training, validation = open_data(read)
     assert validation is not None
     train(config, training, validation)
-    ours = metrics(tmp_path / "run")
-
+    ours = metrics(tmp_path)
     keras.utils.set_random_seed(read.seed)
     kind = training.subset.dataset.target
     scale: Any = {"mean_std": training.target_mean_std}
     model = build_model(PLAIN, training.model_inputs, training.num_outputs, kind, **scale)
     compile_model(model, config.optimizer, 8, 12, further, kind, **scale)
-    history = model.fit(
-        training.dataset(), steps_per_epoch=4, epochs=3, validation_data=validation.dataset(),
-        verbose=0,
-    ).history  # fmt: skip
+    given: dict[str, Any] = {"validation_data": validation.dataset(), "verbose": 0}
+    history = model.fit(training.dataset(), steps_per_epoch=4, epochs=3, **given).history
     if optimizer.get("label_smoothing"):
         del history["val_loss"]  # ours is without, as that of a class
     for name, of_epochs in history.items():
@@ -76,9 +68,9 @@ def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, o
     assert ours[-1]["loss"] < ours[0]["loss"]
     assert ("accuracy" in ours[0]) == (kind == "class")
     assert settings_of(config, training)["target_unit"] == (kind == "values" or None)
-    _, card = load_model(str(tmp_path / "run"), PLAIN)
-    of_run = (kind, target, training.num_outputs, training.classes)
-    assert (card.target, card.column, card.num_outputs, card.classes) == of_run
+    card = load_model(str(tmp_path), PLAIN)[1]
+    assert (card.target, card.column) == (kind, target)
+    assert (card.num_outputs, card.classes) == (training.num_outputs, training.classes)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +80,6 @@ def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, o
         ("class", {"loss": "huber"}, "cross-entropy"),
         ("values", {"label_smoothing": 0.1}, "0.1"),
         ("values", {"metrics": "top5"}, "mae, rmse, r2, mape"),
-        ("values", {"metrics": "AUC"}, "numbers"),
         ("class", {"metrics": "Accuracy"}, "class probabilities"),
         ("class", {"metrics": "rmse"}, "top5, auc, f1"),
     ],
