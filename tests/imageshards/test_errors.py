@@ -1,7 +1,5 @@
 """A user's mistake is found however a runner wraps it."""
 
-from __future__ import annotations
-
 import pickle
 import traceback
 
@@ -37,10 +35,8 @@ def wrapped(cause):
 @pytest.mark.parametrize(
     "error",
     [
-        UserError(SENTENCE),
         UserError(f"{SENTENCE} [while running 'List/ListingTasks']"),
         wrapped(wrapped(OutputError(SENTENCE))),
-        RuntimeError(f"imageshards.errors.UserError: {SENTENCE}"),
         RuntimeError(
             'Pipeline failed: Traceback (most recent call last):\n  File "x.py", line 1\n'
             f"imageshards.errors.UserError: {SENTENCE} [while running 'List/ListTask']\n\n"
@@ -48,7 +44,7 @@ def wrapped(cause):
             f"OutputError: {SENTENCE}\nNote: more"
         ),
     ],
-    ids=["itself", "a step", "causes", "text", "texts"],
+    ids=["a step", "causes", "texts"],
 )
 def test_the_sentence_is_found(error):
     assert str(user_error_in(error)) == SENTENCE
@@ -80,10 +76,8 @@ def test_an_error_in_the_handling_of_a_mistake_is_no_mistake_of_the_user():
 
 
 def test_an_image_error_survives_a_trip_between_processes():
-    error = pickle.loads(pickle.dumps(ImageError("truncated", "ends early")))
-    assert (error.code, error.message, str(error)) == (
-        "truncated", "ends early", "truncated: ends early",
-    )  # fmt: skip
+    error = pickle.loads(pickle.dumps(ImageError("truncated", "early")))
+    assert (error.code, error.message, str(error)) == ("truncated", "early", "truncated: early")
 
 
 @pytest.mark.parametrize(
@@ -96,12 +90,11 @@ def test_an_image_error_survives_a_trip_between_processes():
          "no room; give --output 'a b' or --data.", "no room; give output='a b' or path."),
         (StorageError("odd", expected="less", remedy=Arg("force", True) + ""),
          "odd; expected less: --force.", "odd; expected less: force=True."),
-        (StorageError("Stopped."), "Stopped.", "Stopped."),
     ],
 )  # fmt: skip
 def test_an_error_names_flags_in_a_command_and_arguments_in_python(error, flags, arguments):
     @names_arguments(data="path", DIR="folder")
-    def refuse() -> None:
+    def refuse():
         raise error from cause
 
     cause = KeyError("why")

@@ -1,11 +1,8 @@
 """What a person sees: a line on a terminal, plain lines in a log, tables that are aligned."""
 
-from __future__ import annotations
-
-import fcntl
+import contextlib
 import os
 import pty
-import struct
 import subprocess
 import sys
 import termios
@@ -17,18 +14,16 @@ from imageshards import progress
 from imageshards.progress import ProgressLine, rate_line, text_table
 
 
-def on_a_terminal(code: str) -> str:
+def on_a_terminal(code):
     """What a program writes to a terminal 80 columns wide."""
     parent, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    termios.tcsetwinsize(terminal, (24, 80))
     with subprocess.Popen([sys.executable, "-c", code], stderr=terminal) as process:
         os.close(terminal)
         shown = b""
-        try:
+        with contextlib.suppress(OSError):  # what Linux says when the other side is closed
             while piece := os.read(parent, 1 << 16):
                 shown += piece
-        except OSError:  # what Linux says when the other side is closed
-            pass
         assert process.wait() == 0
     os.close(parent)
     return shown.decode()
@@ -83,7 +78,6 @@ def test_a_log_gets_plain_lines_and_no_bar(tmp_path, monkeypatch):
         ((30, 40, "shards", 5.0), "30/40 shards  6 shards/s  ETA 00:02"),
         # Only this run's units tell the speed.
         ((1200, 100_000, "images", 10.0, 1000), "1,200/100,000 images  20 images/s  ETA 1:22:20"),
-        ((12, 10, "images", 1.0), "12/10 images  12 images/s  ETA 00:00"),
     ],
 )
 def test_a_rate_and_the_time_left(arguments, line):

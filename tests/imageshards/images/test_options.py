@@ -1,7 +1,5 @@
 """Options of pictures, as a manifest tells them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -16,7 +14,7 @@ OTHER = ImageOptions(
 )  # fmt: skip
 
 
-def test_a_manifest_records_every_option() -> None:
+def test_a_manifest_records_every_option():
     default = dataclasses.asdict(ImageOptions())
     assert all(value != default[name] for name, value in dataclasses.asdict(OTHER).items())
     for options in (ImageOptions(), OTHER):
@@ -29,11 +27,8 @@ def test_a_manifest_records_every_option() -> None:
         (Image(size=(20, 30), mode="exact", channels=1), "stretch", (20, 30)),
         (Image(size=None, mode="none", channels=1), "none", (256, 256)),
     ],
-    ids=["one size", "many sizes"],
 )
-def test_the_options_of_adopted_records_have_their_size(
-    image: Image, mode: str, sides: tuple[int, int]
-) -> None:
+def test_the_options_of_adopted_records_have_their_size(image, mode, sides):
     options = ImageOptions.from_manifest(image)
     assert (options.resize_mode, options.height_px, options.width_px) == (mode, *sides)
     assert options.channels == 1

@@ -1,7 +1,5 @@
 """Pages from templates: whatever the values, they are text; numbers are made readable."""
 
-from __future__ import annotations
-
 import html
 import re
 from typing import Any
@@ -17,13 +15,13 @@ from tests.support.html_page import Page
 pytestmark = pytest.mark.process
 
 
-def page_of(title: str = "x", **figures: Any) -> str:
+def page_of(title="x", **figures):
     given = {"what": "report", "tiles": (), "parts": ()} | figures
     return render("imageshards.page", "base.jinja", title=title, **given)
 
 
 @given(st.text())
-def test_any_text_is_text(text: str) -> None:
+def test_any_text_is_text(text):
     drawn = page_of(text, parts=[(text, text, "content")])
     page = Page(drawn)
     assert len(page.tags) == len(Page(page_of("x", parts=[("x", "x", "content")])).tags)
@@ -34,13 +32,13 @@ def test_any_text_is_text(text: str) -> None:
         assert page.all("section")[0]["aria-labelledby"] == text
 
 
-def test_a_part_without_content_is_left_out_of_the_page_and_its_links() -> None:
+def test_a_part_without_content_is_left_out_of_the_page_and_its_links():
     page = Page(page_of(parts=[("a", "Some", "words"), ("b", "None", " \n")]))
     assert page.all("a") == [{"href": "#a"}]
     assert page.all("h2") == [{"id": "a"}]
 
 
-def test_a_table_scrolls_in_a_box_that_the_keyboard_reaches_and_that_has_a_name() -> None:
+def test_a_table_scrolls_in_a_box_that_the_keyboard_reaches_and_that_has_a_name():
     kit: Any = _environment("imageshards.page").get_template("kit.jinja").module
     page = Page(str(kit.table('"Most" wrong', ["Class", "Images"], [["cat", "3"]])))
     box = page.all("div")[0]
@@ -62,7 +60,5 @@ def test_a_table_scrolls_in_a_box_that_the_keyboard_reaches_and_that_has_a_name(
             (1234567, "1,234,567"), (1234.5678, "1,235"), (0.5, "0.5"))),
     ],
 )  # fmt: skip
-def test_numbers_are_readable_and_claim_neither_all_nor_nothing_falsely(
-    shown: str, expected: str
-) -> None:
+def test_numbers_are_readable_and_claim_neither_all_nor_nothing_falsely(shown, expected):
     assert shown.replace("\u00a0", " ") == expected
