@@ -87,8 +87,7 @@ class Arg:
     def render(self, renamed: Mapping[str, str]) -> str:
         """Returns the flag in a command, and the argument in Python."""
         if _names_flags:
-            name = self.name.removeprefix("--")
-            flag = name if name.isupper() else f"--{name}"
+            flag = self.name if self.name.isupper() else f"--{self.name}"
             is_bare = self.value is None or self.value is True
             return flag if is_bare else f"{flag} {shlex.quote(str(self.value))}"
         if self.python is not None:
@@ -131,7 +130,7 @@ class UserError(Exception):
         remedy: Text = "",
     ):
         self.argument = argument.name if isinstance(argument, Arg) else argument
-        self.problem, self.received = _from_brackets(problem), received
+        self.problem, self.received = problem, received
         self.expected, self.remedy = expected, remedy
         self._subject = Arg(argument) if isinstance(argument, str) and argument else argument
         self._renamed: Mapping[str, str] = {}
@@ -157,20 +156,6 @@ class UserError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (type(self), vars(self))
-
-
-_BRACKETS = re.compile(r"⟦(?:--)?(?P<flag>[^⟧| ]*)(?: (?P<value>[^⟧|]*))?(?:\|(?P<python>[^⟧]*))?⟧")
-
-
-def _from_brackets(text: Text) -> Text:
-    """Until every error has fields: `⟦--flag value|python⟧` in a sentence is an `Arg`."""
-    if not isinstance(text, str) or "⟦" not in text:
-        return text
-    found, end = Phrase(()), 0
-    for match in _BRACKETS.finditer(text):
-        found = found + text[end : match.start()] + Arg(*match.groups())
-        end = match.end()
-    return found + text[end:]
 
 
 def _unpickled(kind: type[UserError], fields: dict[str, Any]) -> UserError:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import Arg, UserError, names_arguments
@@ -314,7 +314,7 @@ class Data:
         refuse_missing_inputs(subset, model_inputs.features)
         return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
 
-    def _config(self, asked: dict[str, Any], **splits: Any) -> ReadConfig:
+    def _config(self, asked: dict[str, Any], **splits: str | None) -> ReadConfig:
         """How the data set was opened, and the arguments of a method by the names of `ReadConfig`.
 
         A method calls its split `split`, so `splits` has the other name.
@@ -342,7 +342,7 @@ def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
     return dataclasses.replace(config, **values)
 
 
-def _whole_number(name: str, value: Any) -> Any:
+def _whole_number(name: str, value: object) -> Any:
     """`value` as an int; None stays."""
     if value is None:
         return None
@@ -351,7 +351,7 @@ def _whole_number(name: str, value: Any) -> Any:
     return int(value)
 
 
-def _names(name: str, value: Any) -> tuple[str, ...]:
+def _names(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
     # A text would be taken for a list of its letters.
     values = (value,) if isinstance(value, str) else tuple(value)
     wrong = [one for one in values if not isinstance(one, str)]

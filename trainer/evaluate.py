@@ -249,7 +249,7 @@ def _config_of(data: str | os.PathLike[str] | Data, given: Mapping[str, Any]) ->
     return with_arguments(ReadConfig(storage.place("data", data)), asked)
 
 
-def _refuse(given: Mapping[str, Any], names: Collection[str], together: str) -> None:
+def _refuse(given: Mapping[str, object], names: Collection[str], together: str) -> None:
     for name in names:
         if name in given:
             raise UserError(
@@ -371,7 +371,11 @@ def _measured(
     return found
 
 
-def _evaluate_compiled(model: Any, data: Any, given: Mapping[str, Any]) -> Figures:
+def _evaluate_compiled(
+    model: keras.Model,
+    data: str | os.PathLike[str] | Data | EvaluationData,
+    given: Mapping[str, Any],
+) -> Figures:
     """Measures a compiled model by its own step, loss and metrics."""
     keras = sys.modules.get("keras")  # whoever has a model has loaded Keras
     if keras is None or not isinstance(model, keras.Model):
@@ -425,7 +429,7 @@ def _split(dataset: DataSet, name: str | None) -> Split:
     return split
 
 
-def _outputs(evaluation: Evaluation | None) -> list[dict[str, Any]]:
+def _outputs(evaluation: Evaluation | None) -> list[dict[str, str | float | None]]:
     """The figures of single outputs as JSON values."""
     if evaluation is None:
         return []
@@ -434,7 +438,7 @@ def _outputs(evaluation: Evaluation | None) -> list[dict[str, Any]]:
     return [dict(zip(names, map(plain, row), strict=True)) for row in rows]
 
 
-def _text(found: Mapping[str, Any]) -> str:
+def _text(found: Figures) -> str:
     measured = [*itertools.takewhile(lambda item: item[0] != "model", found.items())]
     width = max(20, *(len(name) for name, _ in measured))
     lines = [f"{name:<{width}} {_cell(value)}" for name, value in measured if value is not None]
@@ -451,7 +455,7 @@ def _text(found: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *said, "", text_table((noun, *head), cells, texts=texts)])
 
 
-def _cell(value: Any) -> str:
+def _cell(value: str | float | None) -> str:
     return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 

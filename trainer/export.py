@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
@@ -110,12 +109,18 @@ def _normal(output: str | os.PathLike[str]) -> str:
 
 
 def write_export(
-    model: str | os.PathLike[str], output: str | os.PathLike[str], overwrite: bool, **code: Any
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    overwrite: bool,
+    *,
+    last: bool = False,
+    code: str | None = None,
+    trust: bool = False,
 ) -> tuple[SavedModel, list[str]]:
     """Writes the export; returns which model it was made of, and lines that say what it is."""
     output = _normal(output)
     check_output(output, overwrite)
-    saved = find_model(model, **code)
+    saved = find_model(model, last, code, trust)
     with quiet_import():
         from trainer.serving import servable
 

@@ -145,14 +145,24 @@ class Predictions:
         UserError: An argument is wrong, or there is no such model or folder.
     """
 
-    def __init__(self, model: Any, files: Any, batch_size: int, top: int | None, **code: Any):
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        batch_size: int,
+        top: int | None,
+        *,
+        last: bool = False,
+        code: str | None = None,
+        trust: bool = False,
+    ) -> None:
         for name, received in (("batch_size", batch_size), ("top", 1 if top is None else top)):
             check_number(name, received, int, Option("", least=1))
         self._batch_size, self._top = batch_size, top
-        self.model = find_model(model, **code)
-        one = isinstance(files, str | os.PathLike) or not isinstance(files, Iterable)
-        paths = [files] if one else files
-        self.files = find_files([storage.place("FILE", path) for path in paths])
+        self.model = find_model(model, last, code, trust)
+        if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable):
+            files = [files]
+        self.files = find_files([storage.place("FILE", path) for path in files])
 
     def __iter__(self) -> Iterator[tuple[Prediction, Shown]]:
         with quiet_import():

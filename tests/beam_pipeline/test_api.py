@@ -132,7 +132,7 @@ def test_a_script_without_a_guard_builds_twice_in_threads_and_leaves_no_traces(t
     assert done.returncode == 0, done.stderr
     begun, mistake = done.stdout.splitlines()
     assert begun == "begun"
-    assert mistake.startswith("max_reject_fraction 0 allows 0 of 21 images to be rejected, but")
+    assert mistake.startswith("max_reject_fraction received 0, which allows 0 of 21 images")
 
 
 NOTEBOOK = """

@@ -25,7 +25,7 @@ def test_a_table_whose_paths_are_all_wrong_ends_before_the_work_with_one_of_them
     rows.write_text("image,label\n2.jpg,a\n0.jpg,b\n1.jpg,a\n")
     code, _, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
     assert code == 2
-    assert "3 images and none of them was found, such as" in err
+    assert "3 images, and none of them was found, such as" in err
     assert f"'{tmp_path}' has no '0.jpg')" in err
 
 

@@ -17,10 +17,8 @@ pytestmark = pytest.mark.process
 
 PICTURES = {f"/{kind}/{i}.jpg": jpeg(100 * k + i) for k, kind in enumerate("ab") for i in range(6)}
 WRONG = {"/gone.jpg": "http_404", "/html": "web_page", "/silent": "url_timeout"}
-FLAGS = (
-    "--image_size", "16", "--num_shards", "1", "--max_reject_fraction", "0.5",
-    "--url_timeouts", "9,3,9", "--url_retries", "0",
-)  # fmt: skip
+FEW_TRIES = ("--url_timeouts", "9,3,9", "--url_retries", "0")
+FLAGS = ("--image_size", "16", "--num_shards", "1", "--max_reject_fraction", "0.5", *FEW_TRIES)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +57,7 @@ def test_a_resumed_build_keeps_its_shards_when_a_sampled_picture_has_become_unre
         path.write_text("\n".join(["url,label", *rows]) + "\n")
         command = [
             "--input", path, "--output", output, "--shard_mb", "0.008", "--splits", "train=1",
-            "--image_size", "128",
-            "--url_timeouts", "9,3,9", "--url_retries", "0", "--allow_private_hosts",
+            "--image_size", "128", "--allow_private_hosts", *FEW_TRIES,
         ]  # fmt: skip
         assert build(*command, "--max_reject_fraction", "0") == 2  # after all shards were written
         before = {found.name for found in (output / ".staging").glob("train-*.tfrecord")}

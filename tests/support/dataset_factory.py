@@ -15,7 +15,7 @@ from PIL import Image
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
 from imageshards.tfrecord import frame_record
-from tests.support.manifests import RECORD_FEATURES, write_manifest
+from tests.support.manifests import RECORD_FEATURES, typed_features, write_manifest
 from tests.support.pictures import saved
 
 CLASSES = ("cat", "dog")
@@ -150,7 +150,7 @@ class Dataset:
         rows, features = IndexRows(), self.manifest["features"]
         for payload in self.payloads[name]:
             rows.add(decode_example(payload), len(payload) + 16, 1000)
-        table = index_table(rows, split, name, features)
+        table = index_table(rows, split, name, typed_features(features))
         return {"index": msgspec.to_builtins(write_index(str(self.directory), name, table))}
 
     def _write_companions(self) -> None:

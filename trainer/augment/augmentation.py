@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from imageshards.errors import Arg, UserError
 from imageshards.text import counted
-from trainer.dataset.spec import Batch, ImageSpec
+from trainer.dataset.spec import Batch, ImageSpec, Tensors
 
 if TYPE_CHECKING:
     from trainer.augment.boxes import FinishBoxes
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # 256 for 224, so that a crop still has original pixels to choose from.
 _MARGIN = 8 / 7
 _MOST_SHRINK = 2
+
+# A function that `map` is given: (inputs, label), or inputs alone → the same.
+MapFunction: TypeAlias = "Callable[..., Tensors]"
 
 # (images, labels, seeds) → (images, labels): see `trainer.augment.user_function`.
 AugmentFunction = Callable[[Any, Any, Any], tuple[Any, Any]]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
@@ -33,10 +32,15 @@ class Pictures:
         view: → `View`; None where all of each picture is seen.
     """
 
-    decode: Callable[..., Any]
-    view: Callable[[Any, Any], View | None]
+    decode: Callable[[tf.Tensor | Rows, tf.Tensor | None, int], tf.Tensor]
+    view: Callable[[tf.Tensor | Rows, tf.Tensor], View | None]
 
-    def __call__(self, stored: Any, position: Any, at_once: int = DECODED_AT_ONCE) -> Any:
+    def __call__(
+        self,
+        stored: tf.Tensor | Rows,
+        position: tf.Tensor | None,
+        at_once: int = DECODED_AT_ONCE,
+    ) -> tf.Tensor:
         """Calls `decode`."""
         return self.decode(stored, position, at_once)
 
@@ -50,19 +54,19 @@ class Encoded:
         image: What is known of them: their formats and channels.
     """
 
-    keys: Any
+    keys: tf.Tensor
     image: ImageSpec
 
-    def whole(self, key: Any) -> Any:
+    def whole(self, key: tf.Tensor) -> tf.Tensor:
         """Decodes one picture, of an animation the first; uint8 [height, width, channels]."""
         if _is_simple(self.image):
             return tf.io.decode_jpeg(key, channels=self.image.channels)
 
-        def webp() -> Any:
+        def webp() -> tf.Tensor:
             # `decode_image` refuses a WebP with transparent pixels.
             return decode_webp(key)[..., :3]
 
-        def other() -> Any:
+        def other() -> tf.Tensor:
             return tf.io.decode_image(key, channels=3, expand_animations=False)
 
         if "WEBP" in self.image.formats:
@@ -72,28 +76,28 @@ class Encoded:
         pixels = tf.ensure_shape(pixels, (None, None, 3))
         return pixels if self.image.channels == 3 else tf.image.rgb_to_grayscale(pixels)
 
-    def part(self, key: Any, part: Any, ratio: int) -> Any:
+    def part(self, key: tf.Tensor, part: tf.Tensor, ratio: int) -> tf.Tensor:
         """Of a JPEG at 1/`ratio` of its size the `part` (y, x, height, width; int32 [4])."""
         return tf.io.decode_and_crop_jpeg(key, part, channels=self.image.channels, ratio=ratio)
 
-    def are_jpegs(self, keys: Any) -> Any:
+    def are_jpegs(self, keys: tf.Tensor) -> tf.Tensor:
         """Whether pictures begin as a JPEG does; bool, in the shape of `keys`."""
         return tf.equal(tf.strings.substr(keys, 0, len(_JPEG)), _JPEG)
 
-    def size(self, key: Any) -> Any:
+    def size(self, key: tf.Tensor) -> tf.Tensor:
         """Measures one picture: height and width in pixels, float32 [2]."""
 
-        def of_jpeg() -> Any:
+        def of_jpeg() -> tf.Tensor:
             return tf.io.extract_jpeg_shape(key)[:2]
 
-        def of_other() -> Any:
+        def of_other() -> tf.Tensor:
             return tf.shape(self.whole(key))[:2]
 
         is_jpeg = self.image.is_jpeg
         found = of_jpeg() if is_jpeg else tf.cond(self.are_jpegs(key), of_jpeg, of_other)
         return tf.cast(found, tf.float32)
 
-    def sizes(self) -> tuple[Any, Any]:
+    def sizes(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Heights and widths of the pictures in pixels, each float32 [b]."""
         if self.image.size and not self.image.varies:
             return _alike(self.keys, self.image.size)
@@ -112,14 +116,14 @@ class Rows:
         keys: int64 [b], numbers of rows.
     """
 
-    pixels: Any
-    keys: Any
+    pixels: tf.Tensor
+    keys: tf.Tensor
 
-    def whole(self, key: Any) -> Any:
+    def whole(self, key: tf.Tensor) -> tf.Tensor:
         """Returns one picture, as `Encoded.whole` does."""
         return self.pixels[key]
 
-    def part(self, key: Any, part: Any, ratio: int) -> Any:
+    def part(self, key: tf.Tensor, part: tf.Tensor, ratio: int) -> tf.Tensor:
         """Returns a part, as `Encoded.part` does, but float32 and averaged over `ratio` pixels."""
         y, x, height, width = tf.unstack(tf.cast(part, tf.int64) * ratio)
         _, rows, columns, channels = self.pixels.shape
@@ -130,17 +134,17 @@ class Rows:
             pixels = tf.nn.avg_pool2d(pixels, ratio, ratio, "SAME")
         return pixels[0]
 
-    def sizes(self) -> tuple[Any, Any]:
+    def sizes(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns heights and widths, as `Encoded.sizes` does."""
         return _alike(self.keys, self.pixels.shape[1:3])
 
 
-def _alike(keys: Any, size: Any) -> tuple[Any, Any]:
+def _alike(keys: tf.Tensor, size: Iterable[int]) -> tuple[tf.Tensor, tf.Tensor]:
     height, width = (tf.fill(tf.shape(keys), float(side)) for side in size)
     return height, width
 
 
-def as_stored(stored: Any, image: ImageSpec) -> Encoded | Rows:
+def as_stored(stored: tf.Tensor | Rows, image: ImageSpec) -> Encoded | Rows:
     """`Rows` as they are, and strings as `Encoded` pictures."""
     return stored if isinstance(stored, Rows) else Encoded(stored, image)
 
@@ -150,7 +154,7 @@ def _is_simple(image: ImageSpec) -> bool:
     return {*image.formats} <= {"JPEG", "PNG"}
 
 
-def decode_webp(encoded: Any) -> Any:
+def decode_webp(encoded: tf.Tensor) -> tf.Tensor:
     """Decodes the first picture of a WebP, uint8 [height, width, 3 or 4].
 
     An animation needs an alpha channel, else this raises `tf.errors.InvalidArgumentError`: where no
@@ -189,7 +193,9 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf
     return tf.ensure_shape(fitted, (*size, image.shape[2]))
 
 
-def _central_part(height: Any, width: Any, size: tuple[int, int], crop: float) -> tuple[Any, ...]:
+def _central_part(
+    height: tf.Tensor, width: tf.Tensor, size: tuple[int, int], crop: float
+) -> tuple[tf.Tensor, ...]:
     """The part of pictures that `fit_inside` keeps: y, x, height, width in pixels, int32."""
     height_px, width_px = size
     # The part's sides in whole pixels, at least one: cross-multiplied, so that a picture
@@ -209,12 +215,12 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -
     """
     exact = crop == 1 and not image.varies and image.size == size
 
-    def decode(stored: Any, position: Any, at_once: int) -> Any:
+    def decode(stored: tf.Tensor | Rows, position: tf.Tensor | None, at_once: int) -> tf.Tensor:
         if exact and isinstance(stored, Rows):
             return tf.gather(stored.pixels, stored.keys)
         source = as_stored(stored, image)
 
-        def decode_one(key: Any) -> Any:
+        def decode_one(key: tf.Tensor) -> tf.Tensor:
             pixels = source.whole(key)
             if exact:
                 return tf.ensure_shape(pixels, (*size, None))
@@ -231,7 +237,7 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -
             fn_output_signature=tf.TensorSpec((*size, image.channels), tf.uint8),
         )
 
-    def view(stored: Any, position: Any) -> View | None:
+    def view(stored: tf.Tensor | Rows, position: tf.Tensor) -> View | None:
         if exact:
             return None
         height, width = as_stored(stored, image).sizes()

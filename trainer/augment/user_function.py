@@ -12,10 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from imageshards.errors import UserError
-from trainer.augment.augmentation import Augmentation, AugmentFunction
+from trainer.augment.augmentation import Augmentation, AugmentFunction, MapFunction
 from trainer.augment.decode import batch_pictures
 from trainer.augment.params import USER_PURPOSE, random_bits
-from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec, input_of
+from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec, Specs, Tensors, input_of
 
 # Operations whose results depend on how often they ran before: random numbers of TensorFlow's
 # own generators, and the state of Keras's, which its random layers advance.
@@ -42,7 +42,7 @@ def function_augmentation(
     image: ImageSpec,
     size: tuple[int, int],
     seed: int,
-    labels: Any,
+    labels: Specs,
     batch_size: int,
 ) -> Augmentation:
     """What a run does with pictures of a `size` where the user's own `function` changes them.
@@ -83,7 +83,7 @@ def function_augmentation(
 
 
 def mapped(
-    functions: Sequence[Callable[..., Any]], batch_size: int | None = None, weighs: bool = True
+    functions: Sequence[MapFunction], batch_size: int | None = None, weighs: bool = True
 ) -> list[Callable[[Batch], Batch]]:
     """Functions of the user's, given by `map`, as functions of a `Batch`.
 
@@ -99,7 +99,7 @@ def mapped(
 
 
 def _map_batch(
-    function: Callable[..., Any], batch_size: int | None, dropped: Sequence[str], batch: Batch
+    function: MapFunction, batch_size: int | None, dropped: Sequence[str], batch: Batch
 ) -> Batch:
     given = (input_of(batch), batch["label"]) if "label" in batch else (input_of(batch),)
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, given)
@@ -120,7 +120,7 @@ def _map_batch(
     return rest | {"mapped": found}
 
 
-def identity_of(argument: str, function: Callable[..., Any]) -> str:
+def identity_of(argument: str, function: Callable[..., Tensors]) -> str:
     """A text by which a resumed run knows a function again: its name and the hash of its source.
 
     Values that the function takes from elsewhere are not in it.
@@ -146,7 +146,9 @@ def identity_of(argument: str, function: Callable[..., Any]) -> str:
     return f"{named.__module__}.{named.__qualname__} {digest[:16]}"
 
 
-def _traced(argument: str, function: Callable[..., Any], *specs: Any) -> Any:
+def _traced(
+    argument: str, function: Callable[..., Tensors], *specs: Specs
+) -> tf.types.experimental.ConcreteFunction:
     """`function` as a concrete function, refused where it draws random numbers of its own."""
     # Traced here and not where the reader calls it: there nothing is converted by AutoGraph.
     traced = tf.function(function).get_concrete_function(*specs)
@@ -164,7 +166,11 @@ def _traced(argument: str, function: Callable[..., Any], *specs: Any) -> Any:
 
 
 def _check_shapes(
-    argument: str, function: Callable[..., Any], noun: str, result: Any, batch_size: int | None
+    argument: str,
+    function: Callable[..., Tensors],
+    noun: str,
+    result: Tensors,
+    batch_size: int | None,
 ) -> None:
     """Refuses results that are no tensors of a batch; of static shapes, where its size is known."""
     for tensor in tf.nest.flatten(result):
@@ -182,5 +188,5 @@ def _check_shapes(
         )
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., Tensors]) -> str:
     return getattr(function, "__name__", type(function).__name__)

@@ -18,10 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from imageshards.errors import Arg, UserError
 from trainer.cluster.connection import HEARTBEAT_SEC, WORKING, Link, noted_work
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # What the main thread has to end in, before the process is ended under it: it may hang in a sum
 # that another host will never join.
@@ -30,6 +33,7 @@ GRACE_SEC = 20.0
 WRITE_SEC = 600.0
 EXIT_LOST = 1
 
+_T = TypeVar("_T")
 _VALUE, _END = b"V", b"E"
 # After this value a host may go.
 _LAST = "end"
@@ -120,7 +124,7 @@ class Hosts:
             link.flush()
         return value
 
-    def gather(self, name: str, value: Any, patient: bool = False) -> list[Any]:
+    def gather(self, name: str, value: _T, patient: bool = False) -> list[_T]:
         """The values, JSON, of all hosts in their order, on all; `Ended` where one does not answer.
 
         With `patient` it waits as long as the others live, for example while they write.
@@ -134,8 +138,11 @@ class Hosts:
         return json.loads(self._join(name, json.dumps(value).encode(), joined, patient))
 
     def concatenate(
-        self, name: str, arrays: Mapping[str, Any], join: Callable[[list[Any]], Any] | None = None
-    ) -> dict[str, Any]:
+        self,
+        name: str,
+        arrays: Mapping[str, np.ndarray],
+        join: Callable[[list[np.ndarray]], np.ndarray] | None = None,
+    ) -> dict[str, np.ndarray]:
         """Arrays of all hosts, joined along their first axis in the order of hosts, on all.
 
         With `join` the chief does this to the arrays of all hosts, for example sums them up.
@@ -152,7 +159,7 @@ class Hosts:
 
         return _unpacked(self._join(name, _packed(arrays), joined))
 
-    def compare(self, settings: Mapping[str, Any]) -> None:
+    def compare(self, settings: Mapping[str, object]) -> None:
         """Refuses settings, JSON values by the names to show, that differ; one sentence on all."""
         chiefs, *others = self.gather("settings", dict(settings))
         for address, theirs in zip(self.addresses[1:], others, strict=True):
@@ -337,7 +344,7 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def _unpacked(data: bytes) -> dict[str, Any]:
+def _unpacked(data: bytes) -> dict[str, np.ndarray]:
     import numpy as np
 
     with np.load(io.BytesIO(data), allow_pickle=False) as found:

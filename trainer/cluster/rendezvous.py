@@ -7,19 +7,27 @@ port becomes TensorFlow's. So a cluster needs no port but those it names.
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
+import msgspec
+
 from imageshards.errors import Arg, UserError
+from imageshards.typed import decode
 from trainer.cluster.addresses import Cluster
 from trainer.cluster.connection import as_connection
 from trainer.cluster.hosts import ONE_HOST, Ended, Hosts
 
 _RETRY_SEC = 0.2
-_GREETING = "imageshards"
+
+
+class _Hello(msgspec.Struct):
+    """The first message of a host: the addresses that the host knows, and its place in the list."""
+
+    imageshards: tuple[str, ...]
+    index: int
 
 
 @contextlib.contextmanager
@@ -119,13 +127,11 @@ def _hello(stream: socket.socket, cluster: Cluster) -> tuple[int, Connection]:
     try:
         if not connection.poll(5.0):
             return 0, connection
-        raw = json.loads(connection.recv_bytes(maxlength=1_000_000))
-        theirs, number = tuple(map(str, raw[_GREETING])), raw["index"]
-        if type(number) is not int:
-            raise TypeError
-    except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError):
+        hello = decode(connection.recv_bytes(maxlength=1_000_000), _Hello)
+    except (OSError, EOFError, ValueError):
         connection.close()
         return 0, connection
+    theirs, number = hello.imageshards, hello.index
     if theirs != cluster.addresses:
         raise _refused(
             f"the addresses {', '.join(theirs)} on a host, but {', '.join(cluster.addresses)} on "
@@ -158,7 +164,7 @@ def _answer(problem: str, *connections: Connection) -> None:
 def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Connection:
     chief = cluster.addresses[0]
     name, _, port = chief.rpartition(":")
-    hello = json.dumps({_GREETING: cluster.addresses, "index": cluster.index}).encode()
+    hello = msgspec.json.encode(_Hello(cluster.addresses, cluster.index))
     reason = "no answer"
     while time.monotonic() < deadline_sec:
         try:

@@ -65,7 +65,11 @@ def read_config(given: Mapping[str, Any]) -> ReadConfig:
     return ReadConfig(given["data"][0], **pick(given, ReadConfig, {"data"}))
 
 
-def pick(given: Mapping[str, Any], kind: Any, without: Collection[str] = ()) -> dict[str, Any]:
+def pick(
+    given: Mapping[str, Any],
+    kind: type[ReadConfig | RunConfig | OptimizerConfig],
+    without: Collection[str] = (),
+) -> dict[str, Any]:
     """The values of `given` that are fields of `kind`."""
     names = {field.name for field in dataclasses.fields(kind)} - set(without)
     return {

@@ -6,12 +6,15 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards.errors import Arg, UserError
 from imageshards.storage import place
 from trainer.dataset.spec import ModelCard
 from trainer.serving import model_file
+
+if TYPE_CHECKING:
+    import keras
 
 # What errors call the arguments of the functions that take a saved model, by their flags.
 ARGUMENTS = {"model_path": "model", "model": "code"}
@@ -65,11 +68,11 @@ class SavedModel(NamedTuple):
     code: str | None
     trust: bool
 
-    def load(self) -> Any:
+    def load(self) -> keras.Model:
         """The model as it was saved; call it inside the strategy's scope."""
         return model_file.load_model(self.file, self.code, self.trust)[0]
 
-    def load_for_serving(self) -> Any:
+    def load_for_serving(self) -> keras.Model:
         """The model: pictures 0..255 in, logits or values out; refuses any other."""
         model = self.load()
         if not self.card.compiled:

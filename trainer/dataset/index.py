@@ -140,7 +140,7 @@ def record_labels(
     return keep, *_ids_of(dataset, table[label].combine_chunks())
 
 
-def _ids_of(dataset: DataSet, values: Any) -> tuple[np.ndarray, np.ndarray]:
+def _ids_of(dataset: DataSet, values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Labels as the index has them → record and class id of each, checked; equal ones once."""
     import numpy as np
     import pyarrow as pa
@@ -189,7 +189,7 @@ def column_numbers(dataset: DataSet, split: Split, feature: str) -> np.ndarray |
     return rows
 
 
-def distinct_values(dataset: DataSet, column: str) -> tuple[Any, ...]:
+def distinct_values(dataset: DataSet, column: str) -> tuple[int, ...] | tuple[str, ...]:
     """The values that a column, a target, has in the index, each once, in rising order."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -18,6 +18,7 @@ from trainer.dataset.spec import DataSet, Split, described_target
 from trainer.dataset.subset import known_counts
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL import Image
 
     from trainer.reader.batches import EvaluationData, TrainingData
@@ -172,17 +173,17 @@ def _caption(dataset: DataSet, record: Mapping[str, Any]) -> str:
     return ", ".join(_label(dataset, value) for value in values) or "no label"
 
 
-def _values(feature: Any) -> list[Any]:
+def _values(feature: np.ndarray | np.generic | bytes) -> list[Any]:
     """The values of a feature of a `RecordSource`, as those of Python."""
     return feature.ravel().tolist() if hasattr(feature, "ravel") else [feature]
 
 
-def _label(dataset: DataSet, value: Any) -> str:
+def _label(dataset: DataSet, value: int | float | bytes) -> str:
     if isinstance(value, int) and dataset.target != "values" and not dataset.label_values:
         place = value - dataset.label_offset
         return dataset.classes[place] if 0 <= place < len(dataset.classes) else str(value)
     return number(value) if isinstance(value, int | float) else _text(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: int | float | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imageshards.example import encode_example
 from imageshards.manifest import BOX_FEATURES
@@ -17,10 +17,15 @@ from trainer.dataset.spec import (
     BoxesOf,
     DataSet,
     FeatureSpec,
+    Labels,
     ModelCard,
     ModelInputs,
+    Specs,
     input_name,
 )
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,15 +47,15 @@ class Parsed:
 
     encoded: Any
     label: Any
-    weight: Any
-    present: Any
-    inputs: Mapping[str, Any]
+    weight: tf.Tensor
+    present: tf.Tensor
+    inputs: Mapping[str, tf.Tensor]
     boxes: BoxesOf | None = None
 
 
 def label_spec(
     target: DataSet | ModelCard, inputs: ModelInputs, num_outputs: int, size: int
-) -> Any:
+) -> Specs:
     """The `tf.TensorSpec`s of the labels of a batch of `size`, before any augmentation.
 
     Of several targets a dictionary by name; None where there is no target. `num_outputs` is that of
@@ -101,11 +106,11 @@ def batch_parser(
     }
     empty = _empty_example(dataset, features)
 
-    def batched(values: Any) -> Any:
+    def batched(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
         is_ragged = isinstance(values, tf.RaggedTensor)
         return values.to_tensor(shape=[None, inputs.sequence_length]) if is_ragged else values
 
-    def parse(serialized: Any) -> Parsed:
+    def parse(serialized: tf.Tensor) -> Parsed:
         present = tf.strings.length(serialized) > 0
         # `tf.where` copies every record, so it runs only where there is a placeholder.
         filled = tf.cond(
@@ -134,7 +139,7 @@ def batch_parser(
     return parse
 
 
-def _checked(values: Any, good: Any, said: list[Any]) -> Any:
+def _checked(values: tf.Tensor, good: tf.Tensor, said: Sequence[str | tf.Tensor]) -> tf.Tensor:
     """`values`; in the graph raises `tf.errors.InvalidArgumentError` where not all is `good`."""
     import tensorflow as tf
 
@@ -150,7 +155,7 @@ def box_features(boxes: Boxes | None) -> list[str]:
     return [*BOX_FEATURES, *([boxes.label_feature] if boxes.label_feature is not None else [])]
 
 
-def _boxes(values: Mapping[str, Any], inputs: ModelInputs) -> BoxesOf | None:
+def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesOf | None:
     """Boxes and their labels as `Parsed` has them: NaN and 0 behind the last of each record."""
     import tensorflow as tf
 
@@ -177,7 +182,9 @@ def _boxes(values: Mapping[str, Any], inputs: ModelInputs) -> BoxesOf | None:
     }
 
 
-def _label(dataset: DataSet, values: Mapping[str, Any], present: Any) -> Any:
+def _label(
+    dataset: DataSet, values: Mapping[str, tf.Tensor | tf.RaggedTensor], present: tf.Tensor
+) -> Labels | None:
     """The target, or several by name, as `Parsed` has them."""
     found = {
         name: _labels(one, [values[feature] for feature in one.label_features], present)
@@ -187,7 +194,9 @@ def _label(dataset: DataSet, values: Mapping[str, Any], present: Any) -> Any:
     return found if dataset.outputs else found.get("")
 
 
-def _labels(dataset: DataSet, found: Sequence[Any], present: Any) -> Any:
+def _labels(
+    dataset: DataSet, found: Sequence[tf.Tensor | tf.RaggedTensor], present: tf.Tensor
+) -> tf.Tensor:
     """Labels as the records have them → as `Parsed` has them; 0 where not `present`."""
     import tensorflow as tf
 
@@ -204,7 +213,7 @@ def _labels(dataset: DataSet, found: Sequence[Any], present: Any) -> Any:
     return tf.minimum(tf.math.unsorted_segment_sum(hot, raw.value_rowids(), raw.nrows()), 1.0)
 
 
-def _hot_labels(dataset: DataSet, found: Sequence[Any], present: Any) -> Any:
+def _hot_labels(dataset: DataSet, found: Sequence[tf.Tensor], present: tf.Tensor) -> tf.Tensor:
     """Labels that records have as a 0 or 1 for each class, in the graph checked."""
     import tensorflow as tf
 
@@ -217,7 +226,7 @@ def _hot_labels(dataset: DataSet, found: Sequence[Any], present: Any) -> Any:
     return _checked(tf.argmax(hot, 1), good, ["A record has not one class."])
 
 
-def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:
+def _class_ids(dataset: DataSet, raw: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
     """Labels as the records have them → class ids of the data set, checked; 0 where not `present`.
 
     In the graph, an id outside the classes raises `tf.errors.InvalidArgumentError`.
@@ -234,7 +243,9 @@ def _class_ids(dataset: DataSet, raw: Any, present: Any) -> Any:
     return _checked(labels, in_range, [said, tf.boolean_mask(labels, ~in_range)])
 
 
-def _numbered(raw: Any, known: Sequence[Any], present: Any = True) -> Any:
+def _numbered(
+    raw: tf.Tensor, known: Sequence[int | str], present: tf.Tensor | bool = True
+) -> tf.Tensor:
     """Values → their places among the `known` ones, int64, checked where they are `present`."""
     import tensorflow as tf
 

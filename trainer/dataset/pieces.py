@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from imageshards import storage
 from imageshards.index import read_shard_index
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
     from trainer.dataset.spec import DataSet, Split
 
@@ -27,17 +28,17 @@ class Pieces:
     and begins `offset` bytes into its shard; `num_bytes` are those with framing.
     """
 
-    shard: np.ndarray[Any, Any]
-    first: np.ndarray[Any, Any]
-    count: np.ndarray[Any, Any]
-    offset: np.ndarray[Any, Any]
-    num_bytes: np.ndarray[Any, Any]
+    shard: NDArray[np.int64]
+    first: NDArray[np.int64]
+    count: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.shard)
 
     @staticmethod
-    def cut(shards: Sequence[np.ndarray[Any, Any]]) -> Pieces:
+    def cut(shards: Sequence[NDArray[np.int64]]) -> Pieces:
         """Pieces of the records that begin in the same `PIECE_BYTES` of a shard.
 
         `shards` has of each the sizes of its records in bytes, with their framing.
@@ -57,13 +58,13 @@ class Pieces:
         return Pieces(*np.concatenate(found, axis=1))
 
 
-def record_sizes(dataset: DataSet, split: Split) -> list[np.ndarray[Any, Any]]:
+def record_sizes(dataset: DataSet, split: Split) -> list[NDArray[np.int64]]:
     """Of each shard of a split the sizes of its records, framing included, in bytes, int64."""
     sizes_of = functools.partial(shard_sizes, dataset, split)
     return list(storage.map_concurrently(sizes_of, range(len(split.shards))))
 
 
-def shard_sizes(dataset: DataSet, split: Split, shard: int) -> np.ndarray[Any, Any]:
+def shard_sizes(dataset: DataSet, split: Split, shard: int) -> NDArray[np.int64]:
     """The sizes of the records of one shard, framing included, in bytes, as the index tells."""
     import pyarrow as pa
 

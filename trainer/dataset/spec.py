@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from imageshards.errors import UserError
 from imageshards.manifest import (
@@ -23,6 +23,8 @@ from imageshards.page import number
 from imageshards.text import counted
 
 if TYPE_CHECKING:
+    import tensorflow as tf
+
     from trainer.dataset.pieces import Pieces
 
 _NO_MANIFEST = Manifest(
@@ -48,15 +50,24 @@ Batch = dict[str, Any]
 
 # Bounding boxes of a batch, as Keras's layers take them: `boxes` float32 [B, most, 4], xmin, ymin,
 # xmax, ymax relative to the picture; `labels` int64 [B, most]. Both are -1 behind the last box.
-BoxesOf = dict[str, Any]
+BoxesOf: TypeAlias = "dict[str, tf.Tensor]"
+
+# The label of a batch: a tensor; or tensors by name, as of boxes and of several targets.
+Labels: TypeAlias = "tf.Tensor | dict[str, Labels]"
+
+# Tensors in any structure that `tf.nest` knows, and what is known of such before they are there.
+Tensors: TypeAlias = "tf.Tensor | Sequence[Tensors] | Mapping[str, Tensors] | None"
+Specs: TypeAlias = "tf.TypeSpec | Sequence[Specs] | Mapping[str, Specs] | None"
+
+_Input = TypeVar("_Input")
 
 
-def input_of(batch: Batch) -> Any:
+def input_of(batch: Batch) -> Tensors:
     """What a model is called with for a batch."""
     return batch["mapped"] if "mapped" in batch else model_input(batch["inputs"])
 
 
-def model_input(inputs: Mapping[str, Any]) -> Any:
+def model_input(inputs: Mapping[str, _Input]) -> _Input | dict[str, _Input]:
     """What a model is called with: a lone picture, or all inputs by name."""
     return inputs[IMAGE_INPUT] if set(inputs) == {IMAGE_INPUT} else dict(inputs)
 

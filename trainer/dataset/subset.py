@@ -7,7 +7,7 @@ import difflib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
@@ -15,7 +15,19 @@ from imageshards.text import about_look_alikes, composed, counted
 from imageshards.tfrecord import RecordError
 from trainer.config import ReadConfig
 from trainer.dataset.index import column_numbers, record_labels
-from trainer.dataset.spec import DataSet, FeatureSpec, MeanStd, Split, Subset, described_target
+from trainer.dataset.spec import (
+    DataSet,
+    FeatureSpec,
+    Labels,
+    MeanStd,
+    Split,
+    Subset,
+    described_target,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # To read so many records of a store takes seconds.
 MAX_SAMPLED = 1000
@@ -86,7 +98,7 @@ def mean_and_std(subset: Subset, target: DataSet) -> MeanStd | None:
     return MeanStd(tuple(numbers.mean(0).tolist()), tuple(std.tolist()))
 
 
-def _sampled(subset: Subset, target: DataSet, read: Any) -> Any:
+def _sampled(subset: Subset, target: DataSet, read: NDArray[np.int64]) -> NDArray[np.float64]:
     """The values of some of the records `read`, float64 [n, k], without those that are broken."""
     import numpy as np
 
@@ -95,7 +107,7 @@ def _sampled(subset: Subset, target: DataSet, read: Any) -> Any:
     column, size = target.label_feature, target.num_outputs
     source = RecordSource(subset.dataset, subset.split, [column])
 
-    def values(number: int) -> Any:
+    def values(number: int) -> np.ndarray:
         try:
             return source[number][column].reshape(-1)
         except RecordError:
@@ -137,7 +149,7 @@ def _nothing_left(subset: Subset) -> UserError:
     )
 
 
-def _chosen(subset: Subset, ids: Sequence[int], missing: Any) -> Subset:
+def _chosen(subset: Subset, ids: Sequence[int], missing: NDArray[np.bool_] | None) -> Subset:
     """`subset` with the classes of its records, those that are left out aside, and their counts.
 
     `missing` is what `_missing` returns.
@@ -164,7 +176,7 @@ def _chosen(subset: Subset, ids: Sequence[int], missing: Any) -> Subset:
     )
 
 
-def model_labels(subset: Subset, labels: Any) -> Any:
+def model_labels(subset: Subset, labels: Labels) -> Labels:
     """What a record of the data set is to the model, of several targets for the first.
 
     Ids of classes, int64 [b], by the model's numbers: 0 where it does not have them. Of labels,
@@ -273,11 +285,11 @@ def _check_kind(dataset: DataSet, classes: Sequence[str] | None, balance: str) -
         )
 
 
-def _numbers(subset: Subset, column: str) -> Any:
+def _numbers(subset: Subset, column: str) -> NDArray[np.float64] | None:
     return column_numbers(subset.dataset, subset.split, column)
 
 
-def _missing(columns: Iterable[Any]) -> Any:
+def _missing(columns: Iterable[NDArray[np.float64] | None]) -> NDArray[np.bool_] | None:
     """Which records miss a value of a column, bool [records]; None where none is known to."""
     import numpy as np
 
@@ -286,7 +298,13 @@ def _missing(columns: Iterable[Any]) -> Any:
     return missing if missing.any() else None
 
 
-def _check_numbers(subset: Subset, column: str, numbers: Any, argument: str, least: float) -> None:
+def _check_numbers(
+    subset: Subset,
+    column: str,
+    numbers: NDArray[np.float64] | None,
+    argument: str,
+    least: float,
+) -> None:
     """Refuses `numbers` of a column that are none, or below `least`, in a record that is read.
 
     `numbers`: float64 [records, k]; None where the index does not tell them.

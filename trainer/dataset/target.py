@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 from imageshards.errors import Arg, Text, UserError
 from imageshards.text import counted
@@ -181,7 +180,9 @@ def _check_asked(dataset: DataSet, column: str | None, asked: str) -> None:
     )
 
 
-def _refuse_quantity(dataset: DataSet, column: str, values: tuple[Any, ...]) -> None:
+def _refuse_quantity(
+    dataset: DataSet, column: str, values: tuple[int, ...] | tuple[str, ...]
+) -> None:
     """Refuses whole numbers that are not a few classes, numbered from 0."""
     if len(values) <= _FEW_VALUES and values == tuple(range(len(values))):
         return
@@ -232,7 +233,9 @@ def _possible(dataset: DataSet) -> str:
     return ", ".join(names) or f"its columns, of which it has none{again}"
 
 
-def _warn_of_unique_values(dataset: DataSet, column: str, values: tuple[Any, ...]) -> None:
+def _warn_of_unique_values(
+    dataset: DataSet, column: str, values: tuple[int, ...] | tuple[str, ...]
+) -> None:
     num_records = sum(split.num_records for split in dataset.splits.values())
     if len(values) >= max(_FEW_VALUES, 0.9 * num_records):
         warnings.warn(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -33,7 +32,7 @@ class ClassEvaluation(Evaluation):
     probability_of_prediction: np.ndarray
 
     @staticmethod
-    def measure(outputs: Any, label: Any) -> dict[str, Any]:
+    def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
         """Of logits, and class ids, int64 [b]."""
         log_probability = tf.nn.log_softmax(outputs)
         of_label = tf.gather(log_probability, label, batch_dims=1)
@@ -51,7 +50,7 @@ class ClassEvaluation(Evaluation):
         }
 
     @staticmethod
-    def renumbered(label: Any, ids: Sequence[int], num_outputs: int) -> Any:
+    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
         """Class ids."""
         return tf.gather(tf.constant(ids, tf.int64), label)
 

@@ -6,14 +6,17 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # How many labels or values of one example are shown.
 MAX_SHOWN = 6
 # Joins arrays of all hosts: see `trainer.cluster.hosts.Hosts.concatenate`.
-Concatenate = Callable[..., dict[str, Any]]
+Concatenate = Callable[..., dict[str, np.ndarray]]
 
 
 class Share(float):
@@ -74,7 +77,7 @@ class Collector:
         """Returns those columns of a batch's examples that are kept, and sums up the others."""
         return rows
 
-    def _sums(self, concatenate: Concatenate) -> dict[str, Any]:
+    def _sums(self, concatenate: Concatenate) -> dict[str, np.ndarray]:
         """Returns the sums over all hosts, by the names of an evaluation's attributes."""
         return {}
 
@@ -102,11 +105,11 @@ class Evaluation(ABC):
 
     @staticmethod
     @abstractmethod
-    def measure(outputs: Any, label: Any) -> dict[str, Any]:
+    def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
         """TensorFlow: arrays by name, of float32 [b, outputs] and the `label` of a `Batch`."""
 
     @staticmethod
-    def renumbered(label: Any, ids: Sequence[int], num_outputs: int) -> Any:
+    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
         """TensorFlow: labels by the model's outputs, those of the data's classes being `ids`."""
         return label
 
@@ -146,12 +149,12 @@ class Evaluation(ABC):
         return np.lexsort((self.record, -self.losses))
 
 
-def mean(values: Any) -> float:
+def mean(values: np.ndarray | Sequence[float]) -> float:
     """In float64: the mean of a million float32 losses would lose digits. NaN of nothing."""
     return float(np.mean(values, dtype=np.float64)) if len(values) else math.nan
 
 
-def share(part: Any, whole: Any) -> Share | None:
+def share(part: float, whole: float) -> Share | None:
     """`part` of `whole`; None of nothing."""
     return Share(part / whole) if whole else None
 

@@ -22,7 +22,7 @@ from trainer.evaluation.labels import LabelsEvaluation
 from trainer.evaluation.values import ValuesEvaluation
 from trainer.models.metrics import further_metrics
 from trainer.models.optimizer import make_loss
-from trainer.models.step import logs_of_hosts, make_test_step
+from trainer.models.step import Step, logs_of_hosts, make_test_step
 from trainer.models.strategy import memory_errors
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecords
@@ -131,10 +131,12 @@ class Evaluator:
             broken.count(data.subset.split.name, number + 1)
             yield batch
 
-    def _take_own_steps(self, batches: Iterable[Batch], callbacks: CallbackList) -> dict[str, Any]:
+    def _take_own_steps(
+        self, batches: Iterable[Batch], callbacks: CallbackList
+    ) -> dict[str, tf.Tensor]:
         """What the last of the model's own steps returned; nothing where there was no batch."""
         self._model.reset_metrics()
-        logs: dict[str, Any] = {}
+        logs: dict[str, tf.Tensor] = {}
         for number, batch in enumerate(batches):
             callbacks.on_test_batch_begin(number)
             logs = self._step(batch)
@@ -157,7 +159,7 @@ class Evaluator:
             collector.add(self._of_replicas(pending))
         return collector
 
-    def _of_replicas(self, measured: dict[str, Any]) -> dict[str, np.ndarray]:
+    def _of_replicas(self, measured: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
         """A batch's measurements, of all replicas."""
         return {
             name: np.concatenate(
@@ -186,7 +188,7 @@ def _make_step(
     kind: type[Evaluation],
     loss: keras.losses.Loss,
     ids: tuple[int, ...] | None,
-) -> Any:
+) -> Step:
     """A function that measures every example of one distributed batch.
 
     `ids`: of the data's classes, where the model has others or another order.
@@ -205,7 +207,7 @@ def _make_step(
 
     # Padded sequences change their length from batch to batch.
     @tf.function(autograph=False, reduce_retracing=True)
-    def step(batch: Batch) -> Any:
+    def step(batch: Batch) -> dict[str, tf.Tensor]:
         return strategy.run(on_replica, args=(batch,))
 
     return step

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -38,8 +37,8 @@ class LabelsCollector(Collector):
     its average precision is computed from.
     """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
+        super().__init__(kind, names, num_records)
         num_labels = len(self._names)
         self._counts = np.zeros((3, num_labels), np.int64)
         bins = 0
@@ -63,7 +62,7 @@ class LabelsCollector(Collector):
             relevant[own[one]] += 1
         return {name: rows[name] for name in rows if name not in ("label", "logits")}
 
-    def _sums(self, concatenate: Concatenate) -> dict[str, Any]:
+    def _sums(self, concatenate: Concatenate) -> dict[str, np.ndarray]:
         mine = {"counts": self._counts, "binned": self._binned}
         return concatenate("labels", mine, lambda parts: functools.reduce(np.add, parts))
 
@@ -94,7 +93,7 @@ class LabelsEvaluation(Evaluation):
     logits: np.ndarray | None = None
 
     @staticmethod
-    def measure(outputs: Any, label: Any) -> dict[str, Any]:
+    def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
         """Of logits, and 1 for each label that an example has, float32 [b, labels]."""
         has, predicted = label > 0.5, outputs >= 0
         both = tf.stack([has, predicted], 1)
@@ -110,7 +109,7 @@ class LabelsEvaluation(Evaluation):
         }
 
     @staticmethod
-    def renumbered(label: Any, ids: Sequence[int], num_outputs: int) -> Any:
+    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
         """0 for labels that the data does not know."""
         return tf.matmul(label, tf.one_hot(ids, num_outputs))
 

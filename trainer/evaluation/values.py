@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,8 +18,8 @@ _ERRORS = ("mse", "mae", "rmse", "r2")
 class ValuesCollector(Collector):
     """Sums up the errors of every value, and keeps the first `MAX_SHOWN` values of each example."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
+        super().__init__(kind, names, num_records)
         self._moments = np.zeros((5, len(self._names)))
 
     def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -34,7 +33,7 @@ class ValuesCollector(Collector):
             self._moments = _joined(self._moments, own)
         return rows | {"label": label[:, :MAX_SHOWN], "predicted": predicted[:, :MAX_SHOWN]}
 
-    def _sums(self, concatenate: Concatenate) -> dict[str, Any]:
+    def _sums(self, concatenate: Concatenate) -> dict[str, np.ndarray]:
         mine = {"moments": self._moments}
         return concatenate("values", mine, lambda parts: functools.reduce(_joined, parts))
 
@@ -55,7 +54,7 @@ class ValuesEvaluation(Evaluation):
     moments: np.ndarray
 
     @staticmethod
-    def measure(outputs: Any, label: Any) -> dict[str, Any]:
+    def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
         """Of values, and true ones, float32 [b] or [b, values]."""
         return {"label": tf.reshape(label, tf.shape(outputs)), "predicted": outputs}
 

@@ -8,7 +8,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 
@@ -76,7 +76,9 @@ def application_names() -> list[str]:
     return sorted(name for name in names if _module(name) in _SCALINGS)
 
 
-def preprocess(name: str, pixels: Any, weights: str | None = None) -> Any:
+def preprocess(
+    name: str, pixels: keras.KerasTensor, weights: str | None = None
+) -> keras.KerasTensor:
     """What `preprocess_input` of an architecture's module does, or the architecture itself inside.
 
     With published weights the latter is left to the architecture. Made of Keras's own layers alone,
@@ -94,7 +96,9 @@ def preprocess(name: str, pixels: Any, weights: str | None = None) -> Any:
     return layer(pixels)
 
 
-def application_logits(name: str, x: Any, num_classes: int, weights: str | None = None) -> Any:
+def application_logits(
+    name: str, x: keras.KerasTensor, num_classes: int, weights: str | None = None
+) -> keras.KerasTensor:
     """The logits of an architecture; `x` is what `preprocess` returned.
 
     Published weights are those below the head, which is new: the mean of the features, dropout and

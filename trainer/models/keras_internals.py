@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -67,7 +66,7 @@ def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
     return [generator for layer in layers_of(model) for generator in layer._seed_generators]
 
 
-def applies(name: str, output: Any) -> bool:
+def applies(name: str, output: keras.KerasTensor) -> bool:
     """Whether what made `output`, a symbolic tensor, ends with `softmax` or `sigmoid`, by name."""
     made_by = output._keras_history.operation
     if isinstance(made_by, keras.Model):
@@ -76,7 +75,7 @@ def applies(name: str, output: Any) -> bool:
     return is_layer or getattr(made_by, "activation", None) is keras.activations.get(name)
 
 
-def trained_variables(model: keras.Model) -> list[Any]:
+def trained_variables(model: keras.Model) -> list[keras.Variable]:
     """What the optimizer of a compiled model changes, or will when it is no longer frozen."""
     return getattr(without_loss_scale(model.optimizer), "_trainable_variables", [])
 
@@ -111,7 +110,7 @@ def sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
     # Of the class: a step made for another run may have replaced that of the instance.
     apply = functools.partial(type(optimizer)._backend_apply_gradients, optimizer)
 
-    def apply_sums(gradients: list[Any], variables: list[Any]) -> None:
+    def apply_sums(gradients: list[tf.Tensor], variables: list[keras.Variable]) -> None:
         replica = tf.distribute.get_replica_context()
         apply(list(replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)), variables)
 
@@ -137,7 +136,9 @@ def weights_file(error: Exception) -> tuple[str, str | None, str | None] | None:
     return None
 
 
-def check_weights(model: keras.Model, step: int, gather: Callable[[str, Any], list[Any]]) -> None:
+def check_weights(
+    model: keras.Model, step: int, gather: Callable[[str, list[int]], list[list[int]]]
+) -> None:
     """Ends a run whose replicas have come to have other trainable weights.
 
     `gather` returns the values of all hosts, given a name and this host's value.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
 
 from imageshards.errors import Arg, UserError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # What the field calls them → what Keras does, with its arguments; by the kind of the target.
 _SHORT: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -53,7 +56,9 @@ class Accuracy(keras.metrics.Mean):
     def __init__(self, name: str = "accuracy") -> None:
         super().__init__(name=name)
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None = None
+    ) -> None:
         """Class ids [b] or shares [b, K], logits [b, K], weights [b]."""
         right = ops.equal(ops.argmax(y_pred, -1), class_ids(y_true))
         super().update_state(ops.cast(right, "float32"), sample_weight)
@@ -76,7 +81,9 @@ class OfOutputs(keras.metrics.Metric):
             self.update_state(labels, ops.zeros([1, num_outputs]), ops.ones([1]))
             metric.reset_state()
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None = None
+    ) -> None:
         """Labels as a `Batch` has them, outputs [b, K], weights [b]."""
         y_pred = ops.cast(y_pred, "float32")
         if self.target == "class":
@@ -90,7 +97,7 @@ class OfOutputs(keras.metrics.Metric):
             y_true = ops.reshape(y_true, [-1, self.num_outputs])
         self.metric.update_state(y_true, y_pred, sample_weight=sample_weight)
 
-    def result(self) -> Any:
+    def result(self) -> tf.Tensor:
         """The metric's own."""
         return self.metric.result()
 
@@ -122,7 +129,7 @@ def further_metrics(model: keras.Model) -> list[OfOutputs]:
     return [metric for metric in found if isinstance(metric, OfOutputs)]
 
 
-def class_ids(labels: Any) -> Any:
+def class_ids(labels: tf.Tensor) -> tf.Tensor:
     """int64 [b] from ids [b], or from shares [b, K], of which the largest counts."""
     return ops.cast(ops.argmax(labels, -1) if len(labels.shape) == 2 else labels, "int64")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -180,7 +180,7 @@ def compile_model(
     optimizer.build(model.trainable_variables)
 
 
-def state_variables(model: keras.Model) -> list[Any]:
+def state_variables(model: keras.Model) -> list[keras.Variable]:
     """Everything that a compiled model remembers between two steps, always in the same order.
 
     Weights, states of the random layers, the optimizer (averages, accumulated gradients, loss
@@ -238,7 +238,9 @@ def input_tensors(inputs: ModelInputs) -> dict[str, Any]:
     return tensors
 
 
-def _normalise(name: str, pixels: Any, image: ImageSpec, weights: str | None) -> Any:
+def _normalise(
+    name: str, pixels: keras.KerasTensor, image: ImageSpec, weights: str | None
+) -> keras.KerasTensor:
     # Weights of the architectures were published for RGB; grey has no such convention.
     if name in application_names() and image.channels == len("RGB"):
         return preprocess(name, pixels, weights)
@@ -257,8 +259,12 @@ def _normalise(name: str, pixels: Any, image: ImageSpec, weights: str | None) ->
 
 
 def _logits(
-    name: str, inputs: dict[str, Any], num_outputs: int, target: str, weights: str | None
-) -> Any:
+    name: str,
+    inputs: Mapping[str, keras.KerasTensor],
+    num_outputs: int,
+    target: str,
+    weights: str | None,
+) -> keras.KerasTensor | keras.Model:
     if user_model.is_user_model(name) and not (user_model.is_preset(name) and len(inputs) > 1):
         function = user_model.load_function(name)
         return user_model.call_function(name, function, inputs, num_outputs, target)
@@ -285,7 +291,7 @@ def _logits(
     return application_logits(name, x, num_outputs, weights)
 
 
-def _cnn(x: Any, num_outputs: int) -> Any:
+def _cnn(x: keras.KerasTensor, num_outputs: int) -> keras.KerasTensor:
     """Four convolutions, each normalised and pooled, then two poolings and a dense layer."""
     # Larger pictures are halved at once: full resolution is most of the work, least of use.
     strides = 2 if min(x.shape[1:3]) >= LARGE_PX else 1

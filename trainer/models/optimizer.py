@@ -54,7 +54,7 @@ class CrossEntropy(keras.losses.Loss):
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Class ids [b] or shares [b, K], and logits [b, K] → float32 [b]."""
         if len(y_true.shape) < 2 and not self.label_smoothing:
             return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
@@ -64,7 +64,7 @@ class CrossEntropy(keras.losses.Loss):
             y_true, y_pred, from_logits=True, label_smoothing=self.label_smoothing
         )
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, str | float]:
         """What `from_config` needs."""
         names = ("num_classes", "label_smoothing", "name")
         return {name: getattr(self, name) for name in names}
@@ -82,14 +82,14 @@ class InDeviations(keras.losses.Loss):
         super().__init__(name=name, reduction="sum_over_batch_size")
         self.std = list(std)
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Values [b] or [b, k], and outputs [b, k] → float32 [b]."""
         y_true = ops.reshape(ops.cast(y_true, y_pred.dtype), ops.shape(y_pred))
         # Divided before anything is squared: the square of a large unit has no float32.
         errors = (y_pred - y_true) / ops.convert_to_tensor(self.std, y_pred.dtype)
         return getattr(keras.losses, self.name)(ops.zeros_like(errors), errors)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, str | list[float]]:
         """What `from_config` needs."""
         return {"name": self.name, "std": self.std}
 
@@ -169,7 +169,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     another one would reach the weights as NaN.
     """
 
-    def check_finite(self, grads: Any) -> Any:
+    def check_finite(self, grads: Sequence[tf.Tensor]) -> tf.Tensor:
         """Whether the gradients of all replicas are finite: a bool scalar."""
         finite = super().check_finite(grads)
         replica = tf.distribute.get_replica_context()

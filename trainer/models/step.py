@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.connection import note_work
-from trainer.dataset.spec import Batch, input_of
+from trainer.dataset.spec import Batch, Specs, Tensors, input_of
 from trainer.models.keras_internals import clips, sum_before_clipping
 
 # A distributed global batch → what the model's own step returns: numbers by name.
-Step = Callable[[Any], dict[str, Any]]
+Step = Callable[[Batch], dict[str, tf.Tensor]]
+# (inputs, label, weight) of one replica.
+Data: TypeAlias = "tuple[Tensors, Tensors, tf.Tensor | None]"
+# The batches of a training, by step.
+Batches: TypeAlias = "tf.data.Iterator | tf.distribute.DistributedIterator"
+_Compute: TypeAlias = "Callable[[Data], dict[str, tf.Tensor]]"
 # A name and this host's value → the values of all hosts.
 Gather = Callable[[str, Any], list[Any]]
 
@@ -90,7 +95,7 @@ class Execution:
         graph = tf.function(self._take, autograph=False, reduce_retracing=True)
         self._call = (self._take if eagerly else graph) if several else None
 
-    def take(self, batches: Any, steps: int) -> dict[str, Any]:
+    def take(self, batches: Batches, steps: int) -> dict[str, tf.Tensor]:
         """Takes `steps` steps (1 without `several`), and returns the logs of the last one.
 
         Raises:
@@ -124,7 +129,7 @@ class Execution:
                 error = tf.errors.InvalidArgumentError(None, None, "Could not parse example input")
             raise ReadError(error, steps) from e
 
-    def _take(self, batches: Any, steps: tf.Tensor) -> dict[str, Any]:
+    def _take(self, batches: Batches, steps: tf.Tensor) -> dict[str, tf.Tensor]:
         (done,) = tf.while_loop(
             lambda done: done < steps - 1,
             lambda done: (self._take_one(batches, done)[0],),
@@ -133,7 +138,9 @@ class Execution:
         )
         return self._take_one(batches, done)[1]
 
-    def _take_one(self, batches: Any, done: tf.Tensor) -> tuple[tf.Tensor, dict[str, Any]]:
+    def _take_one(
+        self, batches: Batches, done: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         # One thing after the other: an error would leave what runs beside it half done.
         with tf.control_dependencies([done]):
             batch = batches.get_next()
@@ -153,7 +160,9 @@ def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step
     return _make_step(model, strategy, _compiled(model, model.test_step), drops_absent=True)
 
 
-def logs_of_hosts(model: keras.Model, logs: dict[str, Any], gather: Gather) -> dict[str, Any]:
+def logs_of_hosts(
+    model: keras.Model, logs: dict[str, tf.Tensor], gather: Gather
+) -> dict[str, float]:
     """Returns the figures of an epoch or a validation, the same on all hosts.
 
     The model's metrics are summed over the replicas of all hosts. Of other values in `logs`, which
@@ -171,12 +180,12 @@ def logs_of_hosts(model: keras.Model, logs: dict[str, Any], gather: Gather) -> d
     }
 
 
-def _exact(model: keras.Model, logs: dict[str, Any]) -> dict[str, Any]:
+def _exact(model: keras.Model, logs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """The results of those metrics that a step of the user's own has updated and returned.
 
     `logs` has means over replicas, which are other numbers where one of them had fewer records.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, tf.Tensor] = {}
     for metric in model.metrics:
         if any(np.any(keras.ops.convert_to_numpy(variable)) for variable in metric.variables):
             result = metric.result()
@@ -184,11 +193,13 @@ def _exact(model: keras.Model, logs: dict[str, Any]) -> dict[str, Any]:
     return {name: result for name, result in found.items() if name in logs}
 
 
-def _as_keras(model: keras.Model, batch: Batch) -> tuple[Any, ...]:
+def _as_keras(model: keras.Model, batch: Batch) -> Data:
     return preprocessed(model, input_of(batch), batch.get("label"), batch.get("weight"))
 
 
-def preprocessed(model: keras.Model, inputs: Any, label: Any, weight: Any) -> tuple[Any, ...]:
+def preprocessed(
+    model: keras.Model, inputs: Tensors, label: Tensors, weight: tf.Tensor | None
+) -> Data:
     """What the model's own steps take: what KerasHub's models do to data in their `fit` is done."""
     if hasattr(model, "preprocess_samples"):
         return tuple(model.preprocess_samples(inputs, y=label, sample_weight=weight))
@@ -198,7 +209,7 @@ def preprocessed(model: keras.Model, inputs: Any, label: Any, weight: Any) -> tu
 def build_variables(
     model: keras.Model,
     strategy: tf.distribute.Strategy,
-    batch: Any,
+    batch: Specs,
     validates: bool = True,
     weighs: bool = True,
 ) -> None:
@@ -213,7 +224,7 @@ def build_variables(
     label = None if isinstance(label, tf.NoneTensorSpec) else label
     batch = inputs, label, tf.TensorSpec(rows, tf.float32) if weighs else None
 
-    def trace(step: Callable[[tuple[Any, ...]], Any]) -> Any:
+    def trace(step: Callable[[Data], Tensors]) -> Tensors:
         made = tf.function(lambda *data: step(preprocessed(model, *data)), autograph=False)
         return made.get_concrete_function(*batch).structured_outputs
 
@@ -244,7 +255,7 @@ def build_variables(
             return
 
 
-def _compiled(model: keras.Model, compute: Step) -> Step:
+def _compiled(model: keras.Model, compute: _Compute) -> _Compute:
     """`compute`, compiled by XLA where the model asks for it.
 
     Augmentation stays outside: XLA knows no projective transform.
@@ -257,11 +268,11 @@ def _compiled(model: keras.Model, compute: Step) -> Step:
 def _make_step(
     model: keras.Model,
     strategy: tf.distribute.Strategy,
-    compute: Step,
+    compute: _Compute,
     prepare: Callable[[Batch], Batch] = lambda batch: batch,
     drops_absent: bool = False,
 ) -> Step:
-    def on_replica(batch: Batch) -> dict[str, Any]:
+    def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
         batch = prepare(batch)
         if not drops_absent:
             return compute(_as_keras(model, batch))
@@ -273,7 +284,7 @@ def _make_step(
             metric.assign(tf.where(has_records, metric, value))
         return logs
 
-    def step(batch: Any) -> dict[str, Any]:
+    def step(batch: Batch) -> dict[str, tf.Tensor]:
         logs = strategy.run(on_replica, args=(batch,))
         return {name: _mean(strategy.experimental_local_results(v)) for name, v in logs.items()}
 
@@ -298,5 +309,5 @@ def _without_absent(batch: Batch) -> tuple[Batch, tf.Tensor]:
     return tf.nest.map_structure(lambda rows: tf.boolean_mask(rows, kept), batch), has_records
 
 
-def _mean(values: tuple[Any, ...]) -> Any:
+def _mean(values: tuple[tf.Tensor, ...]) -> tf.Tensor:
     return values[0] if len(values) == 1 else sum(values) / len(values)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 import numpy as np
@@ -158,7 +157,7 @@ class ReplicaSeeds(keras.random.SeedGenerator):
     checkpoints, stays the same on all of them. The first replica draws what Keras draws.
     """
 
-    def next(self, ordered: bool = True) -> Any:
+    def next(self, ordered: bool = True) -> tf.Tensor:
         """The next seed: int64 [2]."""
         seed = super().next(ordered)
         replica = tf.distribute.get_replica_context()
@@ -177,7 +176,8 @@ def separate_replicas(model: keras.Model) -> None:
 
 
 def average_statistics(
-    model: keras.Model, concatenate: Callable[[str, dict[str, Any]], dict[str, Any]]
+    model: keras.Model,
+    concatenate: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]],
 ) -> None:
     """Gives all replicas the mean of what batch normalisations have averaged on each of them.
 
@@ -238,7 +238,7 @@ def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy
     return tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
-def _hide_others(gpus: list[Any]) -> None:
+def _hide_others(gpus: list[tf.config.PhysicalDevice]) -> None:
     """Leaves all other GPUs alone, of whose memory TensorFlow would take nearly all, too."""
     # Where TensorFlow has begun, it has taken it already.
     with contextlib.suppress(RuntimeError):

@@ -9,6 +9,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import keras
@@ -29,7 +30,7 @@ _OUTPUTS = {
     "class": "logit for every class", "labels": "logit for every label", "values": "number for each"
 }  # fmt: skip
 
-Builder = Callable[[Mapping[str, Any], int], Any]
+Builder = Callable[[Mapping[str, keras.KerasTensor], int], keras.KerasTensor | keras.Model]
 
 
 def is_user_model(name: str) -> bool:
@@ -73,7 +74,11 @@ def load_callbacks(name: str) -> list[keras.callbacks.Callback]:
 
 
 def call_function(
-    name: str, function: Builder, inputs: Mapping[str, Any], num_outputs: int, target: str
+    name: str,
+    function: Builder,
+    inputs: Mapping[str, keras.KerasTensor],
+    num_outputs: int,
+    target: str,
 ) -> keras.KerasTensor | keras.Model:
     """The outputs of the user's function, symbolic [batch, K], or the compiled model it returned.
 
@@ -150,7 +155,7 @@ def _preset(name: str) -> Builder:
             remedy="pip install keras-hub",
         ) from e
 
-    def build(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    def build(inputs: Mapping[str, keras.KerasTensor], num_classes: int) -> keras.KerasTensor:
         task = hub.models.ImageClassifier.from_preset(
             name.removeprefix(KERAS_HUB), num_classes=num_classes, activation=None
         )
@@ -178,14 +183,14 @@ def _one_line(error: Exception) -> str:
     return " ".join(re.sub(r"\x1b\[\d+m", "", str(error)).split())[:300]
 
 
-def _described(item: tuple[str, Any]) -> str:
+def _described(item: tuple[str, keras.KerasTensor]) -> str:
     name, tensor = item
     sides = ["batch", *("any" if side is None else str(side) for side in tensor.shape[1:])]
     return f"{name} {tensor.dtype} [{', '.join(sides)}]"
 
 
 def _load(
-    argument: str, name: str, parameters: tuple[Any, ...], expected: str
+    argument: str, name: str, parameters: tuple[object, ...], expected: str
 ) -> Callable[..., Any]:
     """The function that `argument` names, if it takes `parameters`."""
     module_name, _, function_name = name.partition(":")
@@ -216,7 +221,7 @@ def _load(
     return function
 
 
-def _import(argument: str, name: str, module_name: str) -> Any:
+def _import(argument: str, name: str, module_name: str) -> ModuleType:
     search_here(module_name)
     try:
         module = importlib.import_module(module_name)

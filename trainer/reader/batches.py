@@ -18,6 +18,7 @@ from imageshards.errors import Arg, UserError, names_arguments
 from trainer.augment.augmentation import (
     Augmentation,
     AugmentFunction,
+    MapFunction,
     check_pairs,
     make_augmentation,
 )
@@ -34,7 +35,9 @@ from trainer.dataset.spec import (
     ModelInputs,
     ReadOptions,
     ReplicaSlices,
+    Specs,
     Subset,
+    Tensors,
     balancing_weights,
     input_of,
 )
@@ -45,6 +48,7 @@ from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from trainer.augment.boxes import FinishBoxes
     from trainer.reader.broken_records import BrokenRecords
 
 
@@ -77,7 +81,7 @@ class TrainingData:
     augment: str | AugmentFunction
     augment_on: str
     skip_broken: int = 0
-    functions: tuple[Callable[..., Any], ...] = ()
+    functions: tuple[MapFunction, ...] = ()
 
     def __repr__(self) -> str:
         return one_line(self, self._facts)
@@ -142,7 +146,7 @@ class TrainingData:
         boxes = self.model_inputs.boxes
         return boxes.classes if boxes is not None else ()
 
-    def map(self, function: Callable[..., Any]) -> TrainingData:
+    def map(self, function: MapFunction) -> TrainingData:
         """The same stream with another content: `function` is called with each batch.
 
         It is called on the host with whole batches, after augmentation and after the functions of
@@ -278,7 +282,7 @@ class TrainingData:
         )
 
     @property
-    def _box_finisher(self) -> Any:
+    def _box_finisher(self) -> FinishBoxes | None:
         from trainer.augment.boxes import box_finisher
 
         boxes = self.model_inputs.boxes
@@ -360,7 +364,7 @@ class TrainingData:
         return spec
 
     @property
-    def _label_spec(self) -> Any:
+    def _label_spec(self) -> Specs:
         """That of the labels before augmentation."""
         from trainer.dataset.parse import label_spec
 
@@ -409,7 +413,7 @@ class EvaluationData:
     read_options: ReadOptions
     model_inputs: ModelInputs
     batch_size: int
-    functions: tuple[Callable[..., Any], ...] = ()
+    functions: tuple[MapFunction, ...] = ()
 
     def __repr__(self) -> str:
         return one_line(self, facts_of(self))
@@ -433,7 +437,7 @@ class EvaluationData:
         """Class names, in the order of the labels."""
         return self.subset.classes
 
-    def map(self, function: Callable[..., Any]) -> EvaluationData:
+    def map(self, function: MapFunction) -> EvaluationData:
         """The same pass with another content, as `TrainingData.map` changes a stream.
 
         The function may be called with a share of a batch, as large as one replica's, and the last
@@ -549,7 +553,7 @@ def open_data(
     return train, EvaluationData(subset, options, inputs, config.batch_size)
 
 
-def _check_function(function: Any) -> None:
+def _check_function(function: object) -> None:
     """Refuses what `map` cannot call."""
     if not callable(function):
         raise UserError(
@@ -559,11 +563,11 @@ def _check_function(function: Any) -> None:
         )
 
 
-def _part(process_index: int, process_count: int) -> Callable[..., Any]:
+def _part(process_index: int, process_count: int) -> Callable[..., Tensors]:
     """A function of whole batches that takes the part of one process."""
     import tensorflow as tf
 
-    def part(values: Any) -> Any:
+    def part(values: tf.Tensor | None) -> tf.Tensor | None:
         if values is None:
             return None
         share = values.shape[0] // process_count
@@ -591,7 +595,7 @@ def _for_keras(
 
     # As in the reader, no function has branches for AutoGraph to convert, which takes seconds.
     @tf.autograph.experimental.do_not_convert
-    def as_keras(batch: Batch) -> Any:
+    def as_keras(batch: Batch) -> Tensors:
         batch = batch if change is None else change(batch)
         inputs, label = input_of(batch), batch.get("label")
         # Keras's `fit` refuses `class_weight` beside weights, even where all of them are 1.

@@ -7,11 +7,11 @@ import json
 import math
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.tfrecord import RecordError
+from imageshards.typed import convert
 from trainer.dataset.spec import DataSet
 from trainer.output_errors import output_errors
 
@@ -38,6 +38,10 @@ class BrokenRecord:
 
     def __str__(self) -> str:
         return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.reason}"
+
+
+# The damaged records of each split, as a run lists them.
+_Listed = dict[str, list[BrokenRecord]]
 
 
 class BrokenRecords:
@@ -87,7 +91,7 @@ class BrokenRecords:
         self._add({split: [record for step, record in noted if step < steps]})
         self._check()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, list[dict[str, str | int]]]:
         """Returns the list as JSON values, for `merge` on other hosts."""
         with self._lock:
             return {
@@ -96,14 +100,14 @@ class BrokenRecords:
                 if records
             }
 
-    def merge(self, of_hosts: Iterable[Mapping[str, Any]]) -> None:
+    def merge(self, of_hosts: Iterable[Mapping[str, object]]) -> None:
         """Adds what all hosts have found, and writes the list where it has grown.
 
         Raises:
             UserError: More records are damaged than may be.
         """
         for found in of_hosts:
-            self._add(_parsed(found))
+            self._add(convert(found, _Listed))
         if self._output and len(self.found) != self._listed:
             with output_errors(self._output, LIST_FILE):
                 path = storage.join(self._output, LIST_FILE)
@@ -138,16 +142,13 @@ class BrokenRecords:
                     known.setdefault(record.record, record)
 
 
-def _parsed(raw: Mapping[str, Any]) -> dict[str, list[BrokenRecord]]:
-    return {split: [BrokenRecord(**one) for one in records] for split, records in raw.items()}
-
-
-def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
+def _read_list(path: str) -> _Listed:
     try:
-        return _parsed(json.loads(storage.read(path)))
+        # Names of files may be no UTF-8, which only Python's own decoder of JSON knows.
+        return convert(json.loads(storage.read(path)), _Listed)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError) as e:
+    except (OSError, ValueError) as e:
         raise UserError(
             argument="output",
             received=f"a folder with {path}, which cannot be read ({e})",

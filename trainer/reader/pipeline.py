@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import tensorflow as tf
 
@@ -173,7 +173,7 @@ def _batches(
     elsewhere = (slices.hosts - 1) * slices.replicas
     parse = batch_parser(subset.dataset, model_inputs, with_picture=cache is None)
 
-    def assemble(number: Any, elements: Any) -> Batch:
+    def assemble(number: tf.Tensor, elements: tuple[tf.Tensor, ...]) -> Batch:
         parsed = parse(elements[0])
         number += number // slices.replicas * elsewhere + slices.host * slices.replicas
         # Fewer than `share`, and known only when they come, where a pass ends.

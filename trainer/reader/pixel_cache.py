@@ -83,7 +83,7 @@ class PixelCache:
             found[i] = RecordError(path, number, offset, f"{reason} ({when})")
         return found
 
-    def rows(self, records: Any, present: Any) -> Rows:
+    def rows(self, records: tf.Tensor, present: tf.Tensor) -> Rows:
         """The pictures of records, int64 [b]; black where `present`, bool [b], is not set."""
         return Rows(self._pixels, tf.where(present, records, self._black))
 
@@ -225,7 +225,7 @@ def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], P
     black = bytes(tf.io.encode_jpeg(tf.zeros(shape, tf.uint8)).numpy())
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
-    def decoded(encoded: Any) -> Any:
+    def decoded(encoded: tf.Tensor) -> tf.Tensor:
         return pictures(encoded, None, 1)
 
     def split(payloads: Sequence[bytes]) -> tuple[Any, list[bytes]]:

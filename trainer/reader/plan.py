@@ -18,13 +18,16 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainer.dataset.pieces import Pieces
 
 Array = np.ndarray[Any, Any]
+_Numbers = TypeVar("_Numbers", int, Array)
+_Bits = TypeVar("_Bits", np.uint64, NDArray[np.uint64])
 
 # Goes up whenever a stream of the same seed comes in another order. Runs are not resumed across
 # versions: they would read some records twice and others never.
@@ -54,25 +57,25 @@ class Deal:
         """Returns the deal of a global batch: the period is one batch of 64 records, or several."""
         return Deal(STREAMS, batch_size * -(-STREAMS // batch_size))
 
-    def first(self, stream: Any) -> Any:
+    def first(self, stream: _Numbers) -> _Numbers:
         """Returns the first place of a stream's turn within the period."""
         return stream * self.period // self.streams
 
-    def turn(self, stream: Any) -> Any:
+    def turn(self, stream: _Numbers) -> _Numbers:
         """Returns the number of positions in each turn of a stream."""
         return self.first(stream + 1) - self.first(stream)
 
-    def owner(self, position: Any) -> Any:
+    def owner(self, position: _Numbers) -> _Numbers:
         """Returns the stream that a position belongs to."""
         # The largest v with v * period // streams <= place.
         return ((position % self.period + 1) * self.streams - 1) // self.period
 
-    def taken(self, stream: Any, position: Any) -> Any:
+    def taken(self, stream: _Numbers, position: int) -> _Numbers:
         """Returns how many positions before `position` belong to `stream`."""
         turn, place = self.turn(stream), position % self.period
         return position // self.period * turn + np.clip(place - self.first(stream), 0, turn)
 
-    def position(self, stream: Any, taken: Any) -> Any:
+    def position(self, stream: int, taken: _Numbers) -> _Numbers:
         """Returns where a stream's record is that comes after `taken` others of the stream."""
         turn = self.turn(stream)
         return taken // turn * self.period + self.first(stream) + taken % turn
@@ -292,7 +295,7 @@ def hashed(values: Array, *seeds: int) -> Array:
         return np.asarray(_mixed(state + _GOLDEN * (values.astype(np.uint64) + np.uint64(1))))
 
 
-def _mixed(x: Any) -> Any:
+def _mixed(x: _Bits) -> _Bits:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

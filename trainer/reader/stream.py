@@ -66,7 +66,7 @@ class TrainingStream:
 
 def distributed(
     strategy: tf.distribute.Strategy, batches: Callable[[ReplicaSlices], tf.data.Dataset]
-) -> Any:
+) -> tf.distribute.DistributedDataset:
     """A dataset that gives every replica its own share of each batch, made by its host."""
 
     def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:

@@ -50,7 +50,7 @@ def write_report(
     *,
     title: str,
     facts: Mapping[str, str],
-    history: Sequence[Mapping[str, Any]],
+    history: Sequence[Mapping[str, float | None]],
     evaluation: Evaluation | None,
     subset: Subset | None,
     served: str = "",
@@ -82,7 +82,7 @@ def write_report(
 def page_of(
     title: str,
     facts: Mapping[str, str],
-    history: Sequence[Mapping[str, Any]],
+    history: Sequence[Mapping[str, float | None]],
     evaluation: Evaluation | None,
     subset: Subset | None,
     served: str = "",

@@ -76,7 +76,7 @@ _COLUMNS = {
 }
 
 
-def curves(history: Sequence[Mapping[str, Any]]) -> tuple[list[Chart], list[Chart]]:
+def curves(history: Sequence[Mapping[str, float | None]]) -> tuple[list[Chart], list[Chart]]:
     """Large and small charts of metrics.jsonl, where there are values; none for a single epoch."""
     large, small = (
         [chart for one in charts if (chart := _chart(one, history))] for charts in (_LARGE, _SMALL)
@@ -117,7 +117,7 @@ def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None
 
 
 def tiles(
-    history: Sequence[Mapping[str, Any]], evaluation: Evaluation | None
+    history: Sequence[Mapping[str, float | None]], evaluation: Evaluation | None
 ) -> list[tuple[str, str, str]]:
     """The main figures: (name, value, remark)."""
     shown: list[tuple[str, str, str]] = []
@@ -145,13 +145,13 @@ def tiles(
     return shown
 
 
-def epochs(history: Sequence[Mapping[str, Any]]) -> Rows:
+def epochs(history: Sequence[Mapping[str, float | None]]) -> Rows:
     """metrics.jsonl as a table; its first row is the head."""
     keys = list(dict.fromkeys(key for record in history for key in record))
     return [keys, *([_figure(key, record.get(key)) for key in keys] for record in history)]
 
 
-def _figure(key: str, value: Any) -> str:
+def _figure(key: str, value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):

@@ -39,10 +39,10 @@ class Columns(tf.Module):
                 expected="a model of classes, labels or values",
                 remedy="load the model with Keras in your own program",
             )
-        self.signature: dict[str, Any] = {}
+        self.signature: dict[str, tf.TensorSpec] = {}
         self._inputs = inputs
         self._loaded = _load(transform) if transform and inputs.features else None
-        self._raw: dict[str, Any] = {}
+        self._raw: dict[str, tf.TensorSpec | tf.SparseTensorSpec] = {}
         self._transformed: list[str] = []
         self._needed: set[str] = set()
         if self._loaded is not None:
@@ -66,12 +66,16 @@ class Columns(tf.Module):
         """Whether an input of the model is read from the picture."""
         return any(name in PICTURE_FACTS for name in self._inputs.features)
 
-    def __call__(self, columns: Mapping[str, Any], records: Any) -> dict[str, Any]:
+    def __call__(
+        self, columns: Mapping[str, tf.Tensor], records: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
         """The model's inputs besides `image`, by `input_name`: [b, *shape], or [b, length],
         padded, from columns by the names in `signature`, and JPEGs of records, string [b].
         """
         batch = tf.shape(records)[0]
-        features: dict[str, Any] = {name: columns[input_name(name)] for name in self.given}
+        features: dict[str, tf.Tensor | tf.SparseTensor] = {
+            name: columns[input_name(name)] for name in self.given
+        }
         if self._loaded is not None and self._transformed:
             raw = {
                 name: _as_raw(columns[input_name(name)], spec)
@@ -100,7 +104,7 @@ def _load(folder: str) -> Any:
         ) from e
 
 
-def _needed(function: Any, outputs: Iterable[str]) -> set[str]:
+def _needed(function: tf.types.experimental.ConcreteFunction, outputs: Iterable[str]) -> set[str]:
     """The raw columns that the outputs depend on: the graph is walked backwards."""
     specs = function.structured_outputs
     flat = [name for name in sorted(specs) for _ in tf.nest.flatten(specs[name], True)]
@@ -121,29 +125,33 @@ def _needed(function: Any, outputs: Iterable[str]) -> set[str]:
     }
 
 
-def _dense_spec(spec: Any, name: str) -> Any:
+def _dense_spec(spec: tf.TensorSpec | tf.SparseTensorSpec, name: str) -> tf.TensorSpec:
     shape = (None, None) if isinstance(spec, tf.SparseTensorSpec) else (None, *spec.shape[1:])
     return tf.TensorSpec(shape, spec.dtype, name)
 
 
-def _as_raw(column: Any, spec: Any) -> Any:
+def _as_raw(
+    column: tf.Tensor, spec: tf.TensorSpec | tf.SparseTensorSpec
+) -> tf.Tensor | tf.SparseTensor:
     """A column as the transform takes it, without the padding of a variable length."""
     if not isinstance(spec, tf.SparseTensorSpec):
         return column
     return tf.RaggedTensor.from_tensor(column, padding=_zero(spec.dtype)).to_sparse()
 
 
-def _empty(spec: Any, batch: Any) -> Any:
+def _empty(
+    spec: tf.TensorSpec | tf.SparseTensorSpec, batch: tf.Tensor
+) -> tf.Tensor | tf.SparseTensor:
     """What the transform takes for a column that no input of the model depends on."""
     sides = [0] if isinstance(spec, tf.SparseTensorSpec) else spec.shape[1:].as_list()
     return _as_raw(tf.fill(tf.stack([batch, *sides]), _zero(spec.dtype)), spec)
 
 
-def _zero(dtype: Any) -> Any:
+def _zero(dtype: tf.DType) -> tf.Tensor:
     return tf.constant("" if dtype == tf.string else 0, dtype)
 
 
-def _facts(records: Any, names: list[str]) -> dict[str, Any]:
+def _facts(records: tf.Tensor, names: list[str]) -> dict[str, tf.Tensor]:
     if not names:
         return {}
     shapes = tf.map_fn(tf.io.extract_jpeg_shape, records, fn_output_signature=tf.int32)
@@ -151,7 +159,9 @@ def _facts(records: Any, names: list[str]) -> dict[str, Any]:
     return {name: shapes[:, PICTURE_FACTS.index(name)] for name in names}
 
 
-def _as_input(value: Any, spec: FeatureSpec, inputs: ModelInputs) -> Any:
+def _as_input(
+    value: tf.Tensor | tf.SparseTensor | tf.RaggedTensor, spec: FeatureSpec, inputs: ModelInputs
+) -> tf.Tensor:
     """One feature as the model wants it, exactly as the trainer's reader batches it."""
     dtype = tf.as_dtype(spec.dtype)
     if spec.shape is not None:

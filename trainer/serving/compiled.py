@@ -11,7 +11,7 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.dataset.parse import label_spec
-from trainer.dataset.spec import ModelCard, describe, model_input
+from trainer.dataset.spec import ModelCard, Specs, describe, model_input
 from trainer.models.keras_internals import applies
 from trainer.models.model import build_model, input_tensors
 from trainer.models.step import build_variables, preprocessed
@@ -33,7 +33,7 @@ _LOSSES: dict[str, Any] = {
 }
 
 
-def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> Any:
+def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> keras.Model:
     """The model by its function, compiled, with the weights of a file; refuses one with others.
 
     Its class, loss and metrics need not be known to Keras. Call it inside the strategy's scope.
@@ -62,7 +62,7 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> Any:
     return model
 
 
-def as_ours(model: Any, card: ModelCard, path: str) -> Any:
+def as_ours(model: keras.Model, card: ModelCard, path: str) -> keras.Model:
     """A compiled model as one that takes pictures 0..255 and gives logits, or values.
 
     Refuses one whose loss does not say that it finds what the card says, or of another shape.
@@ -90,7 +90,7 @@ def as_ours(model: Any, card: ModelCard, path: str) -> Any:
     return keras.Model(taken, found, name=model.name)
 
 
-def _batch(card: ModelCard) -> tuple[Any, Any]:
+def _batch(card: ModelCard) -> tuple[Specs, Specs]:
     """Specifications of (inputs, label), as training has them."""
     specs = keras.tree.map_structure(
         lambda tensor: tf.TensorSpec((1, *tensor.shape[1:]), tensor.dtype),

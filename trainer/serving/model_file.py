@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,6 +22,9 @@ from trainer.dataset.spec import (
     ModelCard,
 )
 from trainer.output_errors import output_errors
+
+if TYPE_CHECKING:
+    import keras
 
 # In the output folder of a run: the model after the last step, that of the lowest val_loss where
 # it was another, and the tensorflow-transform graph of the data set.
@@ -41,7 +44,7 @@ _TRUST = Arg("trust", True) + " if you know where the file comes from"
 _KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
 
 
-def save_model(model: Any, path: str, card: ModelCard) -> None:
+def save_model(model: keras.Model, path: str, card: ModelCard) -> None:
     """Saves a Keras model and its card as a `.keras` file, whole or not at all.
 
     Without the optimizer, loss and metrics, which checkpoints hold, but of a user's compiled model.
@@ -165,7 +168,9 @@ def check_code(path: str, card: ModelCard, code: str | None, trust: bool) -> Non
         )
 
 
-def load_model(path: str, code: str | None = None, trust: bool = False) -> tuple[Any, ModelCard]:
+def load_model(
+    path: str, code: str | None = None, trust: bool = False
+) -> tuple[keras.Model, ModelCard]:
     """Loads a model that `save_model` saved, and its card; only a user's own is compiled.
 
     No code is run but what is allowed, as the file may be a stranger's: `code` is the
@@ -223,7 +228,7 @@ def _reason(error: BaseException) -> str:
 
 
 @contextmanager
-def _not_compiled(model: Any) -> Iterator[None]:
+def _not_compiled(model: keras.Model) -> Iterator[None]:
     """Keras saves the optimizer of a compiled model, twice the size of the weights."""
     optimizer, compiled = getattr(model, "optimizer", None), getattr(model, "compiled", False)
     if not compiled:

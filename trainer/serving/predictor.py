@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -18,6 +18,9 @@ from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard
 from trainer.serving.columns import Columns
 from trainer.serving.servable import answer
+
+if TYPE_CHECKING:
+    import keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Predictor:
         UserError: The model needs more than pictures.
     """
 
-    def __init__(self, model: Any, card: ModelCard):
+    def __init__(self, model: keras.Model, card: ModelCard):
         inputs = card.inputs
         columns = Columns(inputs, None)
         if columns.signature:
@@ -56,7 +59,7 @@ class Predictor:
         self._options = ImageOptions.from_manifest(inputs.image.options)
         pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
 
-        def predict(records: Any) -> Any:
+        def predict(records: tf.Tensor) -> tf.Tensor:
             images = pictures(records, tf.zeros_like(records, tf.int64))
             if not columns.reads_picture:
                 return answer(model, images, card)

@@ -17,7 +17,7 @@ training and serving comes from libjpeg and rounding alone, except that:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -37,7 +37,7 @@ _HEAD_BYTES = 1 << 17
 _ENTRY_BYTES = 12
 
 
-def record_jpeg(encoded: Any, options: ImageOptions) -> Any:
+def record_jpeg(encoded: tf.Tensor, options: ImageOptions) -> tf.Tensor:
     """An original file, string scalar, as the builder would have put it into a record: a JPEG."""
     # Strings are on the CPU anyway, and a GPU multiplies matrices in fewer digits.
     with tf.device("CPU:0"):
@@ -59,13 +59,13 @@ class _Decoded(NamedTuple):
     EXIF orientation; (height, width) of the upright picture at its full size.
     """
 
-    pixels: Any
-    ratio: Any
-    turn: Any
-    size: tuple[Any, Any]
+    pixels: tf.Tensor
+    ratio: tf.Tensor
+    turn: tf.Tensor
+    size: tuple[tf.Tensor, tf.Tensor]
 
 
-def _decode_jpeg(encoded: Any, options: ImageOptions) -> _Decoded:
+def _decode_jpeg(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
     height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(encoded))
     _check_pixels(height, width, options)
     turn = orientation(encoded)
@@ -73,7 +73,7 @@ def _decode_jpeg(encoded: Any, options: ImageOptions) -> _Decoded:
     size = tf.where(swap, width, height), tf.where(swap, height, width)
     draft = _draft(resize_geometry(*size, options).shrink, options)
 
-    def decode(ratio: int) -> Callable[[], Any]:
+    def decode(ratio: int) -> Callable[[], tf.Tensor]:
         # Pillow's inverse DCT; TensorFlow's default is a coarser one.
         return lambda: tf.io.decode_jpeg(
             encoded, channels=options.channels, ratio=ratio, dct_method="INTEGER_ACCURATE"
@@ -84,7 +84,7 @@ def _decode_jpeg(encoded: Any, options: ImageOptions) -> _Decoded:
     return _Decoded(pixels, tf.gather(tf.constant(ratios, tf.float64), draft), turn, size)
 
 
-def _draft(shrink: Any, options: ImageOptions) -> Any:
+def _draft(shrink: tf.Tensor, options: ImageOptions) -> tf.Tensor:
     """Index into the ratios: 0 for the full size, else that of `DRAFT_MARGINS` plus 1; int32."""
     if options.filter == "nearest":
         return tf.constant(0)
@@ -94,7 +94,7 @@ def _draft(shrink: Any, options: ImageOptions) -> Any:
     return index
 
 
-def _decode_other(encoded: Any, options: ImageOptions) -> _Decoded:
+def _decode_other(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
     """A picture of any other format, transparent parts on the background."""
     head = tf.strings.join([tf.strings.substr(encoded, 0, 29), bytes(29)])
     is_png = tf.equal(tf.strings.substr(head, 0, 4), b"\x89PNG")
@@ -106,11 +106,11 @@ def _decode_other(encoded: Any, options: ImageOptions) -> _Decoded:
     tf.debugging.assert_greater_equal(tf.cast(bits, tf.int32), least, few)
     is_webp = tf.equal(tf.strings.substr(head, 8, 4), b"WEBP")
 
-    def webp() -> Any:
+    def webp() -> tf.Tensor:
         # Asked for 4 channels, it would refuse a file without transparency.
         return _with_alpha(decode_webp(encoded))
 
-    def others() -> Any:
+    def others() -> tf.Tensor:
         return _with_alpha(tf.io.decode_image(encoded, channels=3, expand_animations=False))
 
     png = (is_png, lambda: tf.io.decode_png(encoded, channels=4))
@@ -126,13 +126,13 @@ def _decode_other(encoded: Any, options: ImageOptions) -> _Decoded:
     return _Decoded(pixels, tf.constant(1.0, tf.float64), tf.constant(1), (height, width))
 
 
-def _with_alpha(pixels: Any) -> Any:
+def _with_alpha(pixels: tf.Tensor) -> tf.Tensor:
     """uint8 [height, width, 3 or 4] → [height, width, 4]."""
     opaque = tf.fill(tf.concat([tf.shape(pixels)[:2], [1]], 0), tf.constant(255, tf.uint8))
     return tf.concat([pixels, opaque], -1)[..., :4]
 
 
-def _resized_upright(decoded: _Decoded, options: ImageOptions) -> Any:
+def _resized_upright(decoded: _Decoded, options: ImageOptions) -> tf.Tensor:
     """The picture of a record: resized as stored, turned upright, put on the canvas."""
     pixels = tf.ensure_shape(decoded.pixels, (None, None, options.channels))
     geometry = resize_geometry(*decoded.size, options)
@@ -153,7 +153,7 @@ def _resized_upright(decoded: _Decoded, options: ImageOptions) -> Any:
     return _on_canvas(upright(resized, decoded.turn), geometry, options)
 
 
-def _on_canvas(content: Any, geometry: ResizeGeometry, options: ImageOptions) -> Any:
+def _on_canvas(content: tf.Tensor, geometry: ResizeGeometry, options: ImageOptions) -> tf.Tensor:
     if options.resize_mode != "pad":
         return content
     ground = tf.constant([[options.background]], tf.uint8)
@@ -167,19 +167,19 @@ def _on_canvas(content: Any, geometry: ResizeGeometry, options: ImageOptions) ->
     return tf.cast(around + ground, tf.uint8)
 
 
-def _grey(pixels: Any) -> Any:
+def _grey(pixels: tf.Tensor) -> tf.Tensor:
     luma = tf.reduce_sum(tf.cast(pixels, tf.int32) * tf.constant(_LUMA), -1, keepdims=True)
     return tf.cast((luma + 0x8000) // 0x10000, tf.uint8)
 
 
-def _check_pixels(height: Any, width: Any, options: ImageOptions) -> None:
+def _check_pixels(height: tf.Tensor, width: tf.Tensor, options: ImageOptions) -> None:
     limit = options.max_pixels
     found = tf.cast(height, tf.int64) * tf.cast(width, tf.int64)
     message = f"The picture has more than {limit} pixels."
     tf.debugging.assert_less_equal(found, tf.constant(limit, tf.int64), message)
 
 
-def orientation(encoded: Any) -> Any:
+def orientation(encoded: tf.Tensor) -> tf.Tensor:
     """The EXIF orientation of a JPEG: the tag in its first EXIF block (TIFF 6.0, section 2).
 
     An int32 scalar 1..8: 1, as stored, where there is none, it is out of range, or the file broken.
@@ -188,7 +188,7 @@ def orientation(encoded: Any) -> Any:
     values = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(parts[1:]), tf.uint8), tf.int64)
     little = tf.reduce_all(tf.equal(values[:2], ord("I")))
 
-    def number(parts: Any) -> Any:
+    def number(parts: tf.Tensor) -> tf.Tensor:
         """Bytes along the last axis → their value in the file's byte order; of none, none."""
         big = 256 ** tf.reverse(tf.range(tf.shape(parts, tf.int64)[-1]), [0])
         return tf.reduce_sum(parts * tf.where(little, tf.reverse(big, [0]), big), -1)
@@ -206,7 +206,7 @@ def orientation(encoded: Any) -> Any:
     return tf.cast(tf.maximum(tf.reduce_max(sensible), 1), tf.int32)
 
 
-def upright(picture: Any, number: Any) -> Any:
+def upright(picture: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
     """Turns and mirrors a stored picture [height, width, channels] as its orientation 1..8 says."""
     swap, mirror_x, mirror_y = tf.unstack(tf.gather(list(TURNS.values()), number - 1))
     picture = tf.cond(swap, lambda: tf.transpose(picture, (1, 0, 2)), lambda: picture)

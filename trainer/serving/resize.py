@@ -7,7 +7,7 @@ once for each axis.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -27,19 +27,19 @@ class ResizeGeometry(NamedTuple):
     (height, width) it is resized to, and (height, width) of the result, in pixels.
     """
 
-    crop: tuple[Any, Any, Any, Any]
-    content: tuple[Any, Any]
-    canvas: tuple[Any, Any]
+    crop: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+    content: tuple[tf.Tensor, tf.Tensor]
+    canvas: tuple[tf.Tensor, tf.Tensor]
 
     @property
-    def shrink(self) -> Any:
+    def shrink(self) -> tf.Tensor:
         """Source pixels per pixel, along the axis that shrinks less; float64."""
         left, top, right, bottom = self.crop
         height, width = (tf.cast(side, tf.float64) for side in self.content)
         return tf.minimum((right - left) / width, (bottom - top) / height)
 
 
-def resize_geometry(height: Any, width: Any, options: ImageOptions) -> ResizeGeometry:
+def resize_geometry(height: tf.Tensor, width: tf.Tensor, options: ImageOptions) -> ResizeGeometry:
     """How an upright picture of `height` and `width`, int32 scalars, is resized."""
     target = (tf.constant(options.height_px), tf.constant(options.width_px))
     tall, wide = tf.cast(height, tf.float64), tf.cast(width, tf.float64)
@@ -67,7 +67,7 @@ def resize_geometry(height: Any, width: Any, options: ImageOptions) -> ResizeGeo
     return ResizeGeometry(whole, target, target)
 
 
-def _crop(tall: Any, wide: Any, options: ImageOptions) -> ResizeGeometry:
+def _crop(tall: tf.Tensor, wide: tf.Tensor, options: ImageOptions) -> ResizeGeometry:
     height_px, width_px = options.height_px, options.width_px
     flat = width_px * tall >= height_px * wide
     kept_tall = tf.where(flat, wide * height_px / width_px, tall)
@@ -81,12 +81,14 @@ def _crop(tall: Any, wide: Any, options: ImageOptions) -> ResizeGeometry:
     return ResizeGeometry((left, top, wide - left, tall - top), size, size)
 
 
-def _rounded(length: Any) -> Any:
+def _rounded(length: tf.Tensor) -> tf.Tensor:
     """The nearest whole number of pixels, halves up, at least one."""
     return tf.maximum(1, tf.cast(tf.floor(length + 0.5), tf.int32))
 
 
-def resize(picture: Any, size: tuple[Any, Any], box: tuple[Any, ...], name: str) -> Any:
+def resize(
+    picture: tf.Tensor, size: tuple[tf.Tensor, tf.Tensor], box: tuple[tf.Tensor, ...], name: str
+) -> tf.Tensor:
     """A part of a picture at another size, as Pillow's `Image.resize(size, name, box)` makes it.
 
     With `bicubic`, `bilinear` and `lanczos` a pixel in a thousand is off by one grey level, with
@@ -102,7 +104,9 @@ def resize(picture: Any, size: tuple[Any, Any], box: tuple[Any, ...], name: str)
     return tf.cast(rows[0], tf.uint8)
 
 
-def _resampled(images: Any, axis: int, count: Any, low: Any, high: Any, kernel: str) -> Any:
+def _resampled(
+    images: tf.Tensor, axis: int, count: tf.Tensor, low: tf.Tensor, high: tf.Tensor, kernel: str
+) -> tf.Tensor:
     """[1, height, width, channels] → `count` pixels along one axis, in whole grey levels."""
     along = tf.equal(tf.range(2), axis)
     scale = tf.cast(count, tf.float64) / (high - low)
@@ -118,7 +122,7 @@ def _resampled(images: Any, axis: int, count: Any, low: Any, high: Any, kernel: 
     return tf.clip_by_value(tf.floor(found + 0.5), 0, 255)
 
 
-def _nearest(num_in: Any, num_out: Any, low: Any, high: Any) -> Any:
+def _nearest(num_in: tf.Tensor, num_out: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     """The source pixel of each result."""
     # Summed up as in Pillow: rounding decides where a centre falls between two pixels.
     step = (high - low) / tf.cast(num_out, tf.float64)

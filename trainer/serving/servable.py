@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -14,12 +15,17 @@ from trainer.dataset.spec import ModelCard, ModelInputs
 from trainer.serving.columns import Columns
 from trainer.serving.preprocess import record_jpeg
 
+if TYPE_CHECKING:
+    import keras
+
 IMAGE_BYTES = "image_bytes"
 SIGNATURE = "serving_default"
 LABELS_FILE = "labels.txt"
 
 
-def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: str) -> list[str]:
+def write_saved_model(
+    model: keras.Model, card: ModelCard, transform: str | None, path: str
+) -> list[str]:
     """Writes a SavedModel whose signature takes image files; returns lines that describe it.
 
     Besides the signature it has `classes`, names of outputs as a variable in their order, and
@@ -54,12 +60,14 @@ def _noun(card: ModelCard) -> str:
     return f"{'classes' if card.target == 'class' else card.target:<8}"
 
 
-def answer(model: Any, inputs: Any, card: ModelCard) -> Any:
+def answer(
+    model: keras.Model, inputs: tf.Tensor | Mapping[str, tf.Tensor], card: ModelCard
+) -> tf.Tensor:
     """Probabilities of classes or of labels, or values, by `model` for a batch: float32 [b, k]."""
     return _ACTIVATIONS[card.target](tf.cast(model(inputs, training=False), tf.float32))
 
 
-def _variables_of(model: Any) -> Any:
+def _variables_of(model: keras.Model) -> tf.Module:
     """What is saved with a function that calls `model`.
 
     Not the model itself, whose layers would each be traced once more.
@@ -69,7 +77,7 @@ def _variables_of(model: Any) -> Any:
     return module
 
 
-def _of_class(found: Any, classes: Any) -> dict[str, Any]:
+def _of_class(found: tf.Tensor, classes: tf.Variable) -> dict[str, tf.Tensor]:
     best = tf.argmax(found, -1)
     return {
         "class": tf.gather(classes, best),
@@ -79,7 +87,7 @@ def _of_class(found: Any, classes: Any) -> dict[str, Any]:
     }
 
 
-def _of_labels(found: Any, classes: Any) -> dict[str, Any]:
+def _of_labels(found: tf.Tensor, classes: tf.Variable) -> dict[str, tf.Tensor]:
     # For every picture, as TensorFlow Serving wants it.
     return {"classes": tf.broadcast_to(classes, tf.shape(found)), "probabilities": found}
 
@@ -89,10 +97,12 @@ _ACTIVATIONS = {"class": tf.nn.softmax, "labels": tf.sigmoid, "values": tf.ident
 _OUTPUTS = {"class": _of_class, "labels": _of_labels, "values": lambda found, _: {"values": found}}
 
 
-def _serve(model: Any, card: ModelCard, columns: Columns, classes: Any) -> Any:
+def _serve(
+    model: keras.Model, card: ModelCard, columns: Columns, classes: tf.Variable
+) -> tf.types.experimental.ConcreteFunction:
     """Files and raw columns → what the kind of target gives: a concrete function."""
 
-    def serve(image_bytes: Any, **given: Any) -> dict[str, Any]:
+    def serve(image_bytes: tf.Tensor, **given: tf.Tensor) -> dict[str, tf.Tensor]:
         records, inputs = _read_files(image_bytes, card.inputs)
         if columns.signature or columns.reads_picture:
             inputs = {"image": inputs, **columns(given, records)}
@@ -102,7 +112,7 @@ def _serve(model: Any, card: ModelCard, columns: Columns, classes: Any) -> Any:
     return tf.function(serve, autograph=False).get_concrete_function(files, **columns.signature)
 
 
-def _read_files(files: Any, inputs: ModelInputs) -> tuple[Any, Any]:
+def _read_files(files: tf.Tensor, inputs: ModelInputs) -> tuple[tf.Tensor, tf.Tensor]:
     """Files → records, string [b], and pictures, uint8 [b, *size, channels].
 
     A file that cannot be decoded fails the batch with the element's index, which TensorFlow's
@@ -112,7 +122,7 @@ def _read_files(files: Any, inputs: ModelInputs) -> tuple[Any, Any]:
     pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
     options = ImageOptions.from_manifest(inputs.image.options)
 
-    def read(index: Any, file: Any) -> tuple[Any, Any, Any]:
+    def read(index: tf.Tensor, file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         record = record_jpeg(file, options)
         return index, record, pictures(record[None], tf.zeros((1,), tf.int64))[0]
 
@@ -135,7 +145,9 @@ def _read_files(files: Any, inputs: ModelInputs) -> tuple[Any, Any]:
         return tf.identity(records[:-1]), tf.ensure_shape(read_pictures[:-1], (None, *shape))
 
 
-def _described(card: ModelCard, columns: Columns, function: Any) -> list[str]:
+def _described(
+    card: ModelCard, columns: Columns, function: tf.types.experimental.ConcreteFunction
+) -> list[str]:
     positional, named = function.structured_input_signature
     taken = {spec.name: spec for spec in (*positional, *named.values())}
     outputs = sorted(function.structured_outputs.items())
@@ -150,6 +162,6 @@ def _described(card: ModelCard, columns: Columns, function: Any) -> list[str]:
     return lines
 
 
-def _shape_text(spec: Any) -> str:
+def _shape_text(spec: tf.TensorSpec) -> str:
     sides = ["batch", *("any" if side is None else str(side) for side in spec.shape[1:])]
     return f"{spec.dtype.name} [{', '.join(sides)}]"

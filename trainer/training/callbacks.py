@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras.callbacks import Callback
@@ -18,8 +18,11 @@ from imageshards.errors import UserError
 from imageshards.text import wrapped
 from trainer.evaluation.evaluation import finite
 from trainer.models.keras_internals import last_learning_rate
-from trainer.models.step import Execution
+from trainer.models.step import Batches, Execution
 from trainer.output_errors import output_errors
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 Logs = Mapping[str, Any] | None
 
@@ -55,9 +58,9 @@ class WaitingTime(Callback):
         self.images = 0
         self.is_used = False
         self.running_sec = 0.0
-        self._before: dict[str, Any] = {}
+        self._before: dict[str, tf.Tensor] = {}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, float]:
         """The seconds of the unfinished epoch."""
         return {"train_sec": self.train_sec, "wait_sec": self.wait_sec, "images": self.images}
 
@@ -66,7 +69,7 @@ class WaitingTime(Callback):
         self.train_sec, self.wait_sec = state["train_sec"], state["wait_sec"]
         self.images = state["images"]
 
-    def take(self, execution: Execution, batches: Any, steps: int) -> dict[str, Any]:
+    def take(self, execution: Execution, batches: Batches, steps: int) -> dict[str, tf.Tensor]:
         """`execution.take(batches, steps)`, measured."""
         begun_sec = time.perf_counter()
         # Not the first call, which also traces and compiles the graph.
@@ -135,7 +138,7 @@ class MetricsFile(Callback):
 
     def __init__(self, path: str | os.PathLike[str], names: Sequence[str] = ()) -> None:
         super().__init__()
-        self.history: list[dict[str, Any]] = []
+        self.history: list[dict[str, float | None]] = []
         self._path = storage.place("path", path)
         self._names = tuple(names)
         self._step = 0
@@ -157,7 +160,7 @@ class MetricsFile(Callback):
         """Adds an object."""
         found = {**dict.fromkeys(self._names), **(logs or {})}
         found["learning_rate"] = last_learning_rate(self.model.optimizer)
-        record: dict[str, Any] = {"epoch": epoch + 1, "step": self._step}
+        record: dict[str, float | None] = {"epoch": epoch + 1, "step": self._step}
         record |= {name: finite(value) for name, value in found.items()}
         # An epoch that `--steps` had cut short is there already.
         self.history = [*self.history[:epoch], record]
@@ -238,7 +241,7 @@ def _steps_of_call(callback: Callback, batch: int) -> int:
     return min(steps, of_epoch - batch) if of_epoch else steps
 
 
-def epoch_line(record: Mapping[str, Any], epochs: int) -> str:
+def epoch_line(record: Mapping[str, float | None], epochs: int) -> str:
     """One epoch as it is printed: each figure with that of the validation split behind it."""
     last = ("epoch", "step", "images_per_second", "wait_fraction", "learning_rate")
     figures = {k: v for k, v in record.items() if k not in last and v is not None}

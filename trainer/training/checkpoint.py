@@ -21,16 +21,22 @@ import re
 import uuid
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
+import msgspec
 import numpy as np
 
 from imageshards import storage
 from imageshards.errors import Arg, StorageError, Text, UserError
+from imageshards.typed import convert
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.output_errors import output_errors
 from trainer.training.output_folder import CHECKPOINT_FILE, CHECKPOINTS_FOLDER, OTHER_OUTPUT
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
 
 FORMAT_VERSION = 4
 _CHANGES = ".changes"
@@ -74,6 +80,18 @@ class RunState:
         """Arrays of callbacks and variables, by their names in a file."""
         found = {f"callback-{name}": array for name, array in self.arrays.items()}
         return found | {f"variable-{i}": array for i, (_, array) in enumerate(self.variables)}
+
+
+class _Names(msgspec.Struct):
+    """The arrays of a file: names of those of callbacks, and the paths of variables.
+
+    `types` are those that NumPy's files do not know, by the names of arrays in the file.
+    """
+
+    id: str
+    arrays: list[str]
+    variables: list[str]
+    types: dict[str, str]
 
 
 class Checkpoints:
@@ -177,24 +195,22 @@ def _write(file: IO[bytes], state: RunState, base: RunState | None) -> None:
 def _parsed(data: bytes, base: RunState | None) -> RunState:
     held = base.all_arrays() if base else {}
     with np.load(io.BytesIO(data), allow_pickle=False) as found:
+        # Callbacks may remember infinite numbers, which only Python's own decoder of JSON knows.
         raw = json.loads(found["state"].item())
-        if (version := raw.pop("format_version")) != FORMAT_VERSION:
+        if (version := raw["format_version"]) != FORMAT_VERSION:
             raise ValueError(f"format_version is {version}; expected {FORMAT_VERSION}")
-        if base is not None and raw["id"] != base.id:
+        names = convert(raw, _Names)
+        if base is not None and names.id != base.id:
             return base  # changes of a file that was replaced
-        types = raw.pop("types")
 
         def array(name: str) -> Array:
             if name not in found:
                 return held[name]
-            return found[name].view(types[name]) if name in types else found[name]
+            return found[name].view(names.types[name]) if name in names.types else found[name]
 
-        raw["arrays"] = {name: array(f"callback-{name}") for name in raw["arrays"]}
-        raw["variables"] = [
-            (path, array(f"variable-{i}")) for i, path in enumerate(raw["variables"])
-        ]
-    raw["callbacks"] = [(name, remembered) for name, remembered in raw["callbacks"]]
-    return RunState(**raw)
+        arrays = {name: array(f"callback-{name}") for name in names.arrays}
+        variables = [(path, array(f"variable-{i}")) for i, path in enumerate(names.variables)]
+    return convert(raw | {"arrays": arrays, "variables": variables}, RunState)
 
 
 def reused(old: Array | None, array: Array) -> Array:
@@ -204,7 +220,7 @@ def reused(old: Array | None, array: Array) -> Array:
     return old if old.tobytes() == array.tobytes() else array
 
 
-def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -> None:
+def restore(variables: Sequence[keras.Variable], values: Values, hosts: Hosts = ONE_HOST) -> None:
     """Assigns to every variable the value of the same path, on every replica.
 
     Of equal paths the first gets the first. Where Keras has numbered layers without a name
@@ -239,7 +255,7 @@ def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -
         variable.assign(array)
 
 
-def parts_of(variable: Any) -> tuple[Any, ...]:
+def parts_of(variable: keras.Variable) -> tuple[tf.Variable, ...]:
     """TensorFlow's variable of every replica; none where there is one replica."""
     return getattr(variable.value, "values", ())
 

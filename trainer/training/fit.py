@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import keras
 from keras.callbacks import Callback
@@ -41,7 +40,7 @@ def fit(
     steps_per_epoch: int | None = None,
     class_weight: Mapping[int, float] | None = None,
     callbacks: Sequence[Callback] | None = None,
-    verbose: Any = "auto",
+    verbose: str | int = "auto",
     checkpoint_dir: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     checkpoint_steps: int = 1000,
@@ -221,7 +220,7 @@ def _kinds(data: TrainingData | EvaluationData) -> str:
     return described_target(dataset) if dataset.outputs else describe(dataset)
 
 
-def _check_lengths(initial_epoch: Any, steps_per_epoch: Any, validation_freq: Any) -> None:
+def _check_lengths(initial_epoch: object, steps_per_epoch: object, validation_freq: object) -> None:
     for name, received, least in (
         ("initial_epoch", initial_epoch, 0),
         ("steps_per_epoch", 1 if steps_per_epoch is None else steps_per_epoch, 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras.callbacks import Callback, CallbackList
@@ -24,6 +24,9 @@ from trainer.models.strategy import average_statistics, memory_errors
 from trainer.training.callbacks import WaitingTime
 from trainer.training.open_run import Run
 from trainer.training.signals import Stopped, StopRequest
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Calls the hooks of each batch; returns the figures of the validation split by name.
 Validate = Callable[[CallbackList], dict[str, float]]
@@ -53,7 +56,7 @@ class Loop:
         model: keras.Model,
         callbacks: Sequence[Callback] | None = None,
         validate: Validate | None = None,
-        verbose: Any = 0,
+        verbose: str | int = 0,
         finalize: bool = False,
         validation_freq: int | Sequence[int] = 1,
         class_weight: Sequence[float] = (),
@@ -110,7 +113,7 @@ class Loop:
         self._saved.attach(model, self._callbacks.callbacks)
         try:
             self._callbacks.on_train_begin()
-            logs: dict[str, Any] = {}
+            logs: dict[str, float] = {}
             # After the step with which an epoch begins, the run goes on inside it.
             resumes_inside = self.step > (epochs.end(state.epochs - 1) if state.epochs else 0)
             if not resumes_inside:
@@ -135,7 +138,7 @@ class Loop:
         """Training steps done."""
         return self._saved.state.step
 
-    def _take(self, steps: int) -> dict[str, Any]:
+    def _take(self, steps: int) -> dict[str, tf.Tensor]:
         """Takes so many steps, and counts the damaged records of their batches."""
         take = self._execution.take
         if self._waiting is not None:
@@ -150,7 +153,7 @@ class Loop:
 
     def _agree(self) -> None:
         """Lets hosts agree on the signal by which they stop, and on which records are damaged."""
-        mine = [self._stop.requested, self._broken.as_json()]
+        mine: list[Any] = [self._stop.requested, self._broken.as_json()]
         told = self._hosts.gather(f"step {self.step + 1}", mine)
         self._agreed_stop = max((signum for signum, _ in told if signum), default=None)
         self._broken.merge(broken for _, broken in told)
@@ -162,7 +165,7 @@ class Loop:
             self._saved.wait()
             raise Stopped(signum, self._saved.saved_step())
 
-    def _run_epoch(self, epoch: int, resumes_inside: bool) -> dict[str, Any]:
+    def _run_epoch(self, epoch: int, resumes_inside: bool) -> dict[str, float]:
         model, callbacks, saved = self._model, self._callbacks, self._saved
         begin, end = self._epochs.end(epoch - 1) if epoch else 0, self._epochs.end(epoch)
         callbacks.set_params({**callbacks.params, "steps": end - begin})
@@ -201,7 +204,7 @@ class Loop:
             with self._hosts.limited("The first batch"), self._stop.interruptible():
                 self._batches = self._stream.iterator(self.step)
 
-    def _train(self, steps: int) -> dict[str, Any]:
+    def _train(self, steps: int) -> dict[str, tf.Tensor]:
         with (
             memory_errors(self._epochs.batch_size),
             self._hosts.limited(f"Step {self.step + 1}"),

@@ -74,7 +74,7 @@ def open_run(
     train: TrainingData,
     validation: EvaluationData | None,
     devices: tf.distribute.Strategy,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     hosts: Hosts = ONE_HOST,
     steps_per_epoch: int | None = None,
 ) -> Run:
@@ -116,7 +116,7 @@ def epochs_of(config: RunConfig, train: TrainingData, steps_per_epoch: int | Non
 
 
 def _check_resumed(
-    config: RunConfig, saved: SavedRun, settings: Mapping[str, Any], total_steps: int
+    config: RunConfig, saved: SavedRun, settings: Mapping[str, object], total_steps: int
 ) -> None:
     state = saved.state
     if not state.step:
@@ -160,7 +160,7 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
     return found
 
 
-def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+def check_same(output: str, started: Mapping[str, object], settings: Mapping[str, object]) -> None:
     """Refuses to resume a run with other settings than it began with; names the first flag."""
     for name in sorted({*started, *settings}, key=_rank):
         if started.get(name) == settings.get(name):
@@ -200,7 +200,7 @@ def _rank(name: str) -> tuple[bool, bool, str]:
     return name != "data", name != "target", name
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

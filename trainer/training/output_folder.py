@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from imageshards import storage
 from imageshards.errors import Arg, OutputError, UserError
@@ -24,6 +24,9 @@ from trainer.serving.model_file import (
     SAVING_PREFIX,
     TRANSFORM_FOLDER,
 )
+
+if TYPE_CHECKING:
+    import keras
 
 CHECKPOINTS_FOLDER = "checkpoints"
 CHECKPOINT_FILE = re.compile(r"step-(\d+)\.npz")
@@ -160,7 +163,7 @@ def _remove_unfinished(output: str) -> None:
                     storage.delete_folder(one.path)
 
 
-def write_digest(output: str, model: Any) -> None:
+def write_digest(output: str, model: keras.Model) -> None:
     """Writes weights.sha256 of a Keras model, whole or not at all.
 
     It is the SHA-256 of `b"".join(w.tobytes() for w in model.get_weights())`: every weight as

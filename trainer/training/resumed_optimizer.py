@@ -36,7 +36,7 @@ def describe_optimizer(model: keras.Model) -> Compiled | None:
     return {"class": type(optimizer).__name__, "settings": settings}
 
 
-def _stable(value: Any) -> Any:
+def _stable(value: object) -> Any:
     """JSON values that are the same in each process: without numbered names, and code."""
     if isinstance(value, Mapping):
         if value.get("class_name") in ("function", "__lambda__"):
@@ -110,7 +110,7 @@ def notes(saved: Compiled | None, compiled: Compiled | None, model: keras.Model)
         )
 
 
-def _changes(saved: Compiled, compiled: Compiled) -> Iterator[tuple[str, Any, Any]]:
+def _changes(saved: Compiled, compiled: Compiled) -> Iterator[tuple[str, object, object]]:
     """Name, old and new value of each setting that both know, and that differs."""
     old, new = saved["settings"], compiled["settings"]
     same = saved["class"] == compiled["class"]
@@ -119,7 +119,7 @@ def _changes(saved: Compiled, compiled: Compiled) -> Iterator[tuple[str, Any, An
             yield name, _shown(old.get(name)), _shown(new.get(name))
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     """A schedule as its class and its settings; all else as it is."""
     if isinstance(value, Mapping) and "class_name" in value:
         settings = ", ".join(f"{name}={one}" for name, one in value.get("config", {}).items())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -69,7 +68,7 @@ def train(
     training: TrainingData,
     validation: EvaluationData | None,
     hosts: Hosts = ONE_HOST,
-) -> dict[str, Any]:
+) -> dict[str, float | None]:
     """Trains, or resumes training, and writes everything to `config.output`.
 
     `training` and `validation` are what `open_data(config.read)` returned.

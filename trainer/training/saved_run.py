@@ -75,7 +75,7 @@ class SavedRun:
         folder: str | None,
         every_steps: int,
         keep: int,
-        identity: Mapping[str, Any],
+        identity: Mapping[str, object],
         hosts: Hosts = ONE_HOST,
     ) -> None:
         self._hosts = hosts
@@ -232,7 +232,7 @@ class SavedRun:
         if self.state.step % self._every_steps < count:
             self.save()
 
-    def end_epoch(self, logs: Mapping[str, Any]) -> None:
+    def end_epoch(self, logs: Mapping[str, float]) -> None:
         """Counts and saves an epoch that has ended, its validation included."""
         state = self.state
         state.epochs += 1
@@ -309,7 +309,7 @@ def _remind(callback: Callback, state: Mapping[str, Any], arrays: Mapping[str, A
     vars(callback).update(values)
 
 
-def _to_json(value: Any, arrays: dict[str, Array]) -> Any:
+def _to_json(value: object, arrays: dict[str, Array]) -> Any:
     """`value` with {"array": name} for its arrays, dictionaries alike; TypeError for all else."""
     if value is None or isinstance(value, bool | int | float | str):
         return value

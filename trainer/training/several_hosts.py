@@ -13,6 +13,7 @@ import pathlib
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import imageshards
@@ -83,8 +84,8 @@ def only_chief_writes(config: RunConfig, is_chief: bool) -> Iterator[RunConfig]:
         yield dataclasses.replace(config, output=folder, read=read)
 
 
-def _sources(package: Any) -> list[pathlib.Path]:
-    return sorted(pathlib.Path(package.__file__).parent.rglob("*.py"))
+def _sources(package: ModuleType) -> list[pathlib.Path]:
+    return sorted(pathlib.Path(str(package.__file__)).parent.rglob("*.py"))
 
 
 def _code(*files: pathlib.Path) -> str:

@@ -107,7 +107,7 @@ def _target_text(subset: Subset, model: keras.Model) -> str:
     return classes if dataset.column is None else f"target {dataset.column}: {classes}"
 
 
-def served_model(history: Sequence[Mapping[str, Any]], step: int, file: str) -> str:
+def served_model(history: Sequence[Mapping[str, float | None]], step: int, file: str) -> str:
     """Names the file of the model that other commands take, and the epoch that it was saved after.
 
     `history` has the objects of metrics.jsonl; `step` is that of the model.
@@ -116,13 +116,17 @@ def served_model(history: Sequence[Mapping[str, Any]], step: int, file: str) -> 
     return f"{file}, the model after epoch {epoch} of {history[-1]['epoch']}"
 
 
-def validation_figures(history: Sequence[Mapping[str, Any]], step: int) -> dict[str, Any]:
+def validation_figures(
+    history: Sequence[Mapping[str, float | None]], step: int
+) -> dict[str, float | None]:
     """Loss and accuracy of the validation after the epoch of `step`, as metrics.jsonl has them."""
     record = _epoch_of(history, step)
     return {name: record.get(f"val_{name}") for name in ("loss", "accuracy")}
 
 
-def _epoch_of(history: Sequence[Mapping[str, Any]], step: int) -> Mapping[str, Any]:
+def _epoch_of(
+    history: Sequence[Mapping[str, float | None]], step: int
+) -> Mapping[str, float | None]:
     return next((record for record in history if record["step"] == step), history[-1])
 
 
@@ -143,7 +147,7 @@ def result_lines(
     return [*lines, speed] if speed else lines
 
 
-def waiting_line(history: Sequence[Mapping[str, Any]]) -> str | None:
+def waiting_line(history: Sequence[Mapping[str, float | None]]) -> str | None:
     """Whether the reader or the model limited the speed of a run; None if nothing was measured."""
     measured = [r["wait_fraction"] for r in history if r["wait_fraction"] is not None]
     if not measured:

@@ -37,11 +37,6 @@ def flags(photos, tmp_path) -> list[str]:
     ]  # fmt: skip
 
 
-def path_of(descriptor: int) -> str:
-    return os.readlink(f"/proc/self/fd/{descriptor}")
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux's /proc")
 def test_shards_and_folder_are_on_the_disk_before_the_manifest_is(flags, tmp_path, monkeypatch):
     output = tmp_path / "set"
     synced: list[str] = []
@@ -49,7 +44,7 @@ def test_shards_and_folder_are_on_the_disk_before_the_manifest_is(flags, tmp_pat
     fsync, link = os.fsync, os.link
 
     def noting_fsync(descriptor: int) -> None:
-        synced.append(path_of(descriptor))
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
 
     def noting_link(source: str, target: str) -> None:

@@ -66,9 +66,12 @@ def at_a_step(hosts: Hosts) -> None:
 
 def test_values_of_all_are_on_all_in_their_order() -> None:
     def body(hosts: Hosts) -> Any:
-        arrays = {"a": np.arange(hosts.index + 1), "b": np.full((1, 2), hosts.index, np.float32)}
+        arrays: dict[str, np.ndarray] = {
+            "a": np.arange(hosts.index + 1),
+            "b": np.full((1, 2), hosts.index, np.float32),
+        }
         whole = hosts.concatenate("arrays", arrays)
-        whole |= hosts.concatenate("sums", {"sum": arrays["b"]}, sum)
+        whole |= hosts.concatenate("sums", {"sum": arrays["b"]}, lambda parts: np.sum(parts, 0))
         shared = hosts.share("one", lambda: b"of %d" % hosts.index)
         listed = {name: array.tolist() for name, array in whole.items()}
         return hosts.gather("value", [hosts.index]), shared, listed

@@ -45,7 +45,7 @@ def test_names_are_found_whatever_their_case_and_others_are_refused(name, words)
     assert model.resolve_name("CNN") == "cnn"
     assert model.resolve_name("mobilenet_v2") == "MobileNetV2"
     with refused("model", name, *words):
-        _build(name, (32, 32), 3, RGB)
+        _build(model.resolve_name(name), (32, 32), 3, RGB)
 
 
 @pytest.mark.parametrize(("size", "image"), [((1, 1), RGB), ((8, 200), GREY)], ids=str)

@@ -1,5 +1,7 @@
 """The training stream goes on past damaged records, and ends at unreadable ones."""
 
+import dataclasses
+import json
 import pathlib
 import shutil
 from typing import Any
@@ -12,7 +14,7 @@ from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.trainer_data import make_data_set, rewrite_shard
 from trainer.config import ReadConfig
-from trainer.reader.broken_records import LIST_FILE, BrokenRecords
+from trainer.reader.broken_records import LIST_FILE, BrokenRecord, BrokenRecords
 
 tf = pytest.importorskip("tensorflow")
 
@@ -99,6 +101,20 @@ def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     # A resumed run counts from the list.
     _, _, knowing = _stream(folder, output, augment="none", skip_broken=1)
     assert (output / LIST_FILE).is_file() and knowing.found == [left_out]
+
+
+def test_a_list_that_no_run_wrote_is_refused(tmp_path, whole):
+    listed = {"path": "a", "number": 2, "record": "2", "offset_bytes": 0, "reason": "none"}
+    (tmp_path / LIST_FILE).write_text(json.dumps({"train": [listed]}))
+    with refused("output", LIST_FILE, "record: expected `int`, got `str`", "delete the file"):
+        _stream(whole[0], tmp_path, augment="none", skip_broken=1)
+
+
+def test_a_listed_file_may_have_a_name_that_is_no_utf_8(tmp_path, whole):
+    listed = BrokenRecord("\udcff/" + FILE, 2, 2, 0, "none")
+    (tmp_path / LIST_FILE).write_text(json.dumps({"train": [dataclasses.asdict(listed)]}))
+    _, _, broken = _stream(whole[0], tmp_path, augment="none", skip_broken=1)
+    assert broken.found == [listed]
 
 
 def test_a_damaged_record_counts_with_its_batch(tmp_path):

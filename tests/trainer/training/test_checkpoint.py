@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import io
+import json
+import math
 import os
 import pathlib
 from collections.abc import Callable
@@ -67,6 +69,14 @@ def test_a_checkpoint_is_loaded_bit_for_bit(tmp_path: pathlib.Path) -> None:
     checkpoints.save(state)
     found = checkpoints.load_latest()
     assert found is not None and _bits(found) == _bits(state)
+
+
+def test_a_callback_may_remember_what_is_no_finite_number(tmp_path: pathlib.Path) -> None:
+    remembered = [("Own", {"best": math.inf, "seen": {"dict": [[1, -math.inf]]}})]
+    checkpoints = Checkpoints(str(tmp_path), keep=2)
+    checkpoints.save(_state(7, callbacks=remembered, best_value=3))
+    found = checkpoints.load_latest()
+    assert found is not None and (found.callbacks, found.best_value) == (remembered, 3)
 
 
 def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: pathlib.Path) -> None:
@@ -164,6 +174,25 @@ def test_a_corrupt_checkpoint_is_an_error_with_its_remedy(tmp_path, kind):
     path = pathlib.Path(checkpoints.save(_state(4)))
     path.write_bytes(CORRUPT[kind](path.read_bytes()))
     with refused("output", "step-00000004.npz", "overwrite=True"):
+        checkpoints.load_latest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"step": "4"}, "step: expected `int`, got `str`"),
+        ({"callbacks": [["EarlyStopping"]]}, r"callbacks\[0\]: expected `array` of length 2"),
+        ({"variables": {"a": 1}}, "variables: expected `array`, got `object`"),
+    ],
+)
+def test_a_state_of_other_types_is_refused(tmp_path, changes, problem):
+    checkpoints = Checkpoints(str(tmp_path), keep=2)
+    path = pathlib.Path(checkpoints.save(_state(4)))
+    with np.load(path) as found:
+        entries = dict(found)
+    raw = json.loads(entries["state"].item()) | changes
+    np.savez(path, **(entries | {"state": np.array(json.dumps(raw).encode())}))
+    with pytest.raises(UserError, match=f"step-00000004.npz, which cannot be read .*{problem}"):
         checkpoints.load_latest()
 
 
