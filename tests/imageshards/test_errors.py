@@ -20,13 +20,11 @@ SENTENCE = "--input 'a b' holds no image; expected files."
 
 
 def _kinds(base):
-    """Those of the leaf, whatever else has been imported: workers raise no others."""
     own = [kind for kind in base.__subclasses__() if kind.__module__ == base.__module__]
     return [base.__name__, *(name for kind in own for name in _kinds(kind))]
 
 
 def wrapped(cause):
-    """What a runner raises because of an error."""
     error = RuntimeError("bundle failed")
     error.__cause__ = cause
     return error
@@ -62,9 +60,7 @@ def test_other_errors_and_a_circle_of_them_are_no_mistake_of_the_user():
     assert user_error_in(one) is None
     one.__cause__, two.__cause__ = two, one
     assert user_error_in(one) is None
-
-
-def test_an_error_in_the_handling_of_a_mistake_is_no_mistake_of_the_user():
+    # Nor is an error in the handling of a mistake.
     try:
         try:
             raise UserError(SENTENCE)

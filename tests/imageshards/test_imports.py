@@ -67,5 +67,4 @@ for call in (ims.evaluate, ims.predict, ims.export):
     except ims.UserError as e:
         print(e)
 """
-    said = run_without(HEAVY, code, Dataset(tmp_path).directory)
-    assert said.count("model received") == 3
+    assert run_without(HEAVY, code, Dataset(tmp_path).directory).count("model received") == 3

@@ -14,24 +14,9 @@ from imageshards import progress
 from imageshards.progress import ProgressLine, rate_line, text_table
 
 
-def on_a_terminal(code):
-    """What a program writes to a terminal 80 columns wide."""
-    parent, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, 80))
-    with subprocess.Popen([sys.executable, "-c", code], stderr=terminal) as process:
-        os.close(terminal)
-        shown = b""
-        with contextlib.suppress(OSError):  # what Linux says when the other side is closed
-            while piece := os.read(parent, 1 << 16):
-                shown += piece
-        assert process.wait() == 0
-    os.close(parent)
-    return shown.decode()
-
-
 @pytest.mark.process
 def test_a_line_renews_itself_on_a_terminal_and_leaves_it_clean():
-    shown = on_a_terminal(
+    code = (
         "import threading\n"
         "from imageshards import progress\n"
         "progress._LINE_SECONDS = 0.001\n"
@@ -43,6 +28,16 @@ def test_a_line_renews_itself_on_a_terminal_and_leaves_it_clean():
         "    line.say('a process was killed')\n"
         "    ended.wait(20)\n"
     )
+    parent, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    with subprocess.Popen([sys.executable, "-c", code], stderr=terminal) as process:
+        os.close(terminal)
+        shown = ""
+        with contextlib.suppress(OSError):  # what Linux says when the other side is closed
+            while piece := os.read(parent, 1 << 16):
+                shown += piece.decode()
+        assert process.wait() == 0
+    os.close(parent)
     for expected in ("\r1 of 9 images", "\r2 of 9 images", "\ra process was killed", "\rlast"):
         assert expected in shown.replace("\n", "\r")
     assert shown.rpartition("\r")[0].rpartition("\r")[2].strip() == ""  # wiped out

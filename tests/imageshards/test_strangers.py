@@ -126,7 +126,6 @@ def test_the_commands_work_with_what_is_not_changed(made):
 
 
 def adopted_from(made):
-    """The manifest of the same shards if somebody else had written them."""
     found = copy.deepcopy(made.manifest) | {"adopted": ROLES, "files": {}}
     for _, shard in shards_of(found):
         shard["folder"] = ""
@@ -147,7 +146,6 @@ def test_any_manifest_is_used_or_refused(made, is_adopted, data):
 @pytest.mark.parametrize("name", ["manifest.json", "quarantine/rejects.jsonl", "shard", "index"])
 @pytest.mark.parametrize("is_device", [True, False], ids=["device", "FIFO"])
 def test_only_regular_files_are_read(made, name, is_device):
-    """A device may never end, and a FIFO may never begin."""
     made.save()
     (_, shard), *_ = shards_of(made.manifest)
     names = {"shard": shard["file"], "index": shard["index"]["file"]}

@@ -39,12 +39,9 @@ def test_class_names_that_are_whole_numbers_come_first_in_the_order_of_numbers()
     assert sorted({*ordered}, key=class_sort_key) == ordered
 
 
-def test_a_long_name_loses_its_middle():
+def test_a_long_name_loses_its_middle_and_a_long_line_is_wrapped_on_a_terminal(monkeypatch):
     assert shortened("short", 5) == "short" and shortened("long", 0) == ""
     assert shortened("n02112350_keeshond", 9) == "n021…hond"
-
-
-def test_a_long_line_is_wrapped_on_a_terminal_and_whole_in_a_log(monkeypatch):
     line = "  a " + "long " * 30 + "line"
     assert for_output(line) == line
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -11,13 +11,7 @@ from imageshards.deduplication.near import count_bits, near_pairs
 from imageshards.errors import UserError
 
 
-def by_brute_force(hashes, distance):
-    pairs = itertools.combinations(sorted(hashes.tolist()), 2)
-    return [[a, b] for a, b in pairs if (a ^ b).bit_count() <= distance]
-
-
 def some_hashes(count, bits=64, seed=0):
-    """Random in their lowest bits, with near ones among them."""
     rng = np.random.default_rng(seed)
     found = rng.integers(0, 2**bits, count, dtype=np.uint64)
     for flips in range(1, 7):
@@ -34,7 +28,9 @@ def test_all_near_pairs_are_found_each_once(distance, bits, monkeypatch):
     monkeypatch.setattr(near, "_USUAL_CELL", 1)  # by more than one equal band
     assert near_pairs(np.empty(0, np.uint64), distance).shape == (0, 2)
     hashes = some_hashes(800, bits)
-    assert near_pairs(hashes, distance).tolist() == by_brute_force(hashes, distance)
+    pairs = itertools.combinations(sorted(hashes.tolist()), 2)
+    near_ones = [[a, b] for a, b in pairs if (a ^ b).bit_count() <= distance]
+    assert near_pairs(hashes, distance).tolist() == near_ones
 
 
 def test_many_hashes_with_an_equal_band_do_not_cost_all_pairs(monkeypatch):

@@ -35,7 +35,6 @@ def _without_adobe_marker(jpeg):
 
 
 def _as_ycck(jpeg):
-    """The same numbers declared to be YCCK."""
     transform = jpeg.index(b"Adobe") + 11
     return jpeg[:transform] + b"\x02" + jpeg[transform + 1 :]
 

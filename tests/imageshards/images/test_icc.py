@@ -76,8 +76,7 @@ def test_profiles_of_grey_of_inks_and_of_transparent_pictures_are_converted():
     assert colour_of(_with(flat("L", 128), "PNG", dark)) == pytest.approx((188,) * 3, abs=2)
     assert colour_of(_with(flat("LA", (128, 0)), "PNG", dark)) == (255,) * 3
     half = _with(flat("RGBA", (*ORANGE, 128)), "PNG", P3)
-    mixed = [(255 + level) / 2 for level in _EXPECTED]
-    assert colour_of(half) == pytest.approx(mixed, abs=3)
+    assert colour_of(half) == pytest.approx([(255 + level) / 2 for level in _EXPECTED], abs=3)
     # Black ink of lightness 50, a grey of 119, on white; as RGB it could be any inks.
     press, black = cmyk_profile(255, 128), flat("CMYK", (0, 0, 0, 255))
     for kind in ("JPEG", "TIFF"):
@@ -141,5 +140,4 @@ def test_a_shrunk_and_turned_picture_is_converted_as_a_whole_one_is():
     data = _with(photo, "JPEG", P3, quality=97, exif=exif)
     made = np.asarray(opened(encode_image(data, dataclasses.replace(SMALL, quality=100))), float)
     plain = opened(encode_image(data, dataclasses.replace(SMALL, quality=100, icc="drop")))
-    error = np.abs(made - in_srgb(np.asarray(plain, float), DISPLAY_P3))
-    assert error.mean() < 2
+    assert np.abs(made - in_srgb(np.asarray(plain, float), DISPLAY_P3)).mean() < 2

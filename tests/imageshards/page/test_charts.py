@@ -24,8 +24,7 @@ def test_a_line_has_a_gap_where_there_is_no_finite_value():
 @given(st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=60), st.sampled_from([None, 0, 0.1]))
 def test_lines_stay_inside_the_picture(values, least):
     chart = lines(*values, least=least)
-    points = chart.lines[0].dots
-    assert all(-0.1 <= dot.y <= 100.1 and 0 <= dot.x <= 100 for dot in points)
+    assert all(-0.1 <= dot.y <= 100.1 and 0 <= dot.x <= 100 for dot in chart.lines[0].dots)
     assert 2 <= len(chart.ticks) <= 8
 
 

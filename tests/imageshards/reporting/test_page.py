@@ -54,7 +54,6 @@ def many(num_classes, num_shards, **first):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A data set of 3 + 2 shards of 6 records with rejects, and its report."""
     folder = tmp_path_factory.mktemp("report") / "pets & <more>"
     dataset = Dataset(folder, rejects={"truncated": 5, "empty": 1})
     return dataset, *written(dataset)

@@ -68,7 +68,6 @@ def holder_of(path, program=HOLD):
 
 @pytest.fixture
 def held(tmp_path):
-    """A path, and a process that holds its lock."""
     path = tmp_path / "out" / ".staging" / "lock"
     with holder_of(path) as process:
         yield path, process
@@ -178,7 +177,6 @@ def interruptible():
 
 
 def hold(path, **more):
-    """As another process would."""
     holder = {"host": "elsewhere", "pid": 1, "nonce": "other"}
     storage.write(path, json.dumps(holder | more))
 
@@ -234,7 +232,6 @@ def test_a_lost_lease_interrupts_the_job_with_a_sentence(path, how, interruptibl
 
 
 def renewals_after(path, count):
-    """Waits until a lease was renewed so often."""
     deadline = time.monotonic() + TIMEOUT_SEC
     while (done := int(json.loads(storage.read(path))["renewals"])) < count:
         assert time.monotonic() < deadline

@@ -41,7 +41,6 @@ def folder(request, tmp_path_factory):
 
 @pytest.fixture
 def place(folder, request):
-    """A folder of a test's own."""
     return storage.join(folder, request.node.originalname)
 
 

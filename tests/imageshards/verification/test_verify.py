@@ -46,7 +46,6 @@ def dataset(made_once, tmp_path):
 
 
 def problems_of(dataset):
-    """Check → what is said of it."""
     verdict = verify(str(dataset.directory), workers=1)
     return {c: [p.message for p in verdict.problems if p.check == c] for c in verdict.found}
 
@@ -78,9 +77,7 @@ def larger(dataset):
 
 
 def classes_apart(dataset):
-    """Shards of as many records as before, but the first one has cats alone, and so on."""
-    kept = dataset.payloads
-    every = [payload for name in dataset.splits["train"] for payload in kept[name]]
+    every = [payload for name in dataset.splits["train"] for payload in dataset.payloads[name]]
     every.sort(key=lambda payload: b"dog/" in payload)
     for i, name in enumerate(dataset.splits["train"]):
         dataset.payloads[name] = every[6 * i : 6 * i + 6]
@@ -98,8 +95,6 @@ def copied(name, to):
 
 
 def changed_row(column, value):
-    """Another index of the second shard, named by the manifest like the right one."""
-
     def change(dataset):
         rows = IndexRows()
         for payload in dataset.payloads[SECOND]:

@@ -41,7 +41,6 @@ def test_the_device_gets_pictures_as_they_are_unless_far_too_large(own, varies, 
 
 
 def _stream(parts):
-    """Batches of 4 as the reader and one step on a device make them."""
     import tensorflow as tf
 
     encoded = tf.constant([jpeg(smooth_picture((64, 64), i)) for i in range(COUNT)])
@@ -83,5 +82,4 @@ def test_host_and_device_make_the_same_of_a_stream():
     for left, right in zip(on_host, on_device, strict=True):
         for name in ("label", "weight", "position"):
             np.testing.assert_allclose(left[name], right[name], atol=1e-6)
-    other = _stream(_make("device", seed=6))
-    assert np.abs(_images(other) - _images(on_device)).max() > 10
+    assert np.abs(_images(_stream(_make("device", seed=6))) - _images(on_device)).max() > 10

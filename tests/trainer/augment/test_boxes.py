@@ -27,12 +27,6 @@ def _floats(*values):
     return tf.constant(values, tf.float32)
 
 
-def _cut(boxes, least):
-    labels = tf.range(len(boxes), dtype=tf.int64)[tf.newaxis]
-    found = cut_boxes({"boxes": tf.constant([boxes]), "labels": labels}, least)
-    return found["boxes"][0].numpy().tolist(), found["labels"][0].numpy().tolist()
-
-
 @pytest.mark.parametrize(
     ("box", "least", "expected"),
     [
@@ -46,8 +40,11 @@ def _cut(boxes, least):
 )
 def test_boxes_are_cut_off_at_the_edges_and_hidden_ones_dropped(box, least, expected):
     other = [0.0, 0.0, 1.0, 1.0]
-    kept = [[expected, 0], [other, 1]] if expected else [[other, 1], [[-1] * 4, -1]]
-    assert _cut([box, other], least) == tuple(map(list, zip(*kept, strict=True)))
+    labels = tf.constant([[0, 1]], tf.int64)
+    found = cut_boxes({"boxes": tf.constant([[box, other]]), "labels": labels}, least)
+    boxes, labels = (found[name][0].numpy().tolist() for name in ("boxes", "labels"))
+    assert labels == ([0, 1] if expected else [1, -1])
+    assert boxes == ([expected, other] if expected else [other, [-1] * 4])
 
 
 units = st.integers(0, 2**24).map(lambda number: number / 2**24)
@@ -81,7 +78,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def _coloured(picture):
-    """The box around the reddish pixels of a picture, 0 to 1."""
     red, green = picture[..., 0].astype(int), picture[..., 1].astype(int)
     rows, columns = np.nonzero(red - green > 40)
     height, width = picture.shape[:2]

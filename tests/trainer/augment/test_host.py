@@ -28,8 +28,7 @@ def _encoded(size=FULL, channels=3):
 def _pictures(encoded, size, level, *, own=FULL, channels=3, formats=("JPEG",)):
     spec = image_spec(own, varies=own is None, channels=channels, formats=formats)
     pictures = host.augmented_pictures(spec, size, level, 3, [127.5] * channels)
-    position = tf.range(len(encoded), dtype=tf.int64)
-    found = pictures(encoded, position)
+    found = pictures(encoded, tf.range(len(encoded), dtype=tf.int64))
     assert found.dtype == tf.uint8 and found.shape == (len(encoded), *size, channels)
     return found.numpy().astype(int)
 
@@ -91,8 +90,7 @@ def test_pictures_decoded_before_give_those_of_their_jpegs(level, own):
     # In a graph, where all ratios are traced.
     found = tf.function(lambda k, at: pictures(Rows(pixels, k), at))(keys, positions)
     found = found.numpy().astype(int)
-    expected = _pictures(encoded, (40, 40), level, own=own)
-    difference = np.delete(np.abs(found - expected), 3, 0)
+    difference = np.delete(np.abs(found - _pictures(encoded, (40, 40), level, own=own)), 3, 0)
     # Along edges of a window colours come from outside of it, too, where a picture is whole.
     assert difference.max() <= 24 and difference.mean() < (0.1 if own == FULL else 1)
     assert level == "strong" or not found[3].any()
@@ -132,5 +130,4 @@ def test_large_pictures_are_averaged_when_shrunk(own):
     stripes = np.zeros((512, 640, 3), np.uint8)
     stripes[:, ::2] = 200
     encoded = tf.constant([jpeg(stripes)] * 8)
-    found = _pictures(encoded, (32, 32), "light", own=own)
-    assert np.abs(found - 100).max() < 12
+    assert np.abs(_pictures(encoded, (32, 32), "light", own=own) - 100).max() < 12

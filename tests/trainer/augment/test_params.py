@@ -23,10 +23,6 @@ positions = st.integers(0, 2**40)
 seeds = st.integers(0, 2**31 - 1)
 
 
-def _positions(start=0, count=MANY):
-    return tf.range(start, start + count, dtype=tf.int64)
-
-
 def _draw(level, seed, position):
     drawn = params.draw_params(level, seed, position)
     return {name: value.numpy() for name, value in drawn.items()}
@@ -52,8 +48,8 @@ def test_any_slice_of_a_batch_draws_the_same(chosen, seed, data):
         np.testing.assert_array_equal(values, np.concatenate([first[name], second[name]]))
 
 
-def test_strong_stays_within_its_strengths():
-    drawn, strong = _draw("strong", 2, _positions()), params.STRONG
+def test_strong_stays_within_its_strengths_and_pairs_share_how_they_are_mixed():
+    drawn, strong = _draw("strong", 2, tf.range(MANY, dtype=tf.int64)), params.STRONG
     limits = {
         "half_tangent": (-math.tan(math.radians(7.5)), math.tan(math.radians(7.5))),
         **dict.fromkeys(("brightness", "contrast", "saturation"), (0.7, 1.3)),
@@ -68,14 +64,10 @@ def test_strong_stays_within_its_strengths():
     assert abs(drawn["erase"].mean() - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY)
     # Flat rectangles are as likely as tall ones.
     assert np.mean(np.log(drawn["erase_aspect"])) == pytest.approx(0, abs=0.02)
-
-
-def test_a_pair_shares_how_it_is_mixed_and_nothing_else():
-    drawn = _draw("strong", 4, _positions())
+    # A pair shares how it is mixed and nothing else.
     for name in ("mix", "mix_share", "mix_y", "mix_x"):
         np.testing.assert_array_equal(drawn[name][0::2], drawn[name][1::2])
         assert len(np.unique(drawn[name][0::2])) > 2
     assert not np.array_equal(drawn["crop_y"][0::2], drawn["crop_y"][1::2])
     for kind in (params.MIXUP, params.CUTMIX):
-        share = np.mean(drawn["mix"][0::2] == kind)
-        assert abs(share - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY / 2)
+        assert abs(np.mean(drawn["mix"][0::2] == kind) - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY / 2)

@@ -36,33 +36,25 @@ def test_colours_are_scaled(factors, expected):
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
-def _pixel_params(count, **changes):
+def _adjusted(pictures, **changes):
+    count = len(pictures)
     plain = dict.fromkeys(("brightness", "contrast", "saturation", "erase_aspect"), 1.0)
     plain |= dict.fromkeys(("noise_std", "erase_area", "erase_y", "erase_x"), 0.0)
     params = {name: tf.fill([count], changes.get(name, value)) for name, value in plain.items()}
-    return params | {
-        "erase": tf.fill([count], changes.get("erase", False)),
-        "noise_key": tf.constant(range(count), tf.uint32),
-    }
-
-
-def _adjusted(pictures, **changes):
-    params = _pixel_params(len(pictures), **changes)
+    params["erase"] = tf.fill([count], changes.get("erase", False))
+    params["noise_key"] = tf.constant(range(count), tf.uint32)
     noise = pixels.noise_rows(pictures.shape[2], pictures.shape[3])
     return pixels.adjust_pixels(pictures, params, noise, [1, 2, 3]).numpy()
 
 
 def test_noise_is_gaussian_and_of_the_strength_drawn():
-    flat = tf.fill([4, 64, 64, 3], 100.0)
-    noise = _adjusted(flat, noise_std=8.0) - 100
+    noise = _adjusted(tf.fill([4, 64, 64, 3], 100.0), noise_std=8.0) - 100
     assert abs(noise.mean()) < 0.3
     assert noise.std() == pytest.approx(8, rel=0.03)
     # Fourth moment of a Gaussian: three times the squared variance.
     assert np.mean(noise**4) / noise.std() ** 4 == pytest.approx(3, rel=0.1)
-    between = np.corrcoef(noise.reshape(4, -1))
-    assert np.abs(between - np.eye(4)).max() < 0.05
-    rows = np.corrcoef(noise[0].reshape(64, -1))
-    assert (np.abs(rows - np.eye(64)) > 0.9).sum() < 20
+    assert np.abs(np.corrcoef(noise.reshape(4, -1)) - np.eye(4)).max() < 0.05
+    assert (np.abs(np.corrcoef(noise[0].reshape(64, -1)) - np.eye(64)) > 0.9).sum() < 20
 
 
 def test_an_erased_rectangle_has_the_area_the_shape_and_the_colour_asked_for():

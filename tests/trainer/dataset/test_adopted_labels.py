@@ -78,8 +78,7 @@ def test_one_hot_vectors_are_classes(tmp_path):
     data = _adopted(tmp_path, AdoptOptions(class_names=("a", "b", "c")), *hot)
     assert data.classes == ("a", "b", "c") and _labels(data) == [2, 0, 1, 2]
     assert _labels(data, classes=["c", "a"]) == [0, 1, 0]
-    train = data.train(batch_size=4, image_size=16, balance="sampling")
-    assert train.subset.num_records == 6
+    assert data.train(batch_size=4, image_size=16, balance="sampling").subset.num_records == 6
 
 
 def test_values_without_labels_are_trained_on_as_a_target(tmp_path):
@@ -89,8 +88,7 @@ def test_values_without_labels_are_trained_on_as_a_target(tmp_path):
     assert _labels(data, target="word") == [0, 1, 0, 1]
     # Without a label of their own, the column of that name is meant.
     assert _labels(data) == [0.0, 0.5, 1.0, 1.5]
-    records = list(data.source("train"))
-    assert [record["label"] for record in records] == [0.0, 0.5, 1.0, 1.5]
+    assert [record["label"] for record in list(data.source("train"))] == [0.0, 0.5, 1.0, 1.5]
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,7 @@ def test_unused_splits_are_not_checked_and_a_missing_size_is_refused(folder):
     edit_manifest(folder, image={"mode": "none", "channels": 3})
     with refused("data", "image_size=224"):
         open_data(config)
-    sized = dataclasses.replace(config, image_size=(8, 8))
-    assert open_data(sized)[0].model_inputs.size == (8, 8)
+    assert open_data(dataclasses.replace(config, image_size=(8, 8)))[0].model_inputs.size == (8, 8)
 
 
 def test_features_shard_classes_and_a_fingerprint_are_read(folder):

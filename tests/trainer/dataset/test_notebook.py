@@ -23,7 +23,6 @@ from tests.support.target_sets import make_targets
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Shards of 6, 6 and 6 records to train on, 6 and 6 to validate."""
     return Dataset(tmp_path_factory.mktemp("data") / "set").directory
 
 

@@ -22,8 +22,7 @@ def dataset(tmp_path_factory):
 
 
 def _inputs(dataset, names, **changes):
-    features = check_inputs(dataset, ("image", *names))
-    return dataclasses.replace(MODEL, features=features, **changes)
+    return dataclasses.replace(MODEL, features=check_inputs(dataset, ("image", *names)), **changes)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +84,8 @@ def test_a_label_outside_the_classes_is_an_error(dataset, offset, label):
 
 def test_labels_may_be_the_names_of_classes(dataset):
     features = {**FEATURES, LABEL_FEATURE: FeatureSpec("string", ())}
-    named = dataclasses.replace(dataset, features=features)
 
-    parse = batch_parser(named, MODEL)
+    parse = batch_parser(dataclasses.replace(dataset, features=features), MODEL)
     cat, bee, dog = (
         example({IMAGE_FEATURE: jpeg(9), LABEL_FEATURE: name}) for name in ("cat", "bee", "dog")
     )

@@ -18,13 +18,6 @@ from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split
 _FILTERED = {"image/width": FeatureSpec("int64", ()), **FEATURES}
 
 
-def _counted(counts):
-    """A data set of two shards that exist on paper only; the second holds no `ant`."""
-    first = Shard("a", sum(counts), 1, dict(zip(CLASSES, counts, strict=True)))
-    shards = (first, Shard("b", 5, 1, {"bee": 2, "cat": 3}))
-    return DataSet("DATA", {"train": Split("train", shards)}, CLASSES, IMAGE, FEATURES)
-
-
 def test_classes_are_renumbered_in_the_order_given(tmp_path):
     dataset = make_set(tmp_path, [[0, 1, 2, 0, 1, 2], [2, 2]])
     subset = choose(dataset, classes=("cat", "ant"), filters=("number>=1",))
@@ -52,7 +45,9 @@ def test_an_impossible_subset_is_refused_in_one_sentence(tmp_path, changes, argu
 
 @given(st.lists(st.integers(0, 10_000), min_size=3, max_size=3))
 def test_weights_make_every_class_with_records_weigh_the_same(counts):
-    dataset = _counted(tuple(counts))
+    first = Shard("a", sum(counts), 1, dict(zip(CLASSES, counts, strict=True)))
+    split = Split("train", (first, Shard("b", 5, 1, {"bee": 2, "cat": 3})))
+    dataset = DataSet("DATA", {"train": split}, CLASSES, IMAGE, FEATURES)
     subset = choose(dataset, balance="weights")
     assert subset.class_counts and subset.class_weights
     # The second shard has 2 more bees and 3 more cats.

@@ -40,7 +40,6 @@ KINDS: list[tuple[str, str, tuple[str, ...], tuple[int, ...], int]] = [
 
 
 def column_values(number):
-    """The columns of record `number`."""
     return {
         "price": [number / 2], "one": [float(number)], "colour": [0.0, 1.0, number / 10],
         "curve": [0.5] * (number % 3), "grid": [0.0] * 4, "year": [(9, 10, -3)[number % 3]],

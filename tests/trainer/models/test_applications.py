@@ -106,7 +106,6 @@ def test_published_weights_see_what_they_see_in_the_published_model(name, cache,
     preprocess_input = importlib.import_module(build.__module__).preprocess_input
 
     def away(pixels):
-        """By how much, of the largest feature."""
         expected = np.asarray(published(preprocess_input(pixels.astype(np.float32))))
         found = np.asarray(features(PIXELS)).astype(np.float32)
         return float(np.abs(found - expected).max() / np.abs(expected).max())
@@ -158,8 +157,7 @@ def test_weights_of_efficientnet_give_its_logits(tmp_path, kind):
     """Whatever normalisation a file of weights brings, pixels are scaled once."""
     path = str(tmp_path / f"published{kind}")
     head: dict[str, Any] = {"classes": 4, "classifier_activation": None}
-    shape = (32, 32, 3)
-    donor = keras.applications.EfficientNetB0(weights=None, input_shape=shape, **head)
+    donor = keras.applications.EfficientNetB0(weights=None, input_shape=(32, 32, 3), **head)
     expected = donor(255 * _torch(PIXELS))  # it divides by 255, and normalises by 0 and 1
     (norm,) = [x for x in donor.layers if isinstance(x, keras.layers.Normalization)]
     mean, variance = norm.weights[:2]

@@ -34,7 +34,6 @@ def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(
     *body, head = [layer for layer in network.layers if layer.weights]
 
     def changed():
-        """Of each layer in two steps, statistics included."""
         before = [digest(layer.get_weights()) for layer in (*body, head)]
         train(HERE, network, [batch(0), batch(1)])
         after = [digest(layer.get_weights()) for layer in (*body, head)]
@@ -85,9 +84,7 @@ def test_layers_are_counted_as_kerass_own_lists_have_them_and_those_behind_are_n
     Frozen(network, "all")
     trained = [v.path.split("/")[0] for v in network.trainable_variables]
     assert len(trained) == 4 and all(name.startswith("dense") for name in trained)
-
-
-def test_the_head_of_values_is_the_layer_with_weights_before_their_unit():
+    # The head of values is the layer with weights before their unit.
     network = model.build_model("cnn", INPUTS, 1, "values", mean_std=MeanStd((5.0,), (2.0,)))
     network.compile("sgd")
     Frozen(network, "all")

@@ -65,8 +65,7 @@ def test_pixels_are_normalised_by_the_manifests_numbers(precision):
     pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3), np.uint8)
     expected = (pixels / 255 - np.array(RGB.mean)) / np.array(RGB.std)
     np.testing.assert_allclose(upto(pixels), expected, rtol=1e-4, atol=1e-5)
-    kernel = network.trainable_variables[0]
-    assert kernel.dtype == "float32"
+    assert network.trainable_variables[0].dtype == "float32"
     dense = next(layer for layer in network.layers if isinstance(layer, keras.layers.Dense))
     assert dense.compute_dtype == precision
     assert network(pixels).dtype == "float32"
@@ -137,8 +136,7 @@ def test_values_get_their_unit_by_a_last_layer_that_the_file_keeps(tmp_path, pre
     assert found.dtype == np.float32 and np.abs(around_0).max() < 20
     np.testing.assert_allclose(found, np.array(PRICES.std) * around_0 + PRICES.mean, rtol=1e-6)
     network.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(again(pixels), found)
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(pixels), found)
 
 
 def test_weights_that_cannot_be_used_are_refused(tmp_path):
@@ -177,6 +175,5 @@ def test_a_restored_model_continues_bit_for_bit(name):
     if name == "plain":
         config = dataclasses.replace(config, accumulate_steps=2)
     how = {"soft": name == "plain", "rebuild": name in ("float16", "plain")}
-    here = tf.distribute.get_strategy()
-    straight, resumed = replica_run.continuation(here, config, **how)
+    straight, resumed = replica_run.continuation(tf.distribute.get_strategy(), config, **how)
     assert straight == resumed

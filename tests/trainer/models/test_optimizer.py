@@ -28,8 +28,7 @@ from trainer.models import optimizer  # noqa: E402
     ],
 )
 def test_the_learning_rate_of_a_step(options, expected):
-    config = OptimizerConfig(learning_rate=1.0, **options)
-    rates = optimizer.make_schedule(config, 64, 100)
+    rates = optimizer.make_schedule(OptimizerConfig(learning_rate=1.0, **options), 64, 100)
     assert type(rates).__module__.startswith("keras.")  # so any Keras reads a saved optimizer
     for step, rate in expected.items():
         assert float(rates(step)) == pytest.approx(rate, abs=1e-6)
@@ -67,8 +66,7 @@ def _one_matrix(config, gradients):
     network.optimizer.build(network.trainable_variables)
     for gradient in gradients:
         rows = np.broadcast_to(np.asarray(gradient, np.float32), (2, 2))
-        both = [tf.constant(rows), tf.constant(rows[0])]
-        network.optimizer.apply(both)
+        network.optimizer.apply([tf.constant(rows), tf.constant(rows[0])])
     return network, [v.numpy() for v in network.trainable_variables]
 
 

@@ -128,7 +128,6 @@ def test_statistics_of_each_replica_are_averaged_once(two_replicas):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", SAME)
 def test_two_replicas_do_what_one_does(two_replicas, what):
-    """The weights after some steps with each optimizer; every augmented picture."""
     atol = 0.0 if what.startswith("augment:") else 2e-4
     np.testing.assert_allclose(two_replicas[what], _alone(what), atol=atol)
 

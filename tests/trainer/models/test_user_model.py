@@ -27,12 +27,9 @@ def test_logits_or_a_model_are_taken(name):
     logits = network(np.zeros((2, 8, 8, 3), np.uint8))
     assert logits.shape == (2, 3) and network.name == name
     assert {v.dtype for v in network.trainable_variables} == {"float32"}
-
-
-def test_outputs_of_a_range_get_no_unit():
-    for name in ("probabilities", "probabilities_in_a_model"):
-        with refused("model", name, "softmax"):
-            model.build_model(f"tests.support.tiny_models:{name}", PICTURE, 3, "values")
+    for bounded in ("probabilities", "probabilities_in_a_model"):  # get no unit
+        with refused("model", bounded, "softmax"):
+            model.build_model(f"tests.support.tiny_models:{bounded}", PICTURE, 3, "values")
 
 
 def test_random_layers_differ_between_replicas_and_the_rest_is_as_it_was_made(tmp_path):

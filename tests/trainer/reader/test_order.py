@@ -85,7 +85,6 @@ def test_slices_of_hosts_and_replicas_are_those_of_the_whole_batch(large, slices
 
 @pytest.fixture
 def read(monkeypatch):
-    """The reads of shards."""
     counted = mock.Mock(wraps=storage.read_range)
     monkeypatch.setattr(storage, "read_range", counted)
     return counted
@@ -137,9 +136,8 @@ def test_damaged_and_empty_records_keep_their_places(tmp_path, choice):
         assert [not one for one in payloads] == [n in (1, 4, 7, 10) for n in of_batch]
         numbers += of_batch.tolist()
     assert numbers == training_order(damaged, 8, 0).records_at(0, 40).tolist()
-    expected = {n for n in (1, 4, 7, 10) if n in numbers}
     # Rows that were read may hold records of later batches.
-    assert expected <= {*noted} <= {1, 4, 7, 10}
+    assert {n for n in (1, 4, 7, 10) if n in numbers} <= {*noted} <= {1, 4, 7, 10}
     assert {noted[n] for n in noted if n != 10} <= {"it is empty"}
     assert "checksum" in noted.get(10, "checksum")
 

@@ -25,8 +25,7 @@ def folder(tmp_path_factory):
     records = [example({"image": one, "label": i}) for i, one in enumerate(pictures)]
     for split in ("train", "val"):
         write_records(str(made / f"{split}.tfrecord"), records)
-    told = adopt(str(made))
-    assert told.source.formats == dict.fromkeys(FORMATS, 2)
+    assert adopt(str(made)).source.formats == dict.fromkeys(FORMATS, 2)
     return made
 
 

@@ -46,7 +46,6 @@ def dataset(tmp_path_factory):
 
 
 def _train(subset, batch_size, steps, **changes):
-    """The first batches of a stream, as numpy."""
     place = {name: changes.pop(name) for name in ("start_step", "slices") if name in changes}
     stream = pipeline.training_batches(training_data(subset, batch_size, **changes), **place)
     return list(itertools.islice(stream.as_numpy_iterator(), steps))
@@ -201,5 +200,4 @@ def test_memory_stays_within_memory_bytes(dataset):
     assert small["read ahead"] == subset.split.num_bytes
     large = dataclasses.replace(MODEL, size=(512, 512))
     data = training_data(subset, 256, read_options=ReadOptions(threads=256), inputs=large)
-    decoded = pipeline.memory_bytes(data)["batches being decoded"]
-    assert decoded < 1.2 * pipeline.IN_FLIGHT_BYTES
+    assert pipeline.memory_bytes(data)["batches being decoded"] < 1.2 * pipeline.IN_FLIGHT_BYTES

@@ -50,8 +50,6 @@ def options(tmp_path):
 
 
 class _CountingReader(PieceReader):
-    """Notes which pieces it reads, and fails at one of them."""
-
     def __init__(self, subset, fails_at=None):
         super().__init__(subset)
         self.pieces, self._fails_at = [], fails_at
@@ -101,8 +99,7 @@ def test_what_was_decoded_is_used_again_whoever_asks(subset, options, capfd):
     assert sorted(piece for one in readers for piece in one.pieces) == list(range(len(SHARDS)))
     said = capfd.readouterr().err
     assert said.count("decoding 13 pictures of train (0.00 GB, on each host that has a") == 1
-    filtered = choose(subset.dataset, ["bee"], ["age>=1"])
-    decode_once(filtered, options, readers[0])
+    decode_once(choose(subset.dataset, ["bee"], ["age>=1"]), options, readers[0])
     assert not capfd.readouterr().err
 
 
@@ -142,7 +139,7 @@ def test_a_picture_that_cannot_be_decoded_is_named_and_the_rest_goes_on_later(su
     assert_same(_batches(subset, options), _batches(subset, ReadOptions(2)))
 
 
-def test_too_little_room_is_told_before_anything_is_written(subset, options, monkeypatch):
+def test_too_little_room_or_pictures_of_several_sizes_are_told_first(subset, options, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10}))
     with refused("cache", "0.00 GB are free"):
         decode_once(subset, options, PieceReader(subset))
@@ -150,9 +147,6 @@ def test_too_little_room_is_told_before_anything_is_written(subset, options, mon
     assert not sum(file.stat().st_size for file in files if file.is_file())
     with refused("cache", "cache_folder"):
         decode_once(subset, ReadOptions(1, "pixels"), PieceReader(subset))
-
-
-def test_pictures_of_several_sizes_are_refused(subset):
     image = dataclasses.replace(IMAGE, varies=True)
     config = ReadConfig("d", cache="pixels")
     with refused("cache", "'pixels'", "'d'"):

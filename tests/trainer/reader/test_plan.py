@@ -43,8 +43,7 @@ def test_pieces_are_the_records_that_begin_in_a_stretch_of_a_shard(sizes):
         first = pieces.first[k] - sum(map(len, shards[: pieces.shard[k]]))
         own = of_shard[first : first + pieces.count[k]]
         assert pieces.offset[k] == of_shard[:first].sum() and pieces.num_bytes[k] == own.sum()
-        begins = pieces.offset[k] + np.cumsum(own) - own
-        assert len({*(begins // PIECE_BYTES)}) == 1
+        assert len({*((pieces.offset[k] + np.cumsum(own) - own) // PIECE_BYTES)}) == 1
 
 
 @settings(max_examples=60)
@@ -81,8 +80,7 @@ def test_what_is_chosen_and_repeated_comes_as_often_as_asked(shards, batch, data
         copies = [often[i] for i in np.flatnonzero(classes == c).tolist()]
         assert not copies or max(copies) - min(copies) <= 1
     filtered = order_of(pieces_of(shards), batch, classes=classes)
-    once = read(filtered, 0, filtered.num_records)
-    assert sorted(once) == np.flatnonzero(classes >= 0).tolist()
+    assert sorted(read(filtered, 0, filtered.num_records)) == np.flatnonzero(classes >= 0).tolist()
 
 
 @given(BATCHES, st.sampled_from([1, 2, 3, 4, 8, 64, 1024]))
@@ -107,8 +105,7 @@ def test_rows_of_a_host_hold_the_records_of_its_places(shards, share, hosts, per
     deal = order.deal
     for host in range(hosts):
         for stream, places in deal.turns_within(host * share, (host + 1) * share, batch).items():
-            taken = periods * int(deal.turn(stream))
-            rows = StreamRows(order, stream, taken, places)
+            rows = StreamRows(order, stream, periods * int(deal.turn(stream)), places)
             wanted = 2 * len(places)
             found = itertools.chain.from_iterable(row.records.tolist() for row in rows)
             positions = (periods + np.arange(2))[:, None] * deal.period
