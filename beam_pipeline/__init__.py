@@ -57,8 +57,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [*_HOME_OF]
 
-# Called when a path first needs them: neither loads Beam now.
-_storage.extend(_beam_files.store_settings, _beam_files.new_backend)
+# Called when a path first needs it: Beam is not loaded now.
+_storage.extend(_beam_files.new_backend)
 
 
 def __getattr__(name: str) -> Any:

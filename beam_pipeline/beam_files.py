@@ -1,7 +1,7 @@
 """What Beam's flags say about stores, and Beam's file systems (`hdfs://`, …) to read from.
 
-`imageshards.storage`, which knows neither, is given `store_settings` and `new_backend`. Beam is
-loaded only where a path needs one of its file systems.
+`imageshards.storage`, which knows neither, is given `StoreConfig.settings` and `new_backend`. Beam
+is loaded only where a path needs one of its file systems.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import argparse
 import contextlib
 import errno
 import functools
+import inspect
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
+
+import msgspec
 
 from beam_pipeline.option_texts import beam_flag
 from imageshards import storage
@@ -26,10 +28,6 @@ _STORE_FLAGS = (
     "s3_region_name", "s3_verify", "s3_disable_ssl", "no_auth", "impersonate_service_account",
 )  # fmt: skip
 _SWITCHES = ("s3_disable_ssl", "no_auth")
-
-# Flags of the build that runs here, or of the process that started this one. Where there is no
-# such build, those of Beam's pipeline act: in Beam's workers, and in pipelines of others.
-_given: Mapping[str, Any] | None = None
 
 
 def given_flags(beam_args: Sequence[str], *names: str) -> dict[str, str]:
@@ -46,79 +44,76 @@ def given_flags(beam_args: Sequence[str], *names: str) -> dict[str, str]:
     return vars(parser.parse_known_args(list(beam_args))[0])
 
 
-@contextlib.contextmanager
-def store_flags_of(beam_args: Sequence[str]) -> Iterator[None]:
-    """Makes the flags about stores in a command line act while a build runs."""
-    found = given_flags(beam_args, *_STORE_FLAGS)
-    before = _given
-    use_flags({flag: text or "true" for flag, text in found.items() if text or flag in _SWITCHES})
-    try:
-        yield
-    finally:
-        use_flags(before)
+class StoreConfig(msgspec.Struct, frozen=True):
+    """What Beam's flags say about stores: a build has them from its command line, a transform from
+    the options of its pipeline, and each of its steps carries them to its worker.
 
+    Attributes:
+        flags: Flags that were given, by their names.
+    """
 
-def use_flags(flags: Mapping[str, Any] | None) -> None:
-    """Makes flags those of this process; None for those of Beam's pipeline."""
-    global _given
-    before = _store_flags()
-    _given = flags
-    if _store_flags() != before:
-        storage.forget_clients()
+    flags: dict[str, Any] = {}
 
+    @classmethod
+    def of_arguments(cls, beam_args: Sequence[str]) -> StoreConfig:
+        """The flags about stores in a command line."""
+        found = given_flags(beam_args, *_STORE_FLAGS).items()
+        return cls({flag: text or "true" for flag, text in found if text or flag in _SWITCHES})
 
-def pipeline_flags() -> Mapping[str, Any]:
-    """Beam's flags that were given, for a process that this one starts, which may have no Beam."""
-    # Set by Beam's pipelines and workers; not worth importing Beam for.
-    module = sys.modules.get("apache_beam.io.filesystems")
-    options = getattr(getattr(module, "FileSystems", None), "_pipeline_options", None)
-    flags = {} if options is None else _flags_of(options)
-    if _given is None:
-        return flags
-    # Those about stores may be of a pipeline that was made here before this build.
-    return {flag: flags[flag] for flag in flags if flag not in _STORE_FLAGS} | dict(_given)
+    @classmethod
+    def of_pipeline(cls, value: Any) -> StoreConfig:
+        """The options that were given to the pipeline of a collection."""
+        return cls(_given_options(value.pipeline.options))
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """What `storage.using` takes: only what was given.
+
+        Returns:
+            s3: `access_key_id`, `secret_access_key`, `session_token`, `region_name`,
+            `endpoint_url`, `verify` (a bool, or the path of certificates), `use_ssl`. gs:
+            `no_auth`, `impersonate_service_account`. beam: all flags.
+
+        Raises:
+            StorageError: --s3_verify is none of these.
+        """
+        given = {flag: self.flags[flag] for flag in _STORE_FLAGS if self.flags.get(flag)}
+        s3 = {flag[3:]: value for flag, value in given.items() if flag.startswith("s3_")}
+        if s3.pop("disable_ssl", False):
+            s3["use_ssl"] = False
+        verify = s3.get("verify")
+        if verify is not None and not os.path.exists(verify):
+            if verify.lower() not in ("true", "false"):
+                raise StorageError(
+                    argument=beam_flag("s3_verify"),
+                    received=repr(verify),
+                    expected="true, false, or the path of a file of certificates to trust, on "
+                    "every machine that reads or writes s3://",
+                )
+            s3["verify"] = verify.lower() == "true"
+        gs = {flag: value for flag, value in given.items() if not flag.startswith("s3_")}
+        return {"s3": s3, "gs": gs, "beam": self.flags}
+
+    def step(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the function as a step of a pipeline, in which stores are used as flags say."""
+
+        @functools.wraps(function)  # Beam reads the types
+        def step(*args: Any) -> Any:
+            with storage.using(self.settings()):
+                return function(*args)
+
+        @functools.wraps(function)
+        def generate(*args: Any) -> Iterator[Any]:
+            with storage.using(self.settings()):
+                yield from function(*args)
+
+        return generate if inspect.isgeneratorfunction(function) else step
 
 
 @functools.lru_cache(maxsize=1)
-def _flags_of(options: Any) -> dict[str, Any]:
+def _given_options(options: Any) -> dict[str, Any]:
     kinds = (str, int, float, bool, list, dict)
     found = options.get_all_options(drop_default=True)
     return {flag: value for flag, value in found.items() if isinstance(value, kinds)}
-
-
-def _store_flags() -> dict[str, Any]:
-    flags = pipeline_flags() if _given is None else _given
-    return {flag: flags[flag] for flag in _STORE_FLAGS if flags.get(flag)}
-
-
-def store_settings(scheme: str) -> dict[str, Any]:
-    """What Beam's flags say about `gs` or `s3`: only what was given.
-
-    Returns:
-        s3: `access_key_id`, `secret_access_key`, `session_token`, `region_name`, `endpoint_url`,
-        `verify` (a bool, or the path of certificates), `use_ssl`. gs: `no_auth`,
-        `impersonate_service_account`.
-
-    Raises:
-        StorageError: --s3_verify is none of these.
-    """
-    given = _store_flags()
-    if scheme != "s3":
-        return {flag: value for flag, value in given.items() if not flag.startswith("s3_")}
-    settings = {flag[3:]: value for flag, value in given.items() if flag.startswith("s3_")}
-    if settings.pop("disable_ssl", False):
-        settings["use_ssl"] = False
-    verify = settings.get("verify")
-    if verify is not None and not os.path.exists(verify):
-        if verify.lower() not in ("true", "false"):
-            raise StorageError(
-                argument=beam_flag("s3_verify"),
-                received=repr(verify),
-                expected="true, false, or the path of a file of certificates to trust, on every "
-                "machine that reads or writes s3://",
-            )
-        settings["verify"] = verify.lower() == "true"
-    return settings
 
 
 def new_backend(scheme: str) -> Backend | None:
@@ -142,10 +137,11 @@ class BeamBackend(Backend):
         from apache_beam.io.filesystem import CompressionTypes
         from apache_beam.io.filesystems import FileSystems
 
-        if _given and FileSystems._pipeline_options is None:
+        flags = storage.settings().get("beam")
+        if flags and FileSystems._pipeline_options is None:
             from apache_beam.options.pipeline_options import PipelineOptions
 
-            FileSystems.set_options(PipelineOptions.from_dictionary(dict(_given)))
+            FileSystems.set_options(PipelineOptions.from_dictionary(flags))
         self._files: Any = FileSystems
         self._plain = {"compression_type": CompressionTypes.UNCOMPRESSED}
 

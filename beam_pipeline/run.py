@@ -18,7 +18,7 @@ from typing import Any
 
 import imageshards
 from beam_pipeline import cli
-from beam_pipeline.beam_files import given_flags, store_flags_of
+from beam_pipeline.beam_files import StoreConfig, given_flags
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.images.process_pool import LocalPool
@@ -50,7 +50,7 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
         raise KeyboardInterrupt
 
     try:
-        with _on_signal(stop), store_flags_of(beam_args):
+        with _on_signal(stop), storage.using(StoreConfig.of_arguments(beam_args).settings()):
             return _run(options, beam_args, stopped)
     except LeaseLostError:
         raise  # it stopped the job, as Ctrl-C does

@@ -242,13 +242,12 @@ def _places_in(shard_file: str, sizes: Sequence[int]) -> dict[str, Sequence[Any]
     return {"shard": [shard_file] * len(sizes), "record": range(len(sizes)), "offset": offsets}
 
 
-def join_tables(tables: Iterable[pa.Table], shard_file: str) -> pa.Table:
-    """The index of a shard with the records of other indexes of the split, one after the other."""
+def moved_rows(table: pa.Table, shard_file: str) -> pa.Table:
+    """Rows of indexes of one split as the index of a shard that has their records, in order."""
     import pyarrow as pa
 
-    table = pa.concat_tables(tables).combine_chunks()
-    sizes = table["num_bytes"].to_pylist()
-    for name, values in _places_in(shard_file, sizes).items():
+    table = table.combine_chunks()
+    for name, values in _places_in(shard_file, table["num_bytes"].to_pylist()).items():
         number = table.schema.get_field_index(name)
         field = table.schema.field(number)
         table = table.set_column(number, field, pa.array(values, field.type))

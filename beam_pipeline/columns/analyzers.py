@@ -14,6 +14,7 @@ from fractions import Fraction
 import apache_beam as beam
 import numpy as np
 
+from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.columns.export import LABEL_VOCABULARY, vocabulary_text
 from beam_pipeline.planning.classes import ClassOrder
 from imageshards import storage
@@ -75,11 +76,12 @@ class LabelVocabulary(beam.PTransform):
         self._directory = directory
 
     def expand(self, tensors: beam.PCollection[tuple[np.ndarray]]) -> beam.PCollection[np.ndarray]:
+        write = StoreConfig.of_pipeline(tensors).step(write_vocabulary)
         return (
             tensors
             | "Labels" >> beam.FlatMap(lambda arrays: map(bytes.decode, set(arrays[0].tolist())))
             | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
-            | "WriteVocabulary" >> beam.Map(write_vocabulary, self._order, self._directory)
+            | "WriteVocabulary" >> beam.Map(write, self._order, self._directory)
         )
 
 

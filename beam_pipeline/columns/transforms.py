@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 
+from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.columns.arrow import REF_COLUMN, arrow_schema, to_record_batches, to_ref_batch
 from beam_pipeline.columns.export import LABEL_COLUMNS, export_labels, exported_features
 from beam_pipeline.columns.preprocessing import (
@@ -120,14 +121,15 @@ class AnalyseColumns(beam.PTransform):
     def expand(self, batches: beam.PCollection[RefBatch]) -> Analysed:
         if self._columns or self._module is not None:
             return self._through_tft(batches)
-        written = (
+        export = StoreConfig.of_pipeline(batches).step(_export)
+        names = self._transform_dir, self._copied_from
+        features = (
             batches
             | "DistinctLabels" >> beam.FlatMap(distinct_labels, self._order.class_names)  # str
             | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())  # one set
-            | "ExportLabels"
-            >> beam.Map(_export, self._order, self._transform_dir, self._copied_from, self._label)
+            | "ExportLabels" >> beam.Map(export, self._order, *names, self._label)
         )
-        return Analysed(batches, written | "Features" >> beam.Map(exported_features))
+        return Analysed(batches, features)
 
     def _through_tft(self, batches: beam.PCollection[RefBatch]) -> Analysed:
         import_tensorflow_transform()
@@ -146,6 +148,7 @@ class AnalyseColumns(beam.PTransform):
             | "CheckLabels" >> beam.Map(_with_checked_labels, self._order.class_names)
             | "ToRecordBatches" >> beam.FlatMap(to_record_batches, columns)  # pa.RecordBatch
         )
+        write = StoreConfig.of_pipeline(batches).step(_then_write_raw_metadata)
         exported = self._transform_dir
         if not storage.is_local(exported):  # TensorFlow may not know the store
             exported = storage.join(self._temp_dir, "exported")
@@ -155,16 +158,12 @@ class AnalyseColumns(beam.PTransform):
             transformed, _ = (dataset, transform_fn) | "Transform" >> tft_beam.TransformDataset(
                 output_record_batches=True
             )
-            written = (
+            features = (
                 transform_fn
                 | "WriteTransformFn" >> tft_beam.WriteTransformFn(exported)
-                | "WriteRawMetadata"
-                >> beam.Map(_then_write_raw_metadata, columns, exported, self._transform_dir)
+                | "WriteRawMetadata" >> beam.Map(write, columns, exported, self._transform_dir)
             )
-        return Analysed(
-            transformed | "ToRefBatches" >> beam.Map(to_ref_batch),
-            written | "Features" >> beam.Map(exported_features),
-        )
+        return Analysed(transformed | "ToRefBatches" >> beam.Map(to_ref_batch), features)
 
 
 @contextlib.contextmanager
@@ -219,8 +218,8 @@ def _check_names(columns: Sequence[ColumnSpec]) -> None:
 
 def _export(
     labels: set[str], order: ClassOrder, transform_dir: str, copied_from: str, label: str
-) -> str:
-    return export_labels(order.names(labels), transform_dir, copied_from, label)
+) -> dict[str, FeatureSpec]:
+    return exported_features(export_labels(order.names(labels), transform_dir, copied_from, label))
 
 
 def _with_checked_labels(batch: RefBatch, class_names: Sequence[str] | None) -> RefBatch:
@@ -240,8 +239,8 @@ def _adapter_config(columns: Sequence[ColumnSpec]) -> Any:
 
 def _then_write_raw_metadata(
     _: None, columns: Sequence[ColumnSpec], exported: str, transform_dir: str
-) -> str:
+) -> dict[str, FeatureSpec]:
     write_raw_metadata(raw_feature_spec(columns), exported)
     if exported != transform_dir:
         storage.copy_folder(exported, transform_dir)
-    return transform_dir
+    return exported_features(transform_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ from beam_pipeline.shards.result import ShardResult, count_classes
 from beam_pipeline.shards.writer import RecordFile
 from imageshards import storage
 from imageshards.errors import ImageError, IndexDamageError, OutputError
-from imageshards.index import join_tables, read_shard_index, write_index
+from imageshards.index import moved_rows, read_shard_index, write_index
 from imageshards.manifest import File, Shard
 from imageshards.progress import note_activity
 from imageshards.storage import AtomicFile, map_concurrently
@@ -144,49 +144,51 @@ def _link(shard: ShardResult, places: ShardPlaces) -> Shard:
 
 def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
     """Writes a shard anew from encoded records; the first version stays until the commit's end."""
-    shard, tables = task.shard, []
+    shard, file_name = task.shard, places.file_of(task.shard.name)
     # Its own first, then what others give, in the order of their names: the same bytes every time.
     kept = {n: range(count - task.give.get(n, 0)) for n, count in shard.strata.items()}
-    sources: list[tuple[str, Mapping[str, Container[int]]]] = [(shard.name, kept)]
+    tables = [_rows_of(shard, kept, places)]
     for name, taken in itertools.groupby(task.take, key=lambda record: record[0]):
         of_class: dict[str, set[int]] = collections.defaultdict(set)
         for _, class_name, number in taken:
             of_class[class_name].add(number)
-        sources.append((name, of_class))
+        tables.append(_rows_of(read_result(name, places), of_class, places))
+    table = pa.concat_tables(tables)
     final, staged = places.final_path(shard.name), places.staged_path(shard.name)
     with AtomicFile(final, beside=staged) as file:
         with RecordFile(file.local_path) as records:
-            for name, numbers in sources:
-                source = shard if name == shard.name else read_result(name, places)
-                table = _index_of(source, places)
-                wanted = _records_of(_labels_in(table), numbers)
-                written = []
-                for number, payload in _payloads(places.staged_path(name), table, wanted):
-                    records.write(payload)
-                    written.append(number)
-                tables.append(table.take(pa.array(written, pa.int64())))
+            for ref, payload in read_records(_refs_to(table, places.staging)):
+                if isinstance(payload, ImageError):
+                    raise _damaged(ref.uri, payload.message)
+                records.write(payload)
         file.commit()
-    name_of_file = places.file_of(shard.name)
-    table = join_tables(tables, name_of_file)
+    classes = count_classes(_labels_in(table))
     rewritten = msgspec.structs.replace(
-        shard,
-        num_records=len(table),
-        file=records.written(),
-        classes=count_classes(_labels_in(table)),
+        shard, num_records=len(table), file=records.written(), classes=classes
     )
-    return rewritten.entry(name_of_file, write_index(places.output, name_of_file, table))
+    index = write_index(places.output, file_name, moved_rows(table, file_name))
+    return rewritten.entry(file_name, index)
 
 
-def _index_of(shard: ShardResult, places: ShardPlaces) -> pa.Table:
-    """The index of a shard, as it was written.
+def _rows_of(
+    shard: ShardResult, numbers: Mapping[str, Container[int]], places: ShardPlaces
+) -> pa.Table:
+    """Rows of the index of a shard, by their numbers among those of a stratum.
 
     Raises:
-        OutputError: It is another one, or gone.
+        OutputError: The index is not the one that was written, or gone.
     """
     try:
-        return read_shard_index(places.staging, shard.entry(places.file_of(shard.name)))
+        table = read_shard_index(places.staging, shard.entry(places.file_of(shard.name)))
     except IndexDamageError as e:
         raise _damaged(places.index_path(shard.name), f"it {e.problem}") from e
+    seen = collections.Counter[str]()
+    is_wanted = []
+    for label in _labels_in(table):
+        stratum = label if isinstance(label, str) else ""
+        is_wanted.append(seen[stratum] in numbers.get(stratum, ()))
+        seen[stratum] += 1
+    return table.filter(pa.array(is_wanted, pa.bool_()))
 
 
 def _labels_in(table: pa.Table) -> list[Any]:
@@ -196,31 +198,11 @@ def _labels_in(table: pa.Table) -> list[Any]:
     return list(table["class_name"].to_pylist())
 
 
-def _records_of(labels: Iterable[Any], numbers: Mapping[str, Container[int]]) -> list[int]:
-    """Places of records in a shard, of these labels, by their numbers among those of a stratum."""
-    seen = collections.Counter[str]()
-    records = []
-    for record, label in enumerate(labels):
-        name = label if isinstance(label, str) else ""
-        if seen[name] in numbers.get(name, ()):
-            records.append(record)
-        seen[name] += 1
-    return records
-
-
-def _payloads(path: str, index: pa.Table, wanted: list[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields (number, record) of the wanted records; only their parts of the file are read.
-
-    Raises:
-        OutputError: One of them is not there any more.
-    """
-    sizes, offsets = index["num_bytes"].to_pylist(), index["offset"].to_pylist()
+def _refs_to(table: pa.Table, folder: str) -> list[ImageRef]:
+    """References to the records of an index, whose shards are in a folder."""
+    columns = (table[name].to_pylist() for name in ("shard", "offset", "num_bytes"))
     framing = HEADER_BYTES + FOOTER_BYTES
-    refs = [
-        ImageRef("", path, "", size_bytes=sizes[n] - framing, offset_bytes=offsets[n])
-        for n in wanted
+    return [
+        ImageRef("", storage.join(folder, file), "", size_bytes=size - framing, offset_bytes=offset)
+        for file, offset, size in zip(*columns, strict=True)
     ]
-    for number, (_, payload) in zip(wanted, read_records(refs), strict=True):
-        if isinstance(payload, ImageError):
-            raise _damaged(path, payload.message)
-        yield number, payload

@@ -100,7 +100,9 @@ class OutputState:
 def read_output_state(output: str, staging: str) -> OutputState:
     """Reads what an output folder holds, by requests that are sent at once."""
     manifest, notes, names = run_concurrently(
-        lambda: _manifest(output), lambda: _job_notes(staging), lambda: _names_in(output)
+        lambda: _manifest(output),
+        lambda: _said_in(staging, JOB_NAME, JobNotes),
+        lambda: _names_in(output),
     )
     found, damage = manifest
     is_ours = bool(found or notes)
@@ -152,10 +154,10 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     )
 
 
-def _said_in(path: str, kind: type[_T]) -> _T | None:
+def _said_in(staging: str, name: str, kind: type[_T]) -> _T | None:
     """What a file holds; None if there is none of this type."""
     try:
-        return decode(storage.read(path), kind)
+        return decode(storage.read(storage.join(staging, name)), kind)
     except (OSError, ValueError):
         return None
 
@@ -241,19 +243,15 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
     return job
 
 
-def _job_notes(staging: str) -> JobNotes | None:
-    return _said_in(storage.join(staging, JOB_NAME), JobNotes)
-
-
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
     """Records that the data set with this fingerprint is this job's work, and what was reused."""
-    said = msgspec.json.encode(Committed(fingerprint, reused_images))
-    storage.write(storage.join(staging, COMMITTED_NAME), said)
+    said = Committed(fingerprint, reused_images)
+    storage.write(storage.join(staging, COMMITTED_NAME), msgspec.json.encode(said))
 
 
 def committed(staging: str) -> Committed:
     """What `mark_committed` recorded; no fingerprint if it did not."""
-    return _said_in(storage.join(staging, COMMITTED_NAME), Committed) or Committed()
+    return _said_in(staging, COMMITTED_NAME, Committed) or Committed()
 
 
 def has_committed(before: OutputState) -> bool:
@@ -285,7 +283,7 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
     with contextlib.suppress(OSError, UserError):
         names = _names_in(output)
         # Shards that were written to their final place but have no result yet are this job's, too.
-        notes = _job_notes(staging)
+        notes = _said_in(staging, JOB_NAME, JobNotes)
         in_place = notes and notes.in_place and any(name.endswith(".tfrecord") for name in names)
         aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
         keeps = in_place or (aside and MANIFEST_NAME not in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import apache_beam as beam
 from apache_beam import pvalue
 
+from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import finalize_shard
 from beam_pipeline.commit.summary import WriteSummary, add_up, summarise, without_shards
@@ -64,7 +65,7 @@ class CommitShards(beam.PTransform):
         self._after = after
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        spec = self._spec
+        spec, stores = self._spec, StoreConfig.of_pipeline(paths)
         skipped = self._skipped | "Skipped" >> beam.Flatten(pipeline=paths.pipeline)
         # At least one: Beam's check of types refuses to call a step with none of its `*complete`.
         complete = [pvalue.AsIter(each) for each in (skipped, *self._after)]
@@ -77,13 +78,13 @@ class CommitShards(beam.PTransform):
             summary
             | "BeginCommit"
             >> beam.FlatMap(
-                begin_commit, pvalue.AsSingleton(self._plan), spec, *complete
+                stores.step(begin_commit), pvalue.AsSingleton(self._plan), spec, *complete
             )  # FinalizeTask
             | "SpreadTasks" >> beam.Reshuffle()
             | "FinalizeShard" >> SideBySide(finalize_shard, spec.places)
         )  # manifest entry
         return self._plan | "FinishCommit" >> beam.Map(
-            finish_commit,
+            stores.step(finish_commit),
             pvalue.AsIter(shards),
             pvalue.AsSingleton(summary | "Totals" >> beam.Map(without_shards)),
             pvalue.AsIter(skipped),

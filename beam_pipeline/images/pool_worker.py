@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterator, Mapping, MutableSequence
 from multiprocessing import connection
 from typing import Any, NamedTuple
 
-from beam_pipeline import beam_files
 from imageshards import storage
 from imageshards.errors import ImageError, UserError, naming_flags
 from imageshards.images.encode import tune_allocator
@@ -111,14 +110,13 @@ def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | N
     gc.set_threshold(100_000)  # thousands of references are no garbage
     known = None
     while True:
-        settings, crashed, alone, packed = tasks.get()
-        if settings != known:  # what the parent knows of stores
-            known = settings
+        environ, names_flags, crashed, alone, packed = tasks.get()
+        if environ != known:  # some settings of stores are there
+            known = environ
             os.environ.clear()
-            os.environ.update(settings[0])
-            beam_files.use_flags(settings[1])
-            storage.forget_clients()  # settings may be in the environment, too
-        with naming_flags(settings[2]):
+            os.environ.update(environ)
+            storage.forget_clients()
+        with naming_flags(names_flags):
             connected.send(_do_task(packed, Watch(noted, crashed, alone, turns_fd)))
 
 
@@ -133,8 +131,9 @@ def _receive(connected: connection.Connection, tasks: queue.SimpleQueue[Any]) ->
 def _do_task(packed: bytes, watch: Watch) -> Done:
     value, error = None, None
     try:
-        task, batch, args = pickle.loads(packed)
-        value = task(batch, *args, watch)
+        task, batch, args, settings = pickle.loads(packed)
+        with storage.using(settings):
+            value = task(batch, *args, watch)
     except Exception as e:  # noqa: BLE001  # it is raised where the result is asked for
         error = _sendable(e)
     return Done(value, error, storage.unreported())

@@ -30,7 +30,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from beam_pipeline import beam_files
 from beam_pipeline.images import pool_worker
 from beam_pipeline.images.pool_worker import AT, COUNTS, SINCE, WIDTH, Done, Watch
 from beam_pipeline.images.read import read_images
@@ -134,7 +133,7 @@ class LocalPool:
         `total`.
         """
         # Pickled, the references of a data set take a sixth of the memory while they wait.
-        packed = pickle.dumps((task, batch, args), protocol=5)
+        packed = pickle.dumps((task, batch, args, dict(storage.settings())), protocol=5)
         self.total += size
         return self._threads.submit(self._do, name, packed)
 
@@ -326,7 +325,7 @@ def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -
     if death.picture is None:
         remedy = "; was the system out of memory?" if death.may_be_memory else ""
         return f"a worker process {death.how}{remedy}; {again} ({deaths} of {MAX_ATTEMPTS} tries)"
-    _, batch, _ = pickle.loads(packed)
+    _, batch, *_ = pickle.loads(packed)
     place = batch.refs[death.picture].place
     fate = ""
     if death.picture in blame.crashed:
@@ -372,8 +371,8 @@ class _Worker:
         Raises:
             EOFError, OSError: It has ended.
         """
-        settings = dict(os.environ), beam_files.pipeline_flags(), names_flags()
-        self.connection.send((settings, blame.crashed, blame.alone, packed))
+        told = dict(os.environ), names_flags(), blame.crashed, blame.alone, packed
+        self.connection.send(told)
         wait_sec = picture_sec
         while not self.connection.poll(wait_sec):
             at_picture_sec = (time.monotonic_ns() - self.noted[SINCE]) / 1e9

@@ -25,7 +25,7 @@ from beam_pipeline.images.member import (
 from beam_pipeline.options import UrlOptions
 from imageshards import storage
 from imageshards.errors import ImageError
-from imageshards.storage import is_local
+from imageshards.storage import in_thread, is_local
 
 # Files that are read at once: a disk of this machine answers soon.
 LOCAL_DEPTH = 8
@@ -75,7 +75,7 @@ def read_images(refs: Sequence[Any], max_bytes: int, urls: UrlOptions = _URLS) -
             while (
                 len(reading) < _LEAST_DEPTH or (len(reading) < depth and ahead_bytes < _AHEAD_BYTES)
             ) and (following := next(ahead, None)) is not None:
-                future = _threads().submit(_fetch, following, max_bytes, urls)
+                future = _threads().submit(in_thread(_fetch), following, max_bytes, urls)
                 reading.append((following, future))
                 ahead_bytes += _bytes_of(following, future, unknown_bytes)
             data = reading.popleft()[1].result()

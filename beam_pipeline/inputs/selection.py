@@ -11,6 +11,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.utils.shared import Shared
 
+from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Skipped
 from beam_pipeline.planning.refs import Label, RefBatch, names_of
 from imageshards import storage
@@ -133,15 +134,15 @@ class SelectImages(beam.PTransform):
             )
             batches = batches | "RenameClasses" >> beam.Map(rename_classes, self._class_map)
         if self._excluded is not None:
-            split = batches | "Exclude" >> beam.ParDo(_ExcludeFn(self._excluded)).with_outputs(
-                "skipped", "found", main="batches"
-            )
+            stores = StoreConfig.of_pipeline(batches)
+            exclude = beam.ParDo(_ExcludeFn(self._excluded, stores))
+            split = batches | "Exclude" >> exclude.with_outputs("skipped", "found", main="batches")
             batches = split.batches
             skipped.append(split.skipped)
             checked.append(
                 split.found
                 | "FoundKeys" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
-                | "CheckExcluded" >> beam.Map(check_excluded, self._excluded)
+                | "CheckExcluded" >> beam.Map(stores.step(check_excluded), self._excluded)
             )
         return Selected(batches, tuple(skipped), tuple(checked))
 
@@ -180,12 +181,12 @@ def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
 class _ExcludeFn(beam.DoFn):
     """RefBatch → the images that are left; tagged `skipped`: counts, `found`: keys left out."""
 
-    def __init__(self, excluded: KeysFile):
-        self._excluded = excluded
+    def __init__(self, excluded: KeysFile, stores: StoreConfig):
+        self._read = stores.step(excluded.keys)
         self._shared = Shared()  # one set of keys for all threads of a worker
 
     def setup(self) -> None:
-        self._keys = self._shared.acquire(self._excluded.keys)
+        self._keys = self._shared.acquire(self._read)
 
     def process(self, batch: RefBatch) -> Iterator[Any]:
         left = [ref for ref in batch.refs if ref.key not in self._keys]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import dataclasses
 import itertools
 import operator
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import apache_beam as beam
 
+from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.spool import decompressed
@@ -21,7 +21,7 @@ from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.progress import note_activity
-from imageshards.storage import is_local
+from imageshards.storage import is_local, map_concurrently
 from imageshards.storage.concurrency import available_cores
 
 BATCH_SIZE = 1000
@@ -80,29 +80,33 @@ class ListImages(beam.PTransform):
         spool: str = "",
     ):
         super().__init__()
-        self._inputs = ((source, schema_of(source) if schema is None else schema), *more)
+        self._first, self._more = (source, schema), more
         self._spool = spool and storage.place("spool", spool)
 
     def expand(self, pipeline: beam.Pipeline) -> Listed:
+        stores = StoreConfig.of_pipeline(pipeline)
+        source, schema = self._first
+        schema = stores.step(schema_of)(source) if schema is None else schema
+        inputs = ((source, schema), *self._more)
         listed = (
             pipeline
             | "Input" >> beam.Impulse()
             | "ListingTasks"
-            >> beam.FlatMap(lambda _, inputs: tasks_of_all(inputs), self._inputs)  # ListingTask
+            >> beam.FlatMap(lambda _: stores.step(tasks_of_all)(inputs))  # ListingTask
             | "Spread" >> beam.Reshuffle()
             | "Some" >> beam.BatchElements(_TASKS_TOGETHER, _TASKS_TOGETHER)  # [ListingTask]
             | "ListTasks"
-            >> beam.FlatMap(list_tasks, self._inputs, self._spool)
+            >> beam.FlatMap(stores.step(list_tasks), inputs, self._spool)
             .with_output_types(RefBatch, skipped=dict[str, int], boxes=tuple[_Image, _Row])
             .with_outputs("skipped", "boxes", main="batches")
         )
         # A CSV file or a flat folder is listed by one task; spread its references over all workers.
         batches = listed.batches | "SpreadBatches" >> beam.Reshuffle()
-        if any(schema and schema.box_a_row for _, schema in self._inputs):
+        if any(schema and schema.box_a_row for _, schema in inputs):
             images = (
                 listed.boxes
                 | "GroupBoxes" >> beam.GroupByKey()
-                | "OneImage" >> beam.Map(_one_image, self._inputs)
+                | "OneImage" >> beam.Map(_one_image, inputs)
                 | "BatchImages" >> BatchRefs()
             )
             batches = (batches, images) | "WithImagesOfBoxes" >> beam.Flatten()
@@ -204,9 +208,8 @@ def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Iterator[_T]:
     end: Any = object()
     left = iter(sources)
     active: list[Iterator[_T]] = []
-    with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-        while active := [*active, *itertools.islice(left, at_once - len(active))]:
-            found = list(threads.map(next, active, itertools.repeat(end)))
-            yield from (each for each in found if each is not end)
-            pairs = zip(active, found, strict=True)
-            active = [source for source, each in pairs if each is not end]
+    while active := [*active, *itertools.islice(left, at_once - len(active))]:
+        found = list(map_concurrently(lambda source: next(source, end), active, at_once))
+        yield from (each for each in found if each is not end)
+        pairs = zip(active, found, strict=True)
+        active = [source for source, each in pairs if each is not end]

@@ -15,6 +15,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.transforms.window import GlobalWindows
 
+from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning.classes import distinct_labels, label_kind
@@ -205,6 +206,7 @@ def survey_and_plan(
     """RefBatches whose references have splits → one `ShardPlan`; args of `PlanShards`."""
     options = given.plan
     salt, with_sample = options.salt, "*" not in options.num_shards
+    plan = StoreConfig.of_pipeline(batches).step(plan_of)
 
     def survey(batch: RefBatch) -> Survey:
         counts = count_labels(batch, options.class_names)
@@ -216,7 +218,7 @@ def survey_and_plan(
         batches
         | "Survey" >> beam.Map(survey)
         | "MergeSurveys" >> beam.CombineGlobally(merge_surveys, salt)
-        | "MakePlan" >> beam.Map(plan_of, options, given.image, given.urls, saved)
+        | "MakePlan" >> beam.Map(plan, options, given.image, given.urls, saved)
     )
 
 

@@ -55,6 +55,13 @@ class Runner:
             raise UserError(
                 f"Beam refuses its flags ({problems.rstrip('.')})", remedy="fix or add the flag"
             ) from e
+        if self.local:
+            # Beam's copy of the options lacks it, as the workers of a cluster must.
+            google, copied = (
+                options.view_as(beam_options.GoogleCloudOptions)
+                for options in (self.options, pipeline.options)
+            )
+            copied.impersonate_service_account = google.impersonate_service_account
         # Only transforms of other languages need it, and a killed process would leave it behind.
         os.rmdir(pipeline.local_tempdir)
         return pipeline

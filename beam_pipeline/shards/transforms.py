@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -18,10 +19,10 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
+from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import THIS_PROCESS, own_pool
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
-from beam_pipeline.shards.finished import read_result
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.versions import check_versions
@@ -125,6 +126,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         self._sink.write_to(self.places, self.options)
 
     def expand(self, units: beam.PCollection[ShardUnit]) -> beam.PCollection[str]:
+        self._sink.stores = StoreConfig.of_pipeline(units)
         return (
             super().expand(units)
             # Beam gives them a time after the end of the global window, where Flink 2.x, which
@@ -164,7 +166,7 @@ class SideBySide(beam.PTransform):
         self._given = given
 
     def expand(self, elements: beam.PCollection) -> beam.PCollection:
-        step, given = self._step, self._given
+        step, given = StoreConfig.of_pipeline(elements).step(self._step), self._given
         return (
             elements
             # Not more: a shard that is written anew may hold some 30 MB of records.
@@ -176,9 +178,7 @@ class SideBySide(beam.PTransform):
 def rejects_of(path: str, places: ShardPlaces) -> list[Reject]:
     """The rejected images of a shard by its final path, from what lies beside it."""
     name = places.name_of(path)
-    if places.staging:
-        return read_result(name, places).rejects
-    beside = places.quarantine_path(name)
+    beside = places.rejects_path(name) if places.staging else places.quarantine_path(name)
     found = read_records(beside) if storage.exists(beside) else ()
     return [decode_reject(record.payload) for record in found]
 
@@ -191,6 +191,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         # Beam makes 1 of it for an empty template; then one worker would write everything.
         self.num_shards = 0
         self.places = places
+        self.stores = StoreConfig()
         self._options = options
         self._made_in = THIS_PROCESS
 
@@ -210,7 +211,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         """
         check_versions(self._options.versions)
         is_local = self._made_in == THIS_PROCESS
-        return ShardWriter(self._places_in(init_result), self._options, is_local)
+        return ShardWriter(self._places_in(init_result), self._options, is_local, self.stores)
 
     def _places_in(self, init_result: str) -> ShardPlaces:
         return dataclasses.replace(self.places, staging=init_result)
@@ -229,8 +230,9 @@ class BalancedSink(tfrecordio._TFRecordSink):
                 storage.delete([places.final_path(name), places.quarantine_path(name)])
 
         if not self.places.staging:
-            for _ in map_concurrently(delete_old, [n for names in writer_results for n in names]):
-                pass
+            with storage.using(self.stores.settings()):
+                old = [name for names in writer_results for name in names]
+                collections.deque(map_concurrently(delete_old, old), maxlen=0)
         return []
 
     def finalize_write(
@@ -255,7 +257,9 @@ class BalancedSink(tfrecordio._TFRecordSink):
         names = sorted({name for names in writer_results for name in names})
         if not self.places.staging:
             places = self._places_in(init_result)
-            with_rejects = sum(map_concurrently(functools.partial(_put_in_place, places), names))
+            with storage.using(self.stores.settings()):
+                put = functools.partial(_put_in_place, places)
+                with_rejects = sum(map_concurrently(put, names))
             if with_rejects:
                 _LOGGER.warning(
                     "%s of %s* rejected images, which are in %s, with the reasons",
@@ -263,7 +267,8 @@ class BalancedSink(tfrecordio._TFRecordSink):
                     self.file_path_prefix.get(),
                     storage.parent_of(places.quarantine_path("")),
                 )
-            with contextlib.suppress(OSError):  # what is left of it is nobody's
+            # What is left of it is nobody's.
+            with contextlib.suppress(OSError), storage.using(self.stores.settings()):
                 storage.delete_folder(init_result)
         yield from map(self.places.final_path, names)
 
@@ -288,7 +293,10 @@ class ShardWriter(iobase.Writer):
     given out as soon as it is written, as Beam does a bundle that fails again as a whole.
     """
 
-    def __init__(self, places: ShardPlaces, options: ShardOptions, is_local: bool):
+    def __init__(
+        self, places: ShardPlaces, options: ShardOptions, is_local: bool, stores: StoreConfig
+    ):
+        self._stores = stores
         self._places = places
         self._options = options
         self._pool = own_pool()
@@ -301,7 +309,9 @@ class ShardWriter(iobase.Writer):
         note_activity("writing shards")
         name = self._places.shard_name(unit)
         how = self._places, self._options
-        self._queued.append(self._pool.submit(name, write_shard, unit, *how, size=len(unit.refs)))
+        with storage.using(self._stores.settings()):
+            future = self._pool.submit(name, write_shard, unit, *how, size=len(unit.refs))
+        self._queued.append(future)
         if not self._is_local:
             self.close()
 

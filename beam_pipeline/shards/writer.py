@@ -54,20 +54,31 @@ def write_shard(
     if finished := finished_result(name, places, digest):
         watch.add(len(unit.refs), 0, 0, len(unit.refs))
         return finished.without_details()
+    rows, stats, label = IndexRows(), ShardStats(), label_kind(unit.refs[0].label)
     try:
         with (
             AtomicFile(places.finished_path(name)) as file,
             RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
-            found = _write_records(unit, name, digest, options, file.local_path, rejects, watch)
-            written, rows = found
+            with RecordFile(file.local_path) as records:
+                read_bytes = _write_records(unit, options, records, rows, stats, rejects, watch)
             places.check_job()
-            result = msgspec.structs.replace(
-                written,
-                staged=places.finished_path(name) == places.staged_path(name),
+            result = ShardResult(
+                name=name,
+                split=unit.split,
+                num_records=len(rows),
+                classes=count_classes(rows.columns["class_name"]),
+                label=label,
+                num_rejects=len(rejects.rejects),
                 rejects_file=rejects.commit(),
-                index=_write_index(rows, written, unit, places),
-                file=msgspec.structs.replace(written.file, version=file.commit()),
+                index=_write_index(rows, label, unit, places),
+                file=records.written(file.commit()),
+                staged=places.finished_path(name) == places.staged_path(name),
+                digest=digest,
+                read_bytes=read_bytes,
+                rejects=rejects.rejects,
+                stats=stats,
+                run_id=options.run_id,
             )
         write_result(result, places)  # only now is it finished
         return result.without_details()
@@ -77,66 +88,50 @@ def write_shard(
 
 def _write_records(
     unit: ShardUnit,
-    name: str,
-    digest: str,
     options: ShardOptions,
-    path: str,
+    records: RecordFile,
+    rows: IndexRows,
+    stats: ShardStats,
     rejects: RejectsFile,
     watch: Watch,
-) -> tuple[ShardResult, IndexRows]:
-    rows = IndexRows()
+) -> int:
+    """Writes what the images of a shard became; returns how many bytes of them were read."""
     read_bytes = 0
-    stats = ShardStats()
-    with RecordFile(path) as records:
-        found = read_files_and_records(unit.refs, options.image.max_bytes, options.urls)
-        for index, (ref, data) in enumerate(found):
-            if isinstance(data, ImageError):
-                rejects.add(ref, data, "copy" if data.code == DAMAGED else "read")
-                watch.add(1, 0, 1)
-                continue
-            read_bytes += len(data)
-            try:
-                with watch.picture(index):
-                    record = make_record(ref, data, unit, options, stats, index)
-            except ImageError as e:
-                if ref.is_record:
-                    rejects.add(ref, e, "copy")
-                else:
-                    rejects.add(ref, e, "decode", data)
-                watch.add(1, len(data), 1)
-                continue
-            records.write(record.payload)
-            frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
-            rows.add(record.features, frame_bytes, record.source_bytes)
-            watch.add(1, len(data), 0)
+    found = read_files_and_records(unit.refs, options.image.max_bytes, options.urls)
+    for index, (ref, data) in enumerate(found):
+        if isinstance(data, ImageError):
+            rejects.add(ref, data, "copy" if data.code == DAMAGED else "read")
+            watch.add(1, 0, 1)
+            continue
+        read_bytes += len(data)
+        try:
+            with watch.picture(index):
+                record = make_record(ref, data, unit, options, stats, index)
+        except ImageError as e:
+            if ref.is_record:
+                rejects.add(ref, e, "copy")
+            else:
+                rejects.add(ref, e, "decode", data)
+            watch.add(1, len(data), 1)
+            continue
+        records.write(record.payload)
+        frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
+        rows.add(record.features, frame_bytes, record.source_bytes)
+        watch.add(1, len(data), 0)
     for reject in rejects.rejects:
         stats.count("rejects", reject.reason)
-    result = ShardResult(
-        name=name,
-        split=unit.split,
-        num_records=len(rows),
-        file=records.written(),
-        classes=count_classes(rows.columns["class_name"]),
-        label=label_kind(unit.refs[0].label),
-        num_rejects=len(rejects.rejects),
-        digest=digest,
-        read_bytes=read_bytes,
-        rejects=rejects.rejects,
-        stats=stats,
-        run_id=options.run_id,
-    )
-    return result, rows
+    return read_bytes
 
 
 def _write_index(
-    rows: IndexRows, result: ShardResult, unit: ShardUnit, places: ShardPlaces
+    rows: IndexRows, label: str, unit: ShardUnit, places: ShardPlaces
 ) -> WrittenFile | None:
     if unit.features is None:
         return None
-    file = places.file_of(result.name)
-    table = index_table(rows, unit.split, file, unit.features, result.label)
-    entry, data = encode_index(file, table)
-    stored = storage.write(places.index_path(result.name), data)
+    name = places.shard_name(unit)
+    file = places.file_of(name)
+    entry, data = encode_index(file, index_table(rows, unit.split, file, unit.features, label))
+    stored = storage.write(places.index_path(name), data)
     return WrittenFile(entry.num_bytes, entry.sha256, stored.version)
 
 
@@ -166,9 +161,9 @@ class RecordFile:
         self._hash.update(framed)
         self.num_bytes += len(framed)
 
-    def written(self) -> WrittenFile:
+    def written(self, version: str = "") -> WrittenFile:
         """What it is, when it is closed."""
-        return WrittenFile(self.num_bytes, self._hash.hexdigest())
+        return WrittenFile(self.num_bytes, self._hash.hexdigest(), version)
 
 
 class RejectsFile:
@@ -207,7 +202,7 @@ class RejectsFile:
         if self._records is None:
             return None
         self._records.close()
-        return msgspec.structs.replace(self._records.written(), version=self._file.commit())
+        return self._records.written(self._file.commit())
 
 
 _REJECT_FEATURES = ("image/filename", *Reject.__struct_fields__[1:])

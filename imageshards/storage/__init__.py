@@ -17,6 +17,7 @@ from imageshards.storage.base import count as count
 from imageshards.storage.base import counts as counts
 from imageshards.storage.base import reset_counts as reset_counts
 from imageshards.storage.base import unreported as unreported
+from imageshards.storage.concurrency import in_thread as in_thread
 from imageshards.storage.concurrency import map_concurrently as map_concurrently
 from imageshards.storage.concurrency import map_in_processes as map_in_processes
 from imageshards.storage.concurrency import run_concurrently as run_concurrently
@@ -48,10 +49,12 @@ from imageshards.storage.files import open_write as open_write
 from imageshards.storage.files import parent_of as parent_of
 from imageshards.storage.files import read as read
 from imageshards.storage.files import read_range as read_range
+from imageshards.storage.files import settings as settings
 from imageshards.storage.files import sha256_of as sha256_of
 from imageshards.storage.files import stat as stat
 from imageshards.storage.files import sync as sync
 from imageshards.storage.files import upload as upload
+from imageshards.storage.files import using as using
 from imageshards.storage.files import write as write
 from imageshards.storage.files import write_new as write_new
 from imageshards.storage.local import delete_unfinished as delete_unfinished

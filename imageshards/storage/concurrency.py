@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextvars
+import functools
 import multiprocessing
 import os
 import signal
@@ -26,6 +28,11 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def in_thread(function: Callable[..., _Out]) -> Callable[..., _Out]:
+    """The function for another thread, which uses stores as this one does."""
+    return functools.partial(contextvars.copy_context().run, function)
+
+
 def map_concurrently(
     function: Callable[[_In], _Out], items: Iterable[_In], at_once: int = _AT_ONCE
 ) -> Generator[_Out, None, None]:
@@ -34,7 +41,7 @@ def map_concurrently(
     threads = concurrent.futures.ThreadPoolExecutor(at_once)
     try:
         for item in items:
-            waiting.append(threads.submit(function, item))
+            waiting.append(threads.submit(in_thread(function), item))
             if len(waiting) >= at_once:
                 yield waiting.popleft().result()
         while waiting:

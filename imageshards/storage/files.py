@@ -2,7 +2,7 @@
 
 `gs://` is read by google-cloud-storage, `s3://` by boto3, and other schemes by what was
 registered for them. Libraries are imported when a path first asks for them. A process has one
-client per scheme, shared by its threads and never by a process forked from it.
+client per scheme and settings, shared by its threads and never by a process forked from it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import contextvars
 import errno
 import fnmatch
 import functools
@@ -20,6 +21,7 @@ import re
 import shutil
 import sys
 import tempfile
+import types
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
@@ -35,23 +37,38 @@ _HASHED_BYTES = 1 << 20  # at once
 _backends: dict[str, Backend] = {}
 
 
-_settings_of: Callable[[str], Mapping[str, Any]] | None = None
+# Scheme → what its client is told beside the environment.
+Settings = Mapping[str, Mapping[str, Any]]
+_NONE: Settings = types.MappingProxyType({})
+_settings = contextvars.ContextVar("settings of stores", default=_NONE)
 _other_backend: Callable[[str], Backend | None] | None = None
 
 
-def extend(
-    settings_of: Callable[[str], Mapping[str, Any]],
-    new_backend: Callable[[str], Backend | None],
-) -> None:
-    """Adds what another program knows of stores: what the client for `gs` or `s3` is told beside
-    the environment, and the backend for a scheme that is not known here, or None.
+def extend(new_backend: Callable[[str], Backend | None]) -> None:
+    """Adds the backends of another program: for a scheme that is not known here, or None."""
+    global _other_backend
+    _other_backend = new_backend
+
+
+@contextlib.contextmanager
+def using(settings: Settings) -> Iterator[None]:
+    """Has clients obey settings in a block: those of this thread, and of threads that `in_thread`,
+    `map_concurrently` and `run_concurrently` give work to. Clients of other settings are others.
     """
-    global _settings_of, _other_backend
-    _settings_of, _other_backend = settings_of, new_backend
+    token = _settings.set(settings)
+    try:
+        yield
+    finally:
+        _settings.reset(token)
+
+
+def settings() -> Settings:
+    """The settings of this block."""
+    return _settings.get()
 
 
 def forget_clients() -> None:
-    """Drops all clients: after a fork, or when settings changed, new ones are made."""
+    """Drops all clients: after a fork, or when the environment changed, new ones are made."""
     _backends.clear()
 
 
@@ -72,16 +89,17 @@ def backend(path: str) -> Backend:
         OSError: Nobody here knows the scheme.
     """
     scheme = "" if is_local(path) else path.partition("://")[0]
-    if (found := _backends.get(scheme)) is not None:
+    settings = _settings.get().get(scheme)
+    client = f"{scheme} {settings}" if settings else scheme
+    if (found := _backends.get(client)) is not None:
         return found
     # Of two threads that make one at once, both take that of the first.
-    return _backends.setdefault(scheme, _new_backend(scheme, path))
+    return _backends.setdefault(client, _new_backend(scheme, path, settings or {}))
 
 
-def _new_backend(scheme: str, path: str) -> Backend:
+def _new_backend(scheme: str, path: str, settings: Mapping[str, Any]) -> Backend:
     if scheme == "":
         return LocalBackend()
-    settings = _settings_of(scheme) if _settings_of else {}
     try:
         if scheme == "gs":
             from imageshards.storage.gcs import GcsBackend

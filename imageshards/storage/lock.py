@@ -28,7 +28,7 @@ import msgspec
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.storage import files
 from imageshards.storage.base import WRITE_GUARDS
-from imageshards.storage.concurrency import shared_memory
+from imageshards.storage.concurrency import in_thread, shared_memory
 from imageshards.storage.local import is_at
 from imageshards.typed import Whole, decode
 
@@ -288,7 +288,8 @@ class Lease(OutputLock):
         if not self._threads:
             self._renew_if_late()
             for run in (self._keep_renewing, self._watch):
-                self._threads.append(threading.Thread(target=run, name="lease", daemon=True))
+                thread = threading.Thread(target=in_thread(run), name="lease", daemon=True)
+                self._threads.append(thread)
                 self._threads[-1].start()
 
     def _renew_if_late(self) -> None:

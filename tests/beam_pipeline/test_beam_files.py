@@ -5,16 +5,19 @@ Each is shown by what it changes: a build that ends otherwise, or another caller
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pathlib
 from collections.abc import Iterator
 
+import apache_beam as beam
 import pytest
+from apache_beam.internal import pickler
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
 
-from beam_pipeline.beam_files import store_flags_of, store_settings
+import beam_pipeline as bp
+from beam_pipeline.beam_files import StoreConfig
 from imageshards import storage
 from imageshards.errors import StorageError
 from tests.support import builds
@@ -54,13 +57,20 @@ def own_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
     ids=["s3", "switches", "verify", "account", "no value"],
 )
-def test_flags_act_while_a_build_runs(flags, s3, gs):
-    assert (store_settings("s3"), store_settings("gs")) == ({}, {})
+def test_flags_of_a_command_line_and_of_a_pipeline_are_settings_of_clients(flags, s3, gs):
     client = storage.backend("s3://photos")
-    with store_flags_of(flags.split()):
-        assert (store_settings("s3"), store_settings("gs")) == (s3, gs)
-        assert (storage.backend("s3://photos") is client) == (not s3 and not gs)
-    assert (store_settings("s3"), store_settings("gs")) == ({}, {})
+    given = [] if flags == "--s3_verify" else flags.replace("X", "FnApiRunner").split()
+    created = beam.Pipeline(options=PipelineOptions(given)) | beam.Create([0])
+    of_pipeline = StoreConfig.of_pipeline(created).settings()
+    # Beam keeps it from workers.
+    assert of_pipeline["gs"].keys() == gs.keys() - {"impersonate_service_account"}
+    settings = StoreConfig.of_arguments(flags.split()).settings()
+    assert (settings["s3"], settings["gs"]) == (s3, gs) and of_pipeline["s3"] == s3
+    with storage.using(settings):
+        assert (storage.backend("s3://photos") is client) == (not s3)
+        (there,) = storage.map_concurrently(storage.backend, ["s3://photos"])
+        assert there is storage.backend("s3://photos")
+    assert storage.backend("s3://photos") is client
 
 
 def test_other_file_systems_of_beam_are_read_and_not_written(tmp_path, capsys):
@@ -121,21 +131,49 @@ class TestS3:
         self, certificate, verify, words, is_in_worker, monkeypatch
     ):
         flags = [f"--s3_verify={verify.replace('CERTIFICATE', str(certificate))}"]
+
+        def read(path: str) -> bytes:
+            with storage.using(StoreConfig.of_arguments(flags).settings()):
+                return storage.read(path)
+
         if is_in_worker:
-            monkeypatch.setattr(FileSystems, "_pipeline_options", PipelineOptions(flags))
-        with contextlib.nullcontext() if is_in_worker else store_flags_of(flags):
-            for _ in range(2):  # the second goes past the library
-                if not words:
-                    assert storage.read(self.PATH) == builds.jpeg(10_000)
-                else:
-                    with pytest.raises(StorageError, match=words):
-                        storage.read(self.PATH)
+            created = beam.Pipeline(options=PipelineOptions(flags)) | beam.Create([0])
+            # As Beam sends it to a worker.
+            step = pickler.dumps(StoreConfig.of_pipeline(created).step(storage.read))
+            monkeypatch.setattr(FileSystems, "_pipeline_options", None)
+            read = pickler.loads(step)
+        for _ in range(2):  # the second goes past the library
+            if not words:
+                assert read(self.PATH) == builds.jpeg(10_000)
+            else:
+                with pytest.raises(StorageError, match=words):
+                    read(self.PATH)
+        with pytest.raises(StorageError, match="certificate"):
+            storage.read(self.PATH)
 
     @pytest.mark.usefixtures("certificate")
     def test_all_processes_of_a_build_obey(self, tmp_path, capsys):
         assert read_from("s3://pictures", tmp_path / "out") == 2
         assert "certificate" in capsys.readouterr().err
         assert read_from("s3://pictures", tmp_path / "out", "--s3_verify=false") == 0
+        with pytest.raises(StorageError, match="certificate"):
+            storage.read(self.PATH)
+
+    @pytest.mark.usefixtures("certificate")
+    def test_a_pipeline_of_ones_own_obeys_its_options_and_nothing_after_it_does(self, tmp_path):
+        options = bp.ShardOptions(image=bp.ImageOptions(height_px=8, width_px=8))
+        obedient = PipelineOptions(["--s3_verify=false"])
+        staging, output = f"{tmp_path}/staging", "s3://pictures/set"
+        write = bp.WriteBalancedTFRecord(f"{output}/", options, staging=staging)
+        with beam.Pipeline("FnApiRunner", options=obedient) as pipeline:
+            listed = pipeline | bp.ListImages(bp.InputOptions("s3://pictures/photos"))
+            batches = listed.batches | bp.AssignSplits(options)
+            columns = batches | bp.AnalyseColumns(f"{staging}/transform", options=options)
+            planned = columns.batches | bp.PlanShards(options, features=columns.features)
+            files = planned.units | write
+            assert_that(files | bp.ReadRejects(write), equal_to([]))
+        with pytest.raises(StorageError, match="certificate"):
+            storage.read(self.PATH)
 
 
 def test_the_caller_of_gs_is_who_the_flags_say(photos, tmp_path, monkeypatch, capsys):
@@ -153,7 +191,7 @@ def test_the_caller_of_gs_is_who_the_flags_say(photos, tmp_path, monkeypatch, ca
         callers = {"": "user", "--no_auth": "", impersonate: "boss@x.example"}
         for flag, caller in callers.items():
             front.callers.clear()
-            with store_flags_of([flag]):
+            with storage.using(StoreConfig.of_arguments([flag]).settings()):
                 storage.read("gs://pictures/photos/cat/cat 0.jpg")
             assert set(front.callers) == {caller}
         front.callers.clear()

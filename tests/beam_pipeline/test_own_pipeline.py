@@ -81,7 +81,7 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
         (transforms.ShardWriter, "write", False),
         (transforms.ShardWriter, "close", True),
         (transforms.BalancedSink, "finalize_write", True),
-        (transforms, "read_result", True),
+        (transforms, "decode_reject", True),
         (finalize, "note_activity", True),
         (data_set, "publish_manifest", True),
     ]

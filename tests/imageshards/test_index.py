@@ -83,8 +83,9 @@ def test_rows_of_other_records_get_their_new_places(written):
     directory, entry = written
     (shard,) = manifest(entry).splits["train"].shards
     read = index.read_shard_index(str(directory), shard)
-    assert index.encode_index(SHARD, index.join_tables([read], SHARD))[0] == entry
-    found = index.join_tables([read, read.take([2])], "train-00001-of-00002.tfrecord").to_pydict()
+    assert index.encode_index(SHARD, index.moved_rows(read, SHARD))[0] == entry
+    more = pa.concat_tables([read, read.take([2])])
+    found = index.moved_rows(more, "train-00001-of-00002.tfrecord").to_pydict()
     assert set(found["shard"]) == {"train-00001-of-00002.tfrecord"}
     assert found["record"] == [0, 1, 2, 3] and found["age"] == [0, 1, 2, 2]
     assert found["key"] == ["cat/0.jpg", "dog/1.jpg", "cat/2.jpg", "cat/2.jpg"]

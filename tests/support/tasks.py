@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from beam_pipeline import beam_files
 from imageshards import storage
 from imageshards.errors import Arg, ImageError
 from tests.support.commands import wait_until
@@ -92,8 +91,8 @@ def wait_for(batch: Batch, begun: str, go_on: str, watch) -> int:
 
 
 def settings(batch: Batch, variable: str, watch) -> tuple[int, str | None, object]:
-    """Its process, a variable of the environment, and Beam's flags."""
-    return os.getpid(), os.environ.get(variable), beam_files.pipeline_flags()
+    """Its process, a variable of the environment, and the settings of stores."""
+    return os.getpid(), os.environ.get(variable), storage.settings()
 
 
 def name_of_an_option(batch: Batch, watch) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import threading
@@ -11,7 +12,7 @@ import pytest
 import beam_pipeline.commit.transforms as commit
 from beam_pipeline.commit import finalize
 from beam_pipeline.shards.places import ShardPlaces
-from imageshards.errors import OutputError
+from imageshards.errors import OutputError, UserError
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, manifest, run_example
 from tests.support.commit_steps import Job, fingerprint_if_whole, make_units, spreads
@@ -81,12 +82,16 @@ def job(tmp_path) -> Job:
     return begun
 
 
-def test_a_shard_that_changes_after_it_was_written_is_not_committed(job):
+@pytest.mark.parametrize("changed", ["shard", "index", "no index"])
+def test_a_shard_that_changes_after_it_was_written_is_not_committed(job, changed):
     """Where a record moves between shards, the one that gives it is read again."""
     tasks = job.begin_commit()
     giver = next(task for task in tasks if task.give)
-    path = pathlib.Path(job.places.staged_path(giver.shard.name))
+    path_of = job.places.staged_path if changed == "shard" else job.places.index_path
+    path = pathlib.Path(path_of(giver.shard.name))
     path.write_bytes(path.read_bytes()[:-10])
+    if changed == "no index":
+        path.unlink()
     with refused("output", kind=OutputError):
         for task in tasks:
             job.finalize(task)
@@ -95,10 +100,22 @@ def test_a_shard_that_changes_after_it_was_written_is_not_committed(job):
     assert spreads(job.output) <= {0, 1}
 
 
+def test_a_shard_without_an_index_is_not_committed(tmp_path):
+    """As where `PlanShards` was given no features; the data set that was there stays."""
+    before = Job(str(tmp_path / "set"), make_units(tmp_path / "old", 100))
+    before.run()
+    units = [dataclasses.replace(u, features=None) for u in make_units(tmp_path / "new", 0)]
+    job = Job(before.output, units, overwrite=True)
+    job.begin()
+    with pytest.raises(UserError, match=r"without an index; expected PlanShards\(options, featu"):
+        job.begin_commit()
+    assert fingerprint_if_whole(job.output)
+
+
 def test_records_are_added_up_again_when_they_have_moved(job, monkeypatch):
-    """Whatever lost one: here, a rewriting that stops early."""
-    payloads = finalize._payloads
-    monkeypatch.setattr(finalize, "_payloads", lambda *args: list(payloads(*args))[:-1])
+    """Whatever lost one: here, a rewriting that leaves out the last of each shard."""
+    rows_of = finalize._rows_of
+    monkeypatch.setattr(finalize, "_rows_of", lambda *given: rows_of(*given)[:-1])
     with pytest.raises(RuntimeError, match="the shards to be committed hold"):
         job.commit()
     assert fingerprint_if_whole(job.output) is None

@@ -9,10 +9,9 @@ import sys
 
 import psutil
 import pytest
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline.images.process_pool import MAX_ATTEMPTS, LocalPool
+from imageshards import storage
 from imageshards.errors import UserError, naming_flags
 from tests.support import tasks
 from tests.support.commands import wait_until
@@ -144,14 +143,13 @@ def test_a_killed_process_leaves_no_file_for_a_store_behind(said, tmp_path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_changed_settings_reach_processes_that_run_already(pool, monkeypatch):
-    monkeypatch.setattr(FileSystems, "_pipeline_options", None)
+def test_settings_of_today_reach_processes_that_were_started_before(pool, monkeypatch):
     for place in ("here", "there"):
         monkeypatch.setenv("A_SETTING", place)
-        options = PipelineOptions(["--s3_endpoint_url", place])
-        monkeypatch.setattr(FileSystems, "_pipeline_options", options)
-        pid, variable, flags = submit(pool, tasks.settings, "A_SETTING").result()
-        assert (variable, flags["s3_endpoint_url"]) == (place, place) and pid != os.getpid()
+        with storage.using({"s3": {"endpoint_url": place}}):
+            told = submit(pool, tasks.settings, "A_SETTING")
+        pid, variable, found = told.result()
+        assert (variable, found) == (place, {"s3": {"endpoint_url": place}}) and pid != os.getpid()
 
 
 def test_errors_of_processes_name_options_as_those_of_the_client(pool):

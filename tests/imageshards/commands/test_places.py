@@ -39,10 +39,10 @@ def test_a_flag_takes_every_form_of_a_place(home):
 
 # Parameter of a public function → a call that gives it this place; others than `build`'s options.
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "build.input": lambda place: ims.build(place, "/none/out"),
+    "build.input": lambda place: ims.build(place, "~/out"),
     "duplicates.data": ims.duplicates,
     "evaluate.model": lambda place: ims.evaluate(place, "DATA"),
-    "export.model": lambda place: ims.export(place, "/none/out"),
+    "export.model": lambda place: ims.export(place, "~/out"),
     "load_manifest.directory": ims.load_manifest,
     "open.path": ims.open,
     "predict.model": lambda place: ims.predict(place, []),

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from imageshards import storage
+from imageshards.errors import UserError
 from tests.support.errors import refused
 from trainer.training.checkpoint import Checkpoints, RunState, Values, restore
 
