@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from imageshards.manifest import RECORD_FEATURES
@@ -30,7 +31,8 @@ def _splits(folder, **num_records):
     for name, count in num_records.items():
         file = f"{name}-00000-of-00001.tfrecord"
         (folder / file).write_bytes(b"\0" * 1000)
-        shard = {"file": file, "num_records": count, "num_bytes": 1000, "index": ANY_INDEX}
+        shard = {"file": file, "num_records": count, "num_bytes": 1000, "sha256": "0" * 64}
+        shard |= {"classes": {}, "index": ANY_INDEX}
         splits[name] = {"num_records": count, "shards": [shard]}
     return splits
 
@@ -98,7 +100,7 @@ def test_splits_can_be_named_and_validation_left_out(folder):
         ({"features": {}}, "'image/encoded'"),
         ({"classes": []}, "class"),
         ({"splits": {"train": {"num_records": 3, "shards": []}}}, "3 records"),
-        ({"image": {"size": 8, "mean": [0.5], "std": [0.5]}}, "3 numbers"),
+        ({"image": IMAGE | {"mean": [0.5], "std": [0.5]}}, "3 numbers"),
     ],
 )
 def test_an_unusable_manifest_is_refused_in_one_sentence(folder, changes, word):
@@ -127,7 +129,7 @@ def test_unused_splits_are_not_checked_and_a_missing_size_is_refused(folder):
     config = ReadConfig(str(folder), batch_size=8, validation_split="none")
     train, validation = open_data(config)
     assert (train.num_records, train.model_inputs.size) == (20, (32, 32)) and validation is None
-    edit_manifest(folder, image={"mode": "none", "channels": 3})
+    edit_manifest(folder, image=IMAGE | {"mode": "none", "size": None})
     with refused("data", "image_size=224"):
         open_data(config)
     assert open_data(dataclasses.replace(config, image_size=(8, 8)))[0].model_inputs.size == (8, 8)
@@ -138,11 +140,10 @@ def test_features_shard_classes_and_a_fingerprint_are_read(folder):
     assert before.filename_feature is None and not before.adopted
     splits = _splits(folder, train=20)
     splits["train"]["shards"][0]["classes"] = {"circle": 20}
-    tokens, meta = {"dtype": "int64", "shape": None}, {"dtype": "float32", "shape": [3]}
-    edit_manifest(folder, splits=splits, features=RECORD_FEATURES | {"tokens": tokens, "m": meta})
+    more = {"tokens": FeatureSpec("int64", None), "m": FeatureSpec("float32", (3,))}
+    edit_manifest(folder, splits=splits, features=msgspec.to_builtins(RECORD_FEATURES | more))
     after = load_manifest(str(folder))
-    assert after.features["tokens"] == FeatureSpec("int64", None)
-    assert after.features["m"] == FeatureSpec("float32", (3,))
+    assert after.features == RECORD_FEATURES | more
     assert after.filename_feature == "image/filename"
     assert after.splits["train"].shards[0].classes == {"circle": 20}
     assert len(after.fingerprint) == 64 and after.fingerprint != before.fingerprint
