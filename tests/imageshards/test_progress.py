@@ -66,17 +66,11 @@ def test_a_log_gets_plain_lines_and_no_bar(tmp_path, monkeypatch):
         assert "/2 shards" in log.read()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ((0, 1399, "images", 0.0, 0, "0 rejects"), "0/1,399 images  0 rejects"),
-        ((30, 40, "shards", 5.0), "30/40 shards  6 shards/s  ETA 00:02"),
-        # Only this run's units tell the speed.
-        ((1200, 100_000, "images", 10.0, 1000), "1,200/100,000 images  20 images/s  ETA 1:22:20"),
-    ],
-)
-def test_a_rate_and_the_time_left(arguments, line):
-    assert rate_line(*arguments) == line
+def test_a_rate_and_the_time_left():
+    assert rate_line(0, 1399, "images", 0.0, 0, "0 rejects") == "0/1,399 images  0 rejects"
+    # Only this run's units tell the speed.
+    line = rate_line(1200, 100_000, "images", 10.0, 1000)
+    assert line == "1,200/100,000 images  20 images/s  ETA 1:22:20"
 
 
 def test_a_table_has_texts_to_the_left_numbers_to_the_right_and_short_names():

@@ -42,19 +42,11 @@ def test_empty_parts_are_left_out_and_a_table_scrolls_in_a_box_with_a_name():
     assert page.words.count('"Most" wrong') == 1 and len(page.all("figcaption")) == 1
 
 
-@pytest.mark.parametrize(
-    ("shown", "expected"),
-    [
-        *((size(n), text) for n, text in (
-            (0, "0 B"), (1000, "1 kB"), (27_345_000, "27.3 MB"))),
-        *((share(*parts), text) for parts, text in (
-            ((0, 0), "0 %"), ((5, 5), "100 %"), ((99_999, 10**5), "99.9 %"),
-            ((3, 1399), "0.21 %"))),
-        *((percent(part), text) for part, text in (
-            (0, "0 %"), (1, "100 %"), (0.0214, "2.1 %"), (1e-9, "0.1 %"), (None, "–"))),
-        *((number(n), text) for n, text in (
-            (1234567, "1,234,567"), (1234.5678, "1,235"), (0.5, "0.5"))),
-    ],
-)  # fmt: skip
-def test_numbers_are_readable_and_claim_neither_all_nor_nothing_falsely(shown, expected):
-    assert shown.replace("\u00a0", " ") == expected
+def test_numbers_are_readable_and_claim_neither_all_nor_nothing_falsely():
+    sizes = [size(n) for n in (0, 1000, 27_345_000)]
+    assert sizes == ["0 B", "1 kB", "27.3 MB"]
+    shares = [share(*parts) for parts in ((0, 0), (5, 5), (99_999, 10**5), (3, 1399))]
+    assert shares == ["0\u00a0%", "100\u00a0%", "99.9\u00a0%", "0.21\u00a0%"]
+    percents = [percent(part) for part in (0, 1, 0.0214, 1e-9, None)]
+    assert percents == ["0\u00a0%", "100\u00a0%", "2.1\u00a0%", "0.1\u00a0%", "–"]
+    assert [number(n) for n in (1234567, 1234.5678, 0.5)] == ["1,234,567", "1,235", "0.5"]

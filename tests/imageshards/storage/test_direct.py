@@ -34,9 +34,6 @@ def test_no_more_is_read_than_was_asked_for(web, target, max_bytes, expected):
     assert server.connections - before <= 1
 
 
-@pytest.mark.parametrize(
-    "authorization",
-    ["", "AWS AKID:abc=", "AWS4-ECDSA-P256-SHA256 Credential=AKID/20261121/s3/aws4_request, x"],
-)
-def test_other_kinds_of_signatures_are_left_to_the_library(authorization):
-    assert signature_scope(authorization) is None
+def test_other_kinds_of_signatures_are_left_to_the_library():
+    other = "AWS4-ECDSA-P256-SHA256 Credential=AKID/20261121/s3/aws4_request, x"
+    assert signature_scope("") is signature_scope("AWS AKID:abc=") is signature_scope(other) is None

@@ -31,14 +31,10 @@ def test_home_folders_and_uris_of_files_become_paths(monkeypatch, given, found):
     assert place("--data", given) == found
 
 
-def test_only_what_is_to_be_absolute_becomes_absolute(tmp_path, monkeypatch):
+def test_places_are_absolute_where_asked_and_the_home_of_nobody_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert absolute_place("--input", "a/../b/") == os.path.join(tmp_path, "b")
     assert absolute_place("--input", "s3://bucket/a/../b/") == "s3://bucket/a/../b"
-
-
-def test_the_home_of_nobody_is_refused_but_a_folder_of_that_name_is_not(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="^--data received '~nobody-here/x', but .* no user"):
         place("--data", "~nobody-here/x")
     (tmp_path / "~nobody-here").mkdir()

@@ -37,10 +37,8 @@ def made_once(tmp_path_factory):
 @pytest.fixture
 def dataset(made_once, tmp_path):
     """A fresh data set of 3 + 2 shards of 6 records."""
-    made = copy.copy(made_once)
+    made = copy.deepcopy(made_once)
     made.directory = tmp_path / "data"
-    made.manifest = json.loads((made_once.directory / "manifest.json").read_text())
-    made.payloads = {name: [*payloads] for name, payloads in made_once.payloads.items()}
     shutil.copytree(made_once.directory, made.directory)
     return made
 
