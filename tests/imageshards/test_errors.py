@@ -1,7 +1,5 @@
 """A user's mistake is found however a runner wraps it."""
 
-from __future__ import annotations
-
 import pickle
 import traceback
 
@@ -22,13 +20,11 @@ SENTENCE = "--input 'a b' holds no image; expected files."
 
 
 def _kinds(base):
-    """Those of the leaf, whatever else has been imported: workers raise no others."""
     own = [kind for kind in base.__subclasses__() if kind.__module__ == base.__module__]
     return [base.__name__, *(name for kind in own for name in _kinds(kind))]
 
 
 def wrapped(cause):
-    """What a runner raises because of an error."""
     error = RuntimeError("bundle failed")
     error.__cause__ = cause
     return error
@@ -37,10 +33,8 @@ def wrapped(cause):
 @pytest.mark.parametrize(
     "error",
     [
-        UserError(SENTENCE),
         UserError(f"{SENTENCE} [while running 'List/ListingTasks']"),
         wrapped(wrapped(OutputError(SENTENCE))),
-        RuntimeError(f"imageshards.errors.UserError: {SENTENCE}"),
         RuntimeError(
             'Pipeline failed: Traceback (most recent call last):\n  File "x.py", line 1\n'
             f"imageshards.errors.UserError: {SENTENCE} [while running 'List/ListTask']\n\n"
@@ -48,7 +42,7 @@ def wrapped(cause):
             f"OutputError: {SENTENCE}\nNote: more"
         ),
     ],
-    ids=["itself", "a step", "causes", "text", "texts"],
+    ids=["a step", "causes", "texts"],
 )
 def test_the_sentence_is_found(error):
     assert str(user_error_in(error)) == SENTENCE
@@ -66,9 +60,7 @@ def test_other_errors_and_a_circle_of_them_are_no_mistake_of_the_user():
     assert user_error_in(one) is None
     one.__cause__, two.__cause__ = two, one
     assert user_error_in(one) is None
-
-
-def test_an_error_in_the_handling_of_a_mistake_is_no_mistake_of_the_user():
+    # Nor is an error in the handling of a mistake.
     try:
         try:
             raise UserError(SENTENCE)
@@ -80,10 +72,8 @@ def test_an_error_in_the_handling_of_a_mistake_is_no_mistake_of_the_user():
 
 
 def test_an_image_error_survives_a_trip_between_processes():
-    error = pickle.loads(pickle.dumps(ImageError("truncated", "ends early")))
-    assert (error.code, error.message, str(error)) == (
-        "truncated", "ends early", "truncated: ends early",
-    )  # fmt: skip
+    error = pickle.loads(pickle.dumps(ImageError("truncated", "early")))
+    assert (error.code, error.message, str(error)) == ("truncated", "early", "truncated: early")
 
 
 @pytest.mark.parametrize(
@@ -96,12 +86,11 @@ def test_an_image_error_survives_a_trip_between_processes():
          "no room; give --output 'a b' or --data.", "no room; give output='a b' or path."),
         (StorageError("odd", expected="less", remedy=Arg("force", True) + ""),
          "odd; expected less: --force.", "odd; expected less: force=True."),
-        (StorageError("Stopped."), "Stopped.", "Stopped."),
     ],
 )  # fmt: skip
 def test_an_error_names_flags_in_a_command_and_arguments_in_python(error, flags, arguments):
     @names_arguments(data="path", DIR="folder")
-    def refuse() -> None:
+    def refuse():
         raise error from cause
 
     cause = KeyError("why")

@@ -1,7 +1,5 @@
 """`tf.train.Example` bytes without TensorFlow are those of TensorFlow."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,11 +35,8 @@ def test_examples_round_trip_and_the_order_of_features_changes_no_byte(features)
     [
         (b"\xff\0", [b"\xff\0"]),
         pytest.param([memoryview(b"ab")], [b"ab"], id="memoryview"),
-        ("é", ["é".encode()]),
-        (("a", b"b"), [b"a", b"b"]),
-        ([1, 2.5], [1.0, 2.5]),
+        (("é", b"b"), ["é".encode(), b"b"]),
         (True, [1]),
-        (np.int32(7), [7]),
         ([np.float32(1.5), np.int64(2)], [1.5, 2.0]),
         (np.array([[1, 2], [3, 4]], np.uint8), [1, 2, 3, 4]),
         (np.array([]), []),
@@ -52,17 +47,17 @@ def test_a_single_value_is_a_list_of_one_and_arrays_are_lists(given, values):
     assert decode_example(encode_example({"x": given})) == {"x": values}
 
 
-@pytest.mark.parametrize("given", [None, [None], [[1]], {"a": 1}, [1, b"a"], [2**63], {1}, [1j]])
+@pytest.mark.parametrize("given", [None, [[1]], {"a": 1}, [1, b"a"], [2**63], {1}, [1j]])
 def test_other_values_are_refused_in_a_sentence(given):
     with pytest.raises(UserError, match="features received 'x' with the values .*; expected one"):
         encode_example({"x": given})
+    with pytest.raises(ValueError, match=r"it is no tf\.train\.Example"):
+        decode_example(b"\xff")
 
 
 @pytest.mark.process
 def test_tensorflow_reads_and_writes_the_same_bytes():
-    feature_pb2 = pytest.importorskip("tensorflow.core.example.feature_pb2")
-    from tensorflow.core.example.example_pb2 import Example
-
+    Example = pytest.importorskip("tensorflow.core.example.example_pb2").Example
     features: dict[str, Values] = {
         "image/encoded": [b"\xff\xd8\x00"],
         "image/height": [256, -1, 2**63 - 1],
@@ -78,9 +73,3 @@ def test_tensorflow_reads_and_writes_the_same_bytes():
             getattr(entry, kinds[type(values[0])]).value.extend(values)
     assert encode_example(features) == expected.SerializeToString(deterministic=True)
     assert Example.FromString(encode_example(features)) == expected
-    assert isinstance(expected.features.feature["é"], feature_pb2.Feature)
-
-
-def test_what_is_no_example_is_refused():
-    with pytest.raises(ValueError, match=r"it is no tf\.train\.Example"):
-        decode_example(b"\xff")

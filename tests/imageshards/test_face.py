@@ -1,9 +1,6 @@
 """What people import holds what it says."""
 
-from __future__ import annotations
-
 import builtins
-import pathlib
 from typing import assert_type
 
 import pytest
@@ -22,7 +19,7 @@ def test_every_name_is_there_and_a_star_shadows_no_builtin():
         ims.absent  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_type_checkers_know_what_is_opened(tmp_path: pathlib.Path) -> None:
+def test_type_checkers_know_what_is_opened(tmp_path):
     """What `assert_type` says is held by mypy, in `make lint`."""
     Dataset(tmp_path)
     data = assert_type(ims.open(tmp_path), ims.Data)

@@ -1,13 +1,11 @@
 """Data sets that somebody else wrote: each command works or says one sentence, in their folder."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +33,17 @@ ROLES = {
 VALUES = [None, [], [b""], [b"\xff"], [1], [-1], [2**62], [1.5], [1, 2], [b"a", b"b"]]
 
 
-def check(directory: str) -> None:
+def check(directory):
     verdict = verify(directory, workers=1)
     str(verdict).encode()
     json_of(verdict).encode()
 
 
-def report(directory: str) -> None:
-    manifest = ims.load_manifest(directory, complete=True, adopted=True)
-    write_report(directory, manifest)
+def report(directory):
+    write_report(directory, ims.load_manifest(directory, complete=True, adopted=True))
 
 
-def read(directory: str) -> None:
+def read(directory):
     data = ims.open(directory)
     for split in data.splits:
         # What is documented besides `UserError`.
@@ -55,13 +52,13 @@ def read(directory: str) -> None:
                 pass
 
 
-def train(directory: str) -> None:
+def train(directory):
     data = ims.open(directory)
     described = data.train(batch_size=2), data.evaluation(batch_size=2)
     repr((data, described, described[0].steps_per_epoch, described[0].class_weight))
 
 
-def build(directory: str) -> None:
+def build(directory):
     options = open_inputs(BuildOptions(InputOptions(directory), f"{directory}-new"))
     source = options.source
     copied = source if isinstance(source, CopiedInput) else CopiedInput(**vars(source))
@@ -78,7 +75,7 @@ class _Opened:
 
     paths: set[str] | None = None
 
-    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def __call__(self, event, arguments):
         if self.paths is not None and event in ("open", "os.rename", "os.remove", "os.mkdir"):
             self.paths.update(os.path.abspath(a) for a in arguments[:2] if isinstance(a, str))
 
@@ -88,7 +85,7 @@ sys.addaudithook(_opened)
 
 
 @contextlib.contextmanager
-def only_below(folder: Path) -> Iterator[None]:
+def only_below(folder):
     """Fails where something beside a folder was opened, made or removed."""
     sentinel = folder.parent / SENTINEL
     sentinel.write_text("mine")
@@ -104,7 +101,7 @@ def only_below(folder: Path) -> Iterator[None]:
     assert sentinel.read_text() == "mine" and {*folder.parent.iterdir()} == {sentinel, folder}
 
 
-def works_or_says_why(made: Dataset) -> None:
+def works_or_says_why(made):
     with only_below(made.directory):
         for command in COMMANDS:
             try:
@@ -114,7 +111,7 @@ def works_or_says_why(made: Dataset) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Dataset:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("strangers") / "set"
     dataset = Dataset(folder, per_shard=2, rejects={"truncated": 1})
     dataset.manifest["inputs"] = [{"path": "p", "num_records": 3, "fingerprint": None}]
@@ -128,8 +125,7 @@ def test_the_commands_work_with_what_is_not_changed(made):
         command(str(made.directory))
 
 
-def adopted_from(made: Dataset) -> dict[str, Any]:
-    """The manifest of the same shards if somebody else had written them."""
+def adopted_from(made):
     found = copy.deepcopy(made.manifest) | {"adopted": ROLES, "files": {}}
     for _, shard in shards_of(found):
         shard["folder"] = ""
@@ -150,7 +146,6 @@ def test_any_manifest_is_used_or_refused(made, is_adopted, data):
 @pytest.mark.parametrize("name", ["manifest.json", "quarantine/rejects.jsonl", "shard", "index"])
 @pytest.mark.parametrize("is_device", [True, False], ids=["device", "FIFO"])
 def test_only_regular_files_are_read(made, name, is_device):
-    """A device may never end, and a FIFO may never begin."""
     made.save()
     (_, shard), *_ = shards_of(made.manifest)
     names = {"shard": shard["file"], "index": shard["index"]["file"]}

@@ -1,10 +1,7 @@
 """What is printed ends no job: closed and full outputs, and characters that an encoding lacks."""
 
-from __future__ import annotations
-
 import io
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -19,15 +16,12 @@ from tests.support.dataset_factory import Dataset
 PYTHON = shlex.quote(sys.executable)
 
 
-def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        line, shell=True, cwd=ROOT, env={**os.environ, **environment},
-        capture_output=True, text=True,
-    )  # fmt: skip
+def shell(line):
+    return subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True)
 
 
 class Broken(io.StringIO):
-    def write(self, text: str) -> int:
+    def write(self, text):
         raise OSError(28, "No space left on device")
 
 
@@ -97,8 +91,9 @@ def test_the_next_file_does_not_get_the_number_of_a_closed_output():
 
 
 @pytest.mark.process
-def test_json_is_json_in_any_encoding(tmp_path):
+def test_json_is_json_in_any_encoding(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     Dataset(tmp_path / "žluť")
     where = shlex.quote(str(tmp_path / "žluť"))
-    done = shell(f"{PYTHON} -m imageshards verify {where} --json", PYTHONIOENCODING="ascii")
+    done = shell(f"{PYTHON} -m imageshards verify {where} --json")
     assert json.loads(done.stdout)["directory"] == str(tmp_path / "žluť")

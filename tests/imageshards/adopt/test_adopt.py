@@ -74,7 +74,6 @@ def test_folders_are_splits_and_usual_names_are_found(kaggle, capsys):
     assert counts_of(told) == {"train": [7, 5], "val": [3]}
     assert told.classes == ["rose", "tulip", "daisy"]
     assert told.adopted == Adopted("image", "class", "id", None)
-    assert told.features["class"] == FeatureSpec("int64", ())
     assert told.image == Image(size=(32, 40), mode="exact", channels=3)
     first = told.splits["train"].shards[0]
     assert first.classes == {"rose": 3, "tulip": 2, "daisy": 2} and first.folder == "train"
@@ -118,14 +117,6 @@ def test_records_are_pointed_at_and_the_fingerprint_sees_changes_but_not_places(
     assert adopt(str(slim), options=one).fingerprint != told.fingerprint
 
 
-def test_classes_that_are_texts_of_numbers_are_in_the_order_of_numbers(tmp_path):
-    names = ["10", "9", "cat", "2"]
-    payloads = [example({"image": jpeg(i, i), "class": name}) for i, name in enumerate(names)]
-    (tmp_path / "set").mkdir()
-    write_records(str(tmp_path / "set" / "train.tfrecord"), payloads)
-    assert adopt(str(tmp_path / "set")).classes == ["2", "9", "10", "cat"]
-
-
 def test_splits_are_given_by_folders_and_globs_and_may_have_several_places(kaggle, tmp_path):
     write_kaggle(tmp_path / "more", {"00-4.tfrec": 4})
     places = [f"train={kaggle}/train/01*", f"train={tmp_path}/more", f"validation={kaggle}/val"]
@@ -142,11 +133,11 @@ def adopted(folder, *records, name="a.tfrecord"):
     return told, read_index(str(folder), told).to_pydict()
 
 
-def test_labels_as_texts_are_the_classes(tmp_path):
-    records = [{"image": jpeg(), "label": name} for name in ("wolf", "ant", "wolf")]
+def test_labels_as_texts_are_the_classes_and_numbers_come_first(tmp_path):
+    records = [{"image": jpeg(), "label": name} for name in ("10", "wolf", "9", "ant", "9")]
     told, rows = adopted(tmp_path, *records)
-    assert told.classes == ["ant", "wolf"] and told.features["label"] == SCALAR
-    assert rows["label"] == [1, 0, 1] and rows["key"][0] == "a.tfrecord#0"
+    assert told.classes == ["9", "10", "ant", "wolf"] and told.features["label"] == SCALAR
+    assert rows["label"] == [1, 3, 0, 2, 0] and rows["key"][0] == "a.tfrecord#0"
 
 
 def test_pictures_that_the_trainer_cannot_decode_are_named_and_left_to_training(tmp_path, capsys):
@@ -186,22 +177,12 @@ def test_lengths_of_all_records_make_a_shape(tmp_path):
     }
 
 
-def test_a_build_does_not_write_over_shards_of_others(slim):
-    with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
-        load_manifest(str(slim), adopted=True)
-    adopt(str(slim), options=AdoptOptions(label_offset=1))
-    with pytest.raises(UserError, match="TFRecords that others wrote, .*; expected what imagesh"):
-        load_manifest(str(slim), "--output")
-
-
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         (["--feature_map", "picture=image"], "received 'picture'; expected NAME=FEATURE"),
         (["--feature_map", "image=imag"], "have not; expected .*, one string .*: id, image"),
         (["--feature_map", "image=class,image=id"], "expected one feature, or for label several"),
-        (["--feature_map", "label=class,label=class"], "for label several different columns of 0"),
-        (["--label", "none", "--class_names", "a"], "'a' with --label none; expected no names"),
         (["--feature_map", "label=class,label=id"], "received label=class,label=id, which the rec"),
         (["--feature_map", "label=image"], "one class id or name in each record .class, id.,"),
         (["--feature_map", "label=class", "--label", "none"], "expected one of them"),
@@ -227,7 +208,6 @@ def test_a_wrong_flag_is_refused_in_a_sentence(kaggle, capsys, flags, sentence):
         ({"picture": jpeg(), "label": 0}, "no feature is known to be the image; .*feature_map"),
         ({"image": jpeg(), "id": "7", "mask": jpeg(1)}, r"in each record \(id\), or label="),
         ({"image": jpeg(), "label": 20210101}, "label is up to 20210101; expected class ids"),
-        ({"image": b"pixels", "label": 0}, "'image' begins with b'pixels'; exp"),
         (
             {"image": saved(flat("RGB", 9), "TIFF"), "label": 0},
             r"'image' begins with b'II.*; expected a JPEG, PNG, GIF, BMP or WebP",
@@ -244,7 +224,6 @@ def test_class_names_in_another_order_than_the_texts_are_refused(tmp_path):
     write_slim(tmp_path, {"train-00000-of-00001": [1, 2, 1]}, {1: "ant", 2: "bee"})
     with pytest.raises(UserError, match="class 0 is 'bee', but most records .* text 'ant'"):
         adopt(str(tmp_path), options=AdoptOptions(label_offset=1, class_names=("bee", "ant")))
-    assert adopt(str(tmp_path), options=AdoptOptions(label_offset=1)).classes == ["ant", "bee"]
 
 
 HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
@@ -255,8 +234,7 @@ def test_one_hot_vectors_are_classes(tmp_path):
     assert told.classes == ["0", "1", "2"] and told.label == ONE
     assert rows["label"] == [1, 0] and rows["class_name"] == ["1", "0"]
     assert told.splits["train"].shards[0].classes == {"0": 1, "1": 1}
-    names = AdoptOptions(class_names=("a", "b", "c"), label=SEVERAL)
-    told = adopt(str(tmp_path), options=names)
+    told = adopt(str(tmp_path), options=AdoptOptions(class_names=("a", "b", "c"), label=SEVERAL))
     assert told.classes == ["a", "b", "c"] and told.label == SEVERAL
     with pytest.raises(UserError, match="2 names, but label has 3 values .*; expected a name for"):
         adopt(str(tmp_path), options=AdoptOptions(class_names=("a", "b")))
@@ -305,19 +283,15 @@ def test_records_without_labels_are_adopted_by_asking_for_none(tmp_path, capsys)
         (HOT | {"label": [0.0, 1.0]}, "whose feature label has another type or number"),
         (HOT | {"image": [jpeg(), jpeg()]}, "has the 2 values .* expected one encoded picture in"),
     ],
-    ids=["no label", "shares", "another length", "two pictures"],
 )
-def test_a_record_that_differs_from_the_others_is_named_and_not_called_damaged(
-    tmp_path, last, sentence
-):
+def test_a_record_that_differs_is_named_and_not_called_damaged(tmp_path, last, sentence):
     with pytest.raises(UserError, match=sentence) as caught:
         adopted(tmp_path, HOT, last)
     assert "damaged" not in str(caught.value) and "copy" not in str(caught.value)
 
 
 def test_a_refused_adopt_leaves_the_data_set_that_was_there(slim):
-    options = AdoptOptions(label_offset=1)
-    before = adopt(str(slim), options=options)
+    before = adopt(str(slim), options=AdoptOptions(label_offset=1))
     shutil.copy(slim / "train-00000-of-00002", slim / "x.json")
     splits = (("train", f"{slim}/x.json"),)
     with pytest.raises(UserError, match="would not be one.*'x.json'"):
@@ -346,16 +320,17 @@ def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, 
     after = adopt(str(slim), options=AdoptOptions(label_offset=1))
     assert after.fingerprint != before.fingerprint
     assert len(read_index(str(slim), after)) == 2 + 3 + 2
-
-
-def flipped(data):
-    return data[:60] + bytes([data[60] ^ 255]) + data[61:]
+    with pytest.raises(UserError, match="TFRecords that others wrote"):  # no build replaces these
+        load_manifest(str(slim), "--output")
 
 
 @pytest.mark.parametrize(
     ("damaged", "sentence"),
     [
-        (flipped, "-00001-of-00002, record 0 at byte 0: the payload's checksum is wrong; exp"),
+        (
+            lambda data: data[:60] + bytes([data[60] ^ 255]) + data[61:],
+            "-00001-of-00002, record 0 at byte 0: the payload's checksum is wrong; exp",
+        ),
         (lambda data: data[:-5], "record 2 at byte .*: the file ends inside.*split="),
         (gzip.compress, "00001-of-00002 is compressed with gzip, .*: gunzip them first"),
         (lambda _: b"a text, no TFRecord", "at byte 0: the checksum of its"),
@@ -364,7 +339,6 @@ def flipped(data):
             r"record 0 of .*-00002 \(at byte 0\) is no tf.train.Example, though its checksum is",
         ),
     ],
-    ids=["flipped", "cut", "compressed", "text", "another message"],
 )
 def test_a_damaged_file_is_named(slim, damaged, sentence):
     path = slim / "train-00001-of-00002"
@@ -375,7 +349,7 @@ def test_a_damaged_file_is_named(slim, damaged, sentence):
 
 
 @pytest.mark.parametrize(
-    ("there", "code"), [('{"adopted": {}}', 0), ('{"splits": {}}', 2), ("{", 2), ("[1]", 2)]
+    ("there", "code"), [('{"adopted": {}}', 0), ('{"splits": {}}', 2), ("{", 2)]
 )
 def test_only_a_manifest_that_adopt_wrote_is_replaced(slim, there, code, capsys):
     (slim / "manifest.json").write_text(there)

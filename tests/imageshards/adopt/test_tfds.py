@@ -11,14 +11,9 @@ from imageshards.manifest import Image
 from imageshards.tfrecord import write_records
 from tests.support.external_sets import example, jpeg
 
-FEATURES = {
-    "featuresDict": {
-        "features": {
-            "photo": {"image": {"shape": {"dimensions": ["-1", "-1", "1"]}}},
-            "kind": {"classLabel": {"numClasses": "2"}},
-        }
-    }
-}
+PHOTO = {"image": {"shape": {"dimensions": ["-1", "-1", "1"]}}}
+KIND = {"classLabel": {"numClasses": "2"}}
+FEATURES = {"featuresDict": {"features": {"photo": PHOTO, "kind": KIND}}}
 
 
 @pytest.fixture
@@ -71,7 +66,6 @@ def say(folder, old, new):
         ),
         (lambda f: (f / "kind.labels.txt").write_text("cat"), "has kind 1; expected 0 to 0"),
     ],
-    ids=["missing", "emptied", "no JSON of its own", "format", "file elsewhere", "labels"],
 )
 def test_files_that_contradict_the_description_are_refused(folder, damage, sentence):
     damage(folder)

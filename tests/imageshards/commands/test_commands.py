@@ -1,7 +1,5 @@
 """One command for both programs: their help, and mistakes in a word."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -47,7 +45,6 @@ SHARD = "train-00000-of-00003.tfrecord"
     ("argv", "missing", "said"),
     [
         ("verify DIR --workers 0", "", "--workers received 0; expected at least 1"),
-        ("duplicates DIR --workers 0", "", "--workers received 0; expected at least 1"),
         ("duplicates DIR --distance 11", "", "--distance received 11; expected 0 to 10"),
         ("duplicates DIR --output /proc/none", "", "--output received '/proc/none'"),
         ("duplicates DIR", INDEX, f"whose {INDEX} is missing"),

@@ -1,7 +1,5 @@
 """Every flag and every public function that takes a place knows `~`, `file://` and `Path`."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 from collections.abc import Callable
@@ -21,7 +19,7 @@ _PLACE = re.compile(r"\b(DIR|FOLDER|FILE|PATH|PLACE)\b")
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch) -> pathlib.Path:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "names.txt").write_text("old=new\n")
     return tmp_path

@@ -1,7 +1,5 @@
 """Damaged, hostile or foreign bytes: a code, and never anything else."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys
@@ -15,16 +13,7 @@ from imageshards.errors import ImageError
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
 from tests.support.icc_profiles import ADOBE_RGB, rgb_profile
-from tests.support.pictures import (
-    JPEG,
-    SMALL,
-    animation,
-    code_of,
-    flat,
-    opened,
-    saved,
-    scene,
-)
+from tests.support.pictures import JPEG, SMALL, animation, code_of, flat, opened, saved, scene
 
 # pytest resets the filters by which Pillow is kept quiet.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")
@@ -39,21 +28,16 @@ _FRAME = JPEG.index(b"\xff\xc0")
         (b"", "empty"),
         (b"hello, this is a text file\n", "not_an_image"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "git_lfs_pointer"),
-        (b"<!DOCTYPE html><html>", "web_page"),
         (b"\xef\xbb\xbf\n <HTML lang=en>", "web_page"),
         (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code>', "web_page"),
-        (b'<?xml version="1.0"?>\n<!-- a drawing -->\n<svg width="9"/>', "unsupported_format"),
         (b"\0" * 5000, "only_zeros"),
-        (b"\0" * 5000 + b"x", "not_an_image"),
         (b"RIFF\x10\0\0\0WAVEfmt ", "not_an_image"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "not_an_image"),
         (b"8BPS\0\1" + bytes(60), "unsupported_format"),
         (b"\0\0\0\x18ftypisom\0\0\0\0isommp42", "unsupported_format"),
         (saved(scene(), "AVIF")[:-100], "truncated"),
         (saved(scene(), "HEIF")[:-100], "truncated"),
         (saved(scene(), "HEIF")[:300], "truncated"),
         (JPEG[:-400], "truncated"),
-        (JPEG[: len(JPEG) // 2], "truncated"),
         (saved(scene(), "PNG")[:-300], "truncated"),
         (b"\xff\xd8\xfe\xe0 garbled", "corrupt"),
         (JPEG[: _FRAME + 5] + b"\xff\xff\xff\xff" + JPEG[_FRAME + 9 :], "too_many_pixels"),
@@ -68,40 +52,32 @@ def test_bad_bytes_have_a_code(data, code):
 def test_thousands_of_scans_are_refused():
     data = saved(scene(), progressive=True)
     scan = data.rindex(b"\xff\xda")
-    bomb = data[:-2] + data[scan:-2] * 500 + b"\xff\xd9"
-    assert code_of(bomb) == "too_many_scans"
+    assert code_of(data[:-2] + data[scan:-2] * 500 + b"\xff\xd9") == "too_many_scans"
     # A sequential picture has further scans where the first one lacks components.
     scan = JPEG.index(b"\xff\xda")
     one = b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00" + JPEG[scan + 14 : -2]
     assert code_of(JPEG[:scan] + one * 500 + b"\xff\xd9") == "too_many_scans"
+    # What follows the picture is not counted: a phone's film, for one.
+    encode_image(JPEG + b"\xff\xda" * 500, SMALL)
 
 
-def test_what_follows_a_picture_of_one_scan_is_not_counted():
-    encode_image(JPEG + b"\xff\xda" * 500, SMALL)  # a phone's film, for one
-
-
-@pytest.mark.parametrize("mode", ["none", "shortest"])
-def test_a_hair_thin_picture_cannot_ask_for_a_huge_result(mode):
+def test_a_hair_thin_picture_cannot_ask_for_a_huge_result():
     thin = saved(Image.new("1", (70000, 1)), "PNG")
-    assert code_of(thin, ImageOptions(resize_mode=mode)) == "output_too_large"
+    for mode in ("none", "shortest"):
+        assert code_of(thin, ImageOptions(resize_mode=mode)) == "output_too_large"
     encode_image(thin, ImageOptions(resize_mode="crop"))
-    flat_one = saved(Image.new("L", (100, 2)), "PNG")
+    thin = saved(Image.new("L", (100, 2)), "PNG")
     options = ImageOptions(1000, 1000, resize_mode="shortest", max_pixels=1_000_000)
-    assert code_of(flat_one, options) == "output_too_large"
-    encode_image(flat_one, dataclasses.replace(options, height_px=100, width_px=100))
+    assert code_of(thin, options) == "output_too_large"
+    encode_image(thin, dataclasses.replace(options, height_px=100, width_px=100))
 
 
-_BY_FORMAT = {
+_BY_FORMAT = {kind: saved(scene(), kind) for kind in ("PNG", "GIF", "WEBP", "BMP", "AVIF", "HEIF")}
+_BY_FORMAT |= {
     "JPEG": JPEG,
     "progressive": saved(scene(), progressive=True),
     "CMYK": saved(scene().convert("CMYK")),
-    "PNG": saved(scene(), "PNG"),
-    "GIF": saved(scene(), "GIF"),
-    "WEBP": saved(scene(), "WEBP"),
-    "BMP": saved(scene(), "BMP"),
     "TIFF": saved(scene(), "TIFF", compression="tiff_lzw"),
-    "AVIF": saved(scene(), "AVIF"),
-    "HEIF": saved(scene(), "HEIF"),
     "Adobe RGB": saved(scene(), icc_profile=rgb_profile(ADOBE_RGB)),
 }
 

@@ -1,7 +1,5 @@
 """Every option changed and the change seen; what a result carries and what it does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import subprocess
@@ -27,10 +25,8 @@ pytestmark = pytest.mark.process
 
 
 def test_resize_modes_give_their_sizes_and_show_different_parts():
-    sizes = {
-        "stretch": (90, 30), "crop": (90, 30), "pad": (90, 30), "shortest": (40, 30),
-        "none": (160, 120),
-    }  # fmt: skip
+    sizes = dict.fromkeys(("stretch", "crop", "pad"), (90, 30))
+    sizes |= {"shortest": (40, 30), "none": (160, 120)}
     made = {}
     for mode, size in sizes.items():
         width = 30 if mode == "shortest" else 90
@@ -59,7 +55,7 @@ def test_only_shrink_keeps_a_small_picture_as_it_is_on_the_canvas():
     options = ImageOptions(100, 100, resize_mode="pad", quality=100)
     small = encode_image(saved(checks, "PNG"), dataclasses.replace(options, only_shrink=True))
     large = encode_image(saved(checks, "PNG"), options)
-    assert ("enlarged" in small.notes, "enlarged" in large.notes) == (False, True)
+    assert "enlarged" not in small.notes and "enlarged" in large.notes
     dark = opened(small).convert("L").point([255] * 128 + [0] * 128)
     assert dark.getbbox() == (30, 40, 70, 60)
 
@@ -72,9 +68,8 @@ def test_background_surrounds_a_padded_picture(colorspace):
     picture = opened(encode_image(saved(Image.new("RGB", (20, 20))), options)).convert("RGB")
     luma = round(0.299 * 10 + 0.587 * 200 + 0.114 * 90)
     around = (10, 200, 90) if colorspace == "rgb" else (luma,) * 3
-    assert picture.getpixel((3, 20)) == pytest.approx(around, abs=3)
-    assert picture.getpixel((76, 20)) == pytest.approx(around, abs=3)
-    assert picture.getpixel((40, 20)) == pytest.approx((0, 0, 0), abs=3)
+    for x, colour in ((3, around), (76, around), (40, (0, 0, 0))):
+        assert picture.getpixel((x, 20)) == pytest.approx(colour, abs=3)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF"])
@@ -113,7 +108,7 @@ def test_pixel_sums_are_exact_and_change_nothing_else(colorspace):
     bands = picture.split() if colorspace == "rgb" else (picture.convert("L"),)
     assert sums is not None
     for channel, band in zip(sums, bands, strict=True):
-        values = list(band.tobytes())
+        values = band.tobytes()
         assert tuple(channel) == (len(values), sum(values), sum(v * v for v in values))
 
 

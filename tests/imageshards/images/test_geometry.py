@@ -1,9 +1,6 @@
 """Layouts and boxes, by tables, by properties, and against pictures that were really drawn."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +12,8 @@ from imageshards.images.geometry import BoxTransform, canvas_layout, map_boxes
 from imageshards.images.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import opened_bytes, saved, stored
 
-_WHOLE = (0.0, 1.0, 0.0, 1.0)
 
-
-def _options(mode: str, height: int, width: int, **more: Any) -> ImageOptions:
+def _options(mode, height, width, **more):
     return ImageOptions(height, height if mode == "shortest" else width, resize_mode=mode, **more)
 
 
@@ -28,7 +23,6 @@ def _options(mode: str, height: int, width: int, **more: Any) -> ImageOptions:
         ("none", (500, 400), (9, 9), False, (0, 0, 500, 400), (500, 400), (500, 400), (0, 0)),
         ("stretch", (500, 400), (64, 32), False, (0, 0, 500, 400), (64, 32), (64, 32), (0, 0)),
         ("stretch", (100, 400), (256, 128), True, (0, 0, 100, 400), (100, 128), (100, 128), (0, 0)),
-        ("crop", (500, 400), (256, 256), False, (50, 0, 450, 400), (256, 256), (256, 256), (0, 0)),
         ("crop", (401, 500), (99, 99), False, (0, 49.5, 401, 450.5), (99, 99), (99, 99), (0, 0)),
         ("crop", (100, 200), (256, 256), False, (0, 50, 100, 150), (256, 256), (256, 256), (0, 0)),
         ("crop", (100, 200), (256, 256), True, (0, 50, 100, 150), (100, 100), (100, 100), (0, 0)),
@@ -41,9 +35,7 @@ def _options(mode: str, height: int, width: int, **more: Any) -> ImageOptions:
         ("pad", (10000, 1), (64, 64), False, (0, 0, 10000, 1), (64, 1), (64, 64), (0, 31)),
     ],
 )  # fmt: skip
-def test_the_layout_of_each_resize_mode(
-    mode, source, target, only_shrink, crop, content, canvas, offset
-):
+def test_the_layout_of_a_mode(mode, source, target, only_shrink, crop, content, canvas, offset):
     options = _options(mode, target[1], target[0], only_shrink=only_shrink)
     layout = canvas_layout(source[0], source[1], options)
     assert layout.crop == pytest.approx(crop)
@@ -57,8 +49,7 @@ _SIDE = st.integers(1, 3000)
 def test_only_shrink_never_enlarges_and_stays_inside(mode, width, height, to_height, to_width):
     layout = canvas_layout(width, height, _options(mode, to_height, to_width, only_shrink=True))
     left, top, right, bottom = layout.crop
-    assert 0 <= left < right <= width
-    assert 0 <= top < bottom <= height
+    assert 0 <= left < right <= width and 0 <= top < bottom <= height
     # Half a pixel of rounding, and never less than one pixel.
     assert layout.content[0] <= max(1, right - left + 0.5)
     assert layout.content[1] <= max(1, bottom - top + 0.5)
@@ -77,63 +68,39 @@ def test_boxes_stay_to_the_bit_where_nothing_changes(boxes):
     assert map_boxes(boxes, BoxTransform()) == list(enumerate(boxes))
 
 
-@pytest.mark.parametrize(
-    ("box", "expected"),
-    [
-        ((0.5, 0.75, 0.25, 0.75), [(0, (0.5, 1.0, 0.25, 0.75))]),
-        ((0.0, 0.5, 0.0, 1.0), [(0, (0.0, 0.5, 0.0, 1.0))]),
-        ((-3.0, 7.0, -1.0, 2.0), [(0, _WHOLE)]),
-        ((0.0, 0.25, 0.0, 1.0), []),
-        ((0.8, 0.9, 0.0, 1.0), []),
-        ((0.6, 0.5, 0.0, 1.0), []),
-        ((math.nan, 0.5, 0.0, 1.0), []),
-        ((0.5, 0.5, 0.5, 0.5), [(0, (0.5, 0.5, 0.5, 0.5))]),
-    ],
-)
-def test_boxes_are_clipped_to_the_visible_half_or_left_out(box, expected):
-    assert map_boxes([box], BoxTransform(1, visible=(0.25, 0.0, 0.75, 1.0))) == expected
+def test_boxes_are_clipped_to_the_visible_half_or_left_out():
+    boxes = [(0.5, 0.75, 0.25, 0.75), (-3.0, 7.0, -1.0, 2.0), (0.0, 0.25, 0.0, 1.0)]
+    boxes += [(0.6, 0.5, 0.0, 1.0), (math.nan, 0.5, 0.0, 1.0), (0.5, 0.5, 0.5, 0.5)]
+    expected = [(0, (0.5, 1.0, 0.25, 0.75)), (1, (0.0, 1.0, 0.0, 1.0)), (5, (0.5,) * 4)]
+    assert map_boxes(boxes, BoxTransform(1, visible=(0.25, 0.0, 0.75, 1.0))) == expected
 
 
-def _white_box_px(data: bytes) -> tuple[int, int, int, int] | None:
-    picture = opened_bytes(data).convert("L")
-    return picture.point([0] * 128 + [255] * 128).getbbox()
-
-
-def _jpeg(picture: Image.Image, orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return saved(picture, quality=95, subsampling="4:4:4", exif=exif)
+_SIZES = st.tuples(st.integers(60, 220), st.integers(60, 220))
+_TARGETS = st.tuples(st.integers(40, 150), st.integers(40, 150))
+_MODES = st.sampled_from(RESIZE_MODES)
+_FRAMES = st.sampled_from(["stored", "upright"])
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    size=st.tuples(st.integers(60, 220), st.integers(60, 220)),
-    at=st.tuples(_RANGE, _RANGE),
-    mode=st.sampled_from(RESIZE_MODES),
-    target=st.tuples(st.integers(40, 150), st.integers(40, 150)),
-    orientation=st.integers(1, 8),
-    frame=st.sampled_from(["stored", "upright"]),
-    only_shrink=st.booleans(),
-)
+@given(_SIZES, _RANGE, _RANGE, _MODES, _TARGETS, st.integers(1, 8), _FRAMES, st.booleans())
 def test_a_drawn_rectangle_is_where_the_mapped_box_says(
-    size, at, mode, target, orientation, frame, only_shrink
+    size, xs, ys, mode, target, orientation, frame, only_shrink
 ):
     width, height = size
-    (x0, x1), (y0, y1) = at
-    left, right = int(x0 * (width - 20)), int(x1 * (width - 20)) + 20
-    top, bottom = int(y0 * (height - 20)), int(y1 * (height - 20)) + 20
+    left, right = int(xs[0] * (width - 20)), int(xs[1] * (width - 20)) + 20
+    top, bottom = int(ys[0] * (height - 20)), int(ys[1] * (height - 20)) + 20
     picture = Image.new("RGB", size)
     ImageDraw.Draw(picture).rectangle((left, top, right - 1, bottom - 1), fill="white")
     shown = picture if frame == "stored" else stored(picture, orientation)
-    options = _options(
-        mode, *target, bbox_frame=frame, only_shrink=only_shrink, background=(0, 0, 0),
-        subsampling="4:4:4",
-    )  # fmt: skip
-    encoded = encode_image(_jpeg(shown, orientation), options)
+    more = {"only_shrink": only_shrink, "background": (0, 0, 0), "subsampling": "4:4:4"}
+    options = _options(mode, *target, bbox_frame=frame, **more)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    encoded = encode_image(saved(shown, subsampling="4:4:4", quality=95, exif=exif), options)
     assert encoded.box_transform.size_px == size
     box = (left / width, right / width, top / height, bottom / height)
     mapped = map_boxes([box], encoded.box_transform)
-    seen = _white_box_px(encoded.data)
+    seen = opened_bytes(encoded.data).convert("L").point([0] * 128 + [255] * 128).getbbox()
     w, h = encoded.width_px, encoded.height_px
     if not mapped:
         assert seen is None

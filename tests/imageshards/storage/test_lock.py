@@ -1,7 +1,5 @@
 """One job per output folder: no lock outlives its job, and a lost lease is one sentence."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import errno
@@ -16,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -37,6 +36,7 @@ TIMEOUT_SEC = 30
 # Of the address of a request that writes an object of a test's output.
 WRITES = {"s3": "/set/", "gs": "/upload/"}
 
+TIMES_0 = LeaseTimes(stale_sec=0.0)
 HOLD = """
 import sys
 from imageshards.storage.lock import FileLock
@@ -44,8 +44,6 @@ with FileLock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
-
-
 HOLD_LEASE = HOLD.replace("FileLock", "Lease")
 # As HOLD; and a worker of it keeps the lock until its standard input ends.
 HOLD_WITH_WORKER = """
@@ -58,7 +56,7 @@ with FileLock(sys.argv[1]) as lock:
 """
 
 
-def holder_of(path: object, program: str = HOLD) -> subprocess.Popen:
+def holder_of(path, program=HOLD):
     """A process that holds a lock by now."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(path)], text=True,
@@ -70,7 +68,6 @@ def holder_of(path: object, program: str = HOLD) -> subprocess.Popen:
 
 @pytest.fixture
 def held(tmp_path):
-    """A path, and a process that holds its lock."""
     path = tmp_path / "out" / ".staging" / "lock"
     with holder_of(path) as process:
         yield path, process
@@ -91,8 +88,8 @@ def test_a_lock_is_held_by_one_until_its_process_ends_however_it_ends(held):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def kill_and_leave_a_worker(path: object) -> subprocess.Popen:
-    process = holder_of(path, HOLD_WITH_WORKER)
+def kill_and_leave_a_worker(path):
+    process: Any = holder_of(path, HOLD_WITH_WORKER)
     process.kill()
     process.wait()
     return process
@@ -100,14 +97,13 @@ def kill_and_leave_a_worker(path: object) -> subprocess.Popen:
 
 def test_workers_of_a_killed_process_are_waited_for(tmp_path, monkeypatch):
     path = str(tmp_path / "out" / ".staging" / "lock")
-    input_of_worker = kill_and_leave_a_worker(path).stdin
-    assert input_of_worker is not None
+    worker = kill_and_leave_a_worker(path)
     waits: list[float] = []
 
-    def wait(seconds: float) -> None:
+    def wait(seconds):
         waits.append(seconds)
         if len(waits) == 3:
-            input_of_worker.close()  # so it ends
+            worker.stdin.close()  # so it ends
         threading.Event().wait(seconds)
 
     monkeypatch.setattr("imageshards.storage.lock.time.sleep", wait)
@@ -119,10 +115,8 @@ def test_a_worker_of_a_killed_process_that_does_not_end_is_told_of(tmp_path, mon
     monkeypatch.setattr(lock, "_ORPHANS_SEC", 0.1)
     path = tmp_path / "out" / ".staging" / "lock"
     process = kill_and_leave_a_worker(path)
-    assert process.stdin is not None
     with process.stdin, pytest.raises(UserError, match=f"process {process.pid}.*end them"):
-        with FileLock(str(path)):
-            pass
+        FileLock(str(path)).__enter__()
 
 
 def test_a_lock_is_free_again_after_its_block_even_after_an_error(tmp_path):
@@ -138,21 +132,20 @@ def test_a_lock_is_free_again_after_its_block_even_after_an_error(tmp_path):
 def test_a_lock_on_a_file_that_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
     path = str(tmp_path / "out" / ".staging" / "lock")
     opened = FileLock._open
-    times = []
+    times: list[int] = []
 
-    def open_and_lose(self: FileLock) -> None:
+    def open_and_lose(self):
         opened(self)
-        times.append(1)
-        if len(times) == 1:
+        if not times:
             shutil.rmtree(os.path.dirname(path))
+        times.append(1)
 
     monkeypatch.setattr(FileLock, "_open", open_and_lose)
     with FileLock(path):
-        assert os.path.exists(path)
-    assert len(times) == 2
+        assert os.path.exists(path) and len(times) == 2
 
 
-def test_an_output_that_cannot_be_made_or_written_is_one_sentence(tmp_path):
+def test_an_output_that_cannot_be_made_written_or_locked_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="output received .*cannot be written.*choose another"):
         FileLock(str(tmp_path / "file" / "out" / ".staging" / "lock")).__enter__()
@@ -160,47 +153,32 @@ def test_an_output_that_cannot_be_made_or_written_is_one_sentence(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        with pytest.raises(OutputError, match="output received .*File too large"):
-            with FileLock(str(path)):
-                pass
+        with pytest.raises(OutputError, match="File too large"):
+            FileLock(str(path)).__enter__()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def test_a_file_system_without_locks_is_not_called_another_job(tmp_path, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(OutputError, match="output received .*No locks available"):
-        with FileLock(str(tmp_path / "out" / ".staging" / "lock")):
-            pass
+    no_locks = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=no_locks))
+    with pytest.raises(OutputError, match="No locks available"):  # not: another job
+        FileLock(str(path)).__enter__()
 
 
 @pytest.fixture
-def path(server) -> str:
+def path(server):
     return f"{server.bucket()}/set/.staging/lock"
 
 
 @pytest.fixture
-def interruptible() -> Iterator[None]:
+def interruptible():
     """Ctrl-C interrupts, also where the tests were started in the background, which ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def hold(path: str, **more: object) -> None:
-    """As another process would."""
+def hold(path, **more):
     holder = {"host": "elsewhere", "pid": 1, "nonce": "other"}
     storage.write(path, json.dumps(holder | more))
-
-
-def test_a_lease_is_held_by_one_and_given_back(path):
-    with output_lock(path):
-        with pytest.raises(UserError, match=f"in use by another job .process {os.getpid()} on "):
-            output_lock(path).__enter__()
-    assert not storage.exists(path)
 
 
 @pytest.mark.parametrize(
@@ -209,20 +187,19 @@ def test_a_lease_is_held_by_one_and_given_back(path):
         (json.dumps({"host": "elsewhere", "pid": 1, "nonce": "other"}), "process 1 on elsewhere"),
         (b"\xff no lease", "process unknown on unknown"),
     ],
-    ids=["of another machine", "not a lease"],
 )
 def test_a_lease_is_free_when_it_was_not_renewed_for_too_long(path, content, words):
     storage.write(path, content)
     with pytest.raises(UserError, match=f"in use by another job .{words}, seen .* ago"):
         Lease(path).__enter__()
-    with Lease(path, LeaseTimes(stale_sec=0.0)):
+    with Lease(path, TIMES_0):
         assert json.loads(storage.read(path))["pid"] == os.getpid()
 
 
 def test_a_lease_is_free_at_once_when_its_process_surely_has_ended(path):
     with holder_of(path, HOLD_LEASE) as process:
         with pytest.raises(UserError, match=f"in use by another job .process {process.pid} "):
-            Lease(path).__enter__()
+            output_lock(path).__enter__()
         holder = lock._parse_holder(storage.read(path))
         process.kill()
     with Lease(path):
@@ -254,8 +231,7 @@ def test_a_lost_lease_interrupts_the_job_with_a_sentence(path, how, interruptibl
     assert storage.exists(path) == (how == "taken")
 
 
-def renewals_after(path: str, count: int) -> int:
-    """Waits until a lease was renewed so often."""
+def renewals_after(path, count):
     deadline = time.monotonic() + TIMEOUT_SEC
     while (done := int(json.loads(storage.read(path))["renewals"])) < count:
         assert time.monotonic() < deadline
@@ -297,16 +273,15 @@ def test_a_holder_gives_up_in_time_while_a_renewal_hangs(path, monkeypatch, inte
     hangs = threading.Event()
     with pytest.raises(LeaseLostError, match="could not be renewed for 0 s"):
         with Lease(path, FAST._replace(give_up_sec=0.4)) as lock:
-            monkeypatch.setattr(storage.backend(path), "write_if", lambda *_: hangs.wait())
             lock.renew()
+            monkeypatch.setattr(storage.backend(path), "write_if", lambda *_: hangs.wait())
             time.sleep(TIMEOUT_SEC)  # as a blocking call of the job: the signal ends it
     hangs.set()
 
 
-def writes_refused(output: str, local: str) -> list[str]:
+def writes_refused(output, local):
     """What of all that writes below an output is refused as its lease is lost."""
-    store = storage.backend(output)
-    path = f"{output}/x"
+    store, path = storage.backend(output), f"{output}/x"
     calls = {
         "write": lambda: store.write(path, b"1"),
         "upload": lambda: store.upload(local, path),
@@ -324,9 +299,8 @@ def writes_refused(output: str, local: str) -> list[str]:
     return refused if len(refused) < len(calls) else ["all"]
 
 
-def test_nothing_is_written_to_the_output_after_its_lease_is_lost(
-    server, path, tmp_path, interruptible
-):
+@pytest.mark.usefixtures("interruptible")
+def test_nothing_is_written_to_the_output_after_its_lease_is_lost(server, path, tmp_path):
     output = path.removesuffix("/.staging/lock")
     elsewhere = f"{storage.parent_of(output)}/elsewhere"
     (tmp_path / "x").write_bytes(b"1")
@@ -350,7 +324,7 @@ def test_nothing_is_written_to_the_output_after_its_lease_is_lost(
         assert threads.submit(writes_refused, output, str(tmp_path / "x")).result() == ["all"]
     assert {asked.method for asked in server.requests()} <= {"GET", "HEAD"}
     storage.write(elsewhere, b"2")
-    with Lease(path, LeaseTimes(stale_sec=0.0)):  # of another job, for this process
+    with Lease(path, TIMES_0):  # of another job, for this process
         assert writes_refused(output, str(tmp_path / "x")) == []
 
 

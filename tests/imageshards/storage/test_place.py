@@ -1,9 +1,8 @@
 """What a user gives as a place becomes one path or URI."""
 
-from __future__ import annotations
-
 import os
 import pathlib
+from unittest import mock
 
 import pytest
 
@@ -17,17 +16,13 @@ from trainer.dataset.open import pixels_home
     ("given", "found"),
     [
         ("~", "/home/somebody"),
-        ("~/b", "/home/somebody/b"),
         (pathlib.Path("~/b"), "/home/somebody/b"),
         ("a/../b/", "a/../b/"),
-        ("a~/b", "a~/b"),
         ("./~/b", "./~/b"),
         ("file:///data/a%20b", "/data/a b"),
         ("FILE:/data/b", "/data/b"),
         ("file://localhost/data", "/data"),
-        ("file://elsewhere/data/", "file://elsewhere/data/"),
         ("gs://bucket/~/a%20b/", "gs://bucket/~/a%20b/"),
-        ("https://host/a?b=~", "https://host/a?b=~"),
         (pathlib.Path("s3://bucket/a"), "s3://bucket/a"),
     ],
 )
@@ -36,14 +31,10 @@ def test_home_folders_and_uris_of_files_become_paths(monkeypatch, given, found):
     assert place("--data", given) == found
 
 
-def test_only_what_is_to_be_absolute_becomes_absolute(tmp_path, monkeypatch):
+def test_places_are_absolute_where_asked_and_the_home_of_nobody_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert absolute_place("--input", "a/../b/") == os.path.join(tmp_path, "b")
     assert absolute_place("--input", "s3://bucket/a/../b/") == "s3://bucket/a/../b"
-
-
-def test_the_home_of_nobody_is_refused_but_a_folder_of_that_name_is_not(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="^--data received '~nobody-here/x', but .* no user"):
         place("--data", "~nobody-here/x")
     (tmp_path / "~nobody-here").mkdir()
@@ -51,18 +42,16 @@ def test_the_home_of_nobody_is_refused_but_a_folder_of_that_name_is_not(tmp_path
 
 
 def test_without_a_home_folder_no_folder_is_called_so(monkeypatch):
-    def unknown(uid: int) -> None:
-        raise KeyError(uid)  # as in a container for a user of which it knows the number only
-
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr("pwd.getpwuid", unknown)
+    # As in a container for a user of which it knows the number only.
+    monkeypatch.setattr("pwd.getpwuid", mock.Mock(side_effect=KeyError))
     for asked in (lambda: place("cache_folder", "~/x"), pixels_home):
         with refused("cache_folder", "'~/", "no home folder of yours"):
             asked()
 
 
-@pytest.mark.parametrize("given", ["", " ", 5, None, b"bytes", ["a"]])
+@pytest.mark.parametrize("given", [" ", 5, None, b"bytes", ["a"]])
 def test_what_is_no_path_is_refused(given):
     with pytest.raises(UserError, match="^--data received .*; expected a path"):
         place("--data", given)

@@ -1,9 +1,5 @@
 """Where augmentation is done, and the same pictures from the host and from the device."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -15,10 +11,9 @@ CLASSES = 3
 COUNT = 12
 
 
-def test_auto_is_the_device_if_there_are_gpus() -> None:
-    given = (("auto", 0), ("auto", 8), ("host", 8), ("device", 0))
-    found = [augmentation.resolve_augment_on(*one) for one in given]
-    assert found == ["host", "device", "host", "device"]
+def test_auto_is_the_device_if_there_are_gpus():
+    for asked, gpus, found in (("auto", 0, "host"), ("auto", 8, "device"), ("host", 8, "host")):
+        assert augmentation.resolve_augment_on(asked, gpus) == found
 
 
 @pytest.mark.parametrize(
@@ -32,30 +27,20 @@ def test_mixing_needs_whole_pairs_in_each_replica(batch_size, replicas, nearest)
     augmentation.check_pairs("strong", batch_size, replicas, mix=False)
 
 
-@pytest.mark.parametrize(
-    ("own", "varies", "size", "expected"),
-    [
-        ((96, 96), False, (224, 224), (96, 96)),
-        ((448, 448), False, (224, 224), (448, 448)),
-        ((512, 512), False, (224, 224), (256, 256)),
-        ((256, 600), False, (224, 224), (256, 256)),
-        ((256, 256), True, (224, 224), (256, 256)),
-        (None, True, (160, 224), (183, 256)),
-    ],
-)
-def test_the_device_gets_pictures_as_they_are_unless_they_are_far_too_large(
-    own: tuple[int, int] | None, varies: bool, size: tuple[int, int], expected: tuple[int, int]
-) -> None:
-    assert augmentation.shipped_size(image_spec(own, varies=varies), size) == expected
+def test_the_device_gets_pictures_as_they_are_unless_far_too_large():
+    shipped = augmentation.shipped_size
+    assert shipped(image_spec((448, 448)), (224, 224)) == (448, 448)
+    assert shipped(image_spec((256, 600)), (224, 224)) == (256, 256)
+    assert shipped(image_spec((256, 256), varies=True), (224, 224)) == (256, 256)
+    assert shipped(image_spec(None, varies=True), (160, 224)) == (183, 256)
 
 
-def _stream(parts: augmentation.Augmentation) -> list[dict[str, Any]]:
-    """Batches of 4 as the reader and one step on a device make them."""
+def _stream(parts):
     import tensorflow as tf
 
     encoded = tf.constant([jpeg(smooth_picture((64, 64), i)) for i in range(COUNT)])
 
-    def read(encoded: Any, position: Any) -> dict[str, Any]:
+    def read(encoded, position):
         batch = {
             "inputs": {"image": parts.pictures(encoded, position)},
             "label": position % CLASSES,
@@ -71,18 +56,18 @@ def _stream(parts: augmentation.Augmentation) -> list[dict[str, Any]]:
     return [step(batch) for batch in batches]
 
 
-def _make(level: str, augment_on: str, **changes: Any) -> augmentation.Augmentation:
+def _make(augment_on, **changes):
     pytest.importorskip("tensorflow")
     args = {"image": image_spec((64, 64)), "size": (48, 48), "seed": 5, "num_classes": CLASSES}
-    return augmentation.make_augmentation(level, augment_on, **(args | changes))
+    return augmentation.make_augmentation("strong", augment_on, **(args | changes))
 
 
-def _images(batches: list[dict[str, Any]]) -> np.ndarray:
+def _images(batches):
     return np.concatenate([batch["inputs"]["image"] for batch in batches]).astype(int)
 
 
-def test_host_and_device_make_the_same_of_a_stream() -> None:
-    host, device = (_make("strong", augment_on) for augment_on in ("host", "device"))
+def test_host_and_device_make_the_same_of_a_stream():
+    host, device = _make("host"), _make("device")
     assert host.reader_size == (48, 48) and host.device is None
     assert device.reader_size == (64, 64) and device.finish is None
     on_host, on_device = _stream(host), _stream(device)
@@ -92,5 +77,4 @@ def test_host_and_device_make_the_same_of_a_stream() -> None:
     for left, right in zip(on_host, on_device, strict=True):
         for name in ("label", "weight", "position"):
             np.testing.assert_allclose(left[name], right[name], atol=1e-6)
-    other = _stream(_make("strong", "device", seed=6))
-    assert np.abs(_images(other) - _images(on_device)).max() > 10
+    assert np.abs(_images(_stream(_make("device", seed=6))) - _images(on_device)).max() > 10

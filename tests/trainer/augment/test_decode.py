@@ -1,9 +1,5 @@
 """Decoding and resizing, eagerly and inside tf.data alike."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -19,7 +15,7 @@ from trainer.augment.decode import MOST_UNROLLED, batch_pictures, fit_inside  # 
 RNG = np.random.default_rng(0)
 
 
-def _decode(jpegs: Any, spec: Any, size: tuple[int, int]) -> Any:
+def _decode(jpegs, spec, size):
     return batch_pictures(spec, size)(jpegs, tf.range(len(jpegs), dtype=tf.int64))
 
 
@@ -44,7 +40,7 @@ STORED = {
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("channels", [3, 1])
-def test_pictures_of_all_formats_are_decoded(channels: int, exact: bool) -> None:
+def test_pictures_of_all_formats_are_decoded(channels, exact):
     encoded, expected = zip(*STORED.values(), strict=True)
     spec = image_spec(SIZE, varies=not exact, channels=channels, formats=FORMATS)
     found = _decode(tf.constant(encoded), spec, SIZE).numpy().astype(int)
@@ -54,31 +50,29 @@ def test_pictures_of_all_formats_are_decoded(channels: int, exact: bool) -> None
         assert np.abs(pixels - same).max() <= (6 if picture is RGB else 1)
 
 
-def test_an_animated_webp_without_alpha_is_an_error_and_does_not_corrupt_memory() -> None:
-    encoded = saved(RGB, "WEBP", lossless=True, save_all=True, append_images=[RGB.rotate(180)])
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        _decode(tf.constant([encoded]), image_spec(SIZE, formats=FORMATS), SIZE)
-
-
-@pytest.mark.parametrize("size", [(8, 8), (5, 11), (1, 1), (64, 3)])
+@pytest.mark.parametrize("size", [(5, 11), (1, 1), (64, 3)])
 @pytest.mark.parametrize("shape", [(8, 16, 3), (31, 4, 1), (1, 40, 3)])
-def test_any_picture_fits_any_size(shape: tuple[int, int, int], size: tuple[int, int]) -> None:
+def test_any_picture_fits_any_size(shape, size):
     picture = RNG.integers(0, 256, shape, np.uint8)
     found = fit_inside(tf.constant(picture), size)
     assert found.shape == (*size, shape[2]) and found.dtype == tf.uint8
     np.testing.assert_array_equal(fit_inside(tf.constant(picture), shape[:2]), picture)
 
 
-def test_the_centre_is_kept_and_the_aspect_too() -> None:
+def test_the_centre_is_kept_and_the_aspect_too_and_sides_are_rounded_to_nearest():
     # Left and right quarters are black, the middle square is grey: only it may remain.
     image = np.zeros((20, 40, 3), np.uint8)
     image[:, 10:30] = 100
     for picture, side in ((image, 10), (np.transpose(image, (1, 0, 2)), 40)):
         found = fit_inside(tf.constant(picture), (side, side))
         np.testing.assert_array_equal(found, np.full((side, side, 3), 100))
+    # 3 px wide at 3:2 is 4.5 px high: rows 1 to 5 of these 7 are kept, not 1 to 4.
+    image = np.full((7, 3, 1), 100, np.uint8)
+    image[5] = 0
+    assert fit_inside(tf.constant(image), (3, 2)).numpy().min() < 90
 
 
-def test_the_share_of_the_centre_is_that_of_the_fields_protocol() -> None:
+def test_the_share_of_the_centre_is_that_of_the_fields_protocol():
     # Of 256 px on the shortest side the central 224 px: no pixel is changed.
     image = RNG.integers(0, 256, (256, 300, 3), np.uint8)
     found = fit_inside(tf.constant(image), (224, 224), 0.875)
@@ -91,7 +85,7 @@ def test_the_share_of_the_centre_is_that_of_the_fields_protocol() -> None:
     assert np.abs(tf.cast(found, tf.float32) - expected).max() < 1.5
 
 
-def test_a_picture_of_the_models_size_is_cropped_too() -> None:
+def test_a_picture_of_the_models_size_is_cropped_too():
     image = np.full((16, 16, 3), 10, np.uint8)
     image[4:12, 4:12] = 200
     spec, positions = image_spec((16, 16)), tf.zeros(1, tf.int64)
@@ -101,7 +95,7 @@ def test_a_picture_of_the_models_size_is_cropped_too() -> None:
     assert fit_inside(tf.constant(image), (1, 1), 0.01).shape == (1, 1, 3)
 
 
-def test_shrinking_is_antialiased_and_rounds_to_nearest() -> None:
+def test_shrinking_is_antialiased_and_rounds_to_nearest():
     stripes = np.zeros((64, 64, 1), np.uint8)
     stripes[:, 3::8] = stripes[:, 4::8] = 255
     shrunk = fit_inside(tf.constant(stripes), (8, 8)).numpy()
@@ -111,15 +105,8 @@ def test_shrinking_is_antialiased_and_rounds_to_nearest() -> None:
     assert int(fit_inside(halves, (1, 1))[0, 0, 0]) == 2  # 1.75
 
 
-def test_the_side_of_the_part_kept_is_rounded_to_nearest() -> None:
-    # 3 px wide at 3:2 is 4.5 px high: rows 1 to 5 of these 7 are kept, not 1 to 4.
-    image = np.full((7, 3, 1), 100, np.uint8)
-    image[5] = 0
-    assert fit_inside(tf.constant(image), (3, 2)).numpy().min() < 90
-
-
 @pytest.mark.parametrize(("count", "channels"), [(2, 3), (MOST_UNROLLED + 1, 1)])
-def test_a_batch_is_decoded_alike_eagerly_and_in_a_pipeline(count: int, channels: int) -> None:
+def test_a_batch_is_decoded_alike_eagerly_and_in_a_pipeline(count, channels):
     values = [(i * 7) % 250 for i in range(count)]
     jpegs = tf.constant([jpeg(np.full((8, 8, 3), value, np.uint8)) for value in values])
     spec = image_spec((8, 8), channels=channels)
@@ -131,8 +118,12 @@ def test_a_batch_is_decoded_alike_eagerly_and_in_a_pipeline(count: int, channels
     assert mapped.element_spec.shape == eager.shape
 
 
-def test_a_picture_that_is_not_of_the_manifests_size_is_an_error() -> None:
+def test_pictures_of_another_size_and_animations_without_alpha_are_errors():
     jpegs = tf.constant([jpeg(np.zeros((12, 18, 3), np.uint8))])
     with pytest.raises(tf.errors.InvalidArgumentError, match="EnsureShape|not compatible"):
         _decode(jpegs, image_spec((8, 8)), (8, 8))
     assert _decode(jpegs, image_spec((8, 8), varies=True), (8, 8)).shape == (1, 8, 8, 3)
+    # Not a corrupted memory.
+    encoded = saved(RGB, "WEBP", lossless=True, save_all=True, append_images=[RGB.rotate(180)])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        _decode(tf.constant([encoded]), image_spec(SIZE, formats=FORMATS), SIZE)

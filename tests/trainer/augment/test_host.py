@@ -1,7 +1,5 @@
 """Augmentation in the reader: the device's pictures, decoded only where they are seen."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -23,23 +21,14 @@ COUNT = 16
 FULL = (64, 80)
 
 
-def _encoded(size: tuple[int, int] = FULL, channels: int = 3, count: int = COUNT) -> Any:
-    return tf.constant([jpeg(smooth_picture(size, i, channels)) for i in range(count)])
+def _encoded(size=FULL, channels=3):
+    return tf.constant([jpeg(smooth_picture(size, i, channels)) for i in range(COUNT)])
 
 
-def _pictures(
-    encoded: Any,
-    size: tuple[int, int],
-    level: str,
-    *,
-    own: tuple[int, int] | None = FULL,
-    channels: int = 3,
-    formats: tuple[str, ...] = ("JPEG",),
-) -> np.ndarray:
+def _pictures(encoded, size, level, *, own=FULL, channels=3, formats=("JPEG",)):
     spec = image_spec(own, varies=own is None, channels=channels, formats=formats)
     pictures = host.augmented_pictures(spec, size, level, 3, [127.5] * channels)
-    position = tf.range(len(encoded), dtype=tf.int64)
-    found = pictures(encoded, position)
+    found = pictures(encoded, tf.range(len(encoded), dtype=tf.int64))
     assert found.dtype == tf.uint8 and found.shape == (len(encoded), *size, channels)
     return found.numpy().astype(int)
 
@@ -49,19 +38,19 @@ def _pictures(
     [("light", (48, 48), 3), ("light", (90, 90), 1), ("strong", (40, 72), 3)],
     ids=str,
 )
-def test_pictures_are_those_of_the_device(level: str, size: tuple[int, int], channels: int) -> None:
+def test_pictures_are_those_of_the_device(level, size, channels):
     encoded = _encoded(channels=channels)
     found = _pictures(encoded, size, level, channels=channels)
     decoded = [tf.io.decode_jpeg(one, channels=channels).numpy() for one in encoded]
-    fill = [127.5] * channels
-    result = pixels.augment_batch(batch(np.stack(decoded)), level, 3, size, None, fill)
+    pictures = batch(np.stack(decoded))
+    result = pixels.augment_batch(pictures, level, 3, size, None, [127.5] * channels)
     difference = np.abs(found - result["inputs"]["image"].numpy().astype(int))
     # Where a rotation mirrors at the edge, slopes are as steep as the colours' stretch.
     assert difference.max() <= 3 and (level == "light" or difference.mean() < 0.1)
 
 
 @pytest.mark.parametrize("level", ["light", "strong"])
-def test_measured_in_tf_data_pictures_are_those_of_a_known_size_eagerly(level: str) -> None:
+def test_measured_in_tf_data_pictures_are_those_of_a_known_size_eagerly(level):
     encoded = _encoded()
     varied = image_spec(None, varies=True)
     pictures = host.augmented_pictures(varied, (24, 20), level, 3, [127.5] * 3)
@@ -74,7 +63,7 @@ def test_measured_in_tf_data_pictures_are_those_of_a_known_size_eagerly(level: s
     assert difference.max() <= 1 and (difference > 0).mean() < 1e-3
 
 
-def test_light_is_the_crop_resized_and_for_half_of_them_flipped() -> None:
+def test_light_is_the_crop_resized_and_for_half_of_them_flipped():
     encoded = _encoded()
     params = draw_params("light", 3, tf.range(COUNT, dtype=tf.int64))
     assert 0 < np.sum(params["flip"]) < COUNT
@@ -101,8 +90,7 @@ def test_pictures_decoded_before_give_those_of_their_jpegs(level, own):
     # In a graph, where all ratios are traced.
     found = tf.function(lambda k, at: pictures(Rows(pixels, k), at))(keys, positions)
     found = found.numpy().astype(int)
-    expected = _pictures(encoded, (40, 40), level, own=own)
-    difference = np.delete(np.abs(found - expected), 3, 0)
+    difference = np.delete(np.abs(found - _pictures(encoded, (40, 40), level, own=own)), 3, 0)
     # Along edges of a window colours come from outside of it, too, where a picture is whole.
     assert difference.max() <= 24 and difference.mean() < (0.1 if own == FULL else 1)
     assert level == "strong" or not found[3].any()
@@ -110,7 +98,7 @@ def test_pictures_decoded_before_give_those_of_their_jpegs(level, own):
 
 @pytest.mark.parametrize("level", ["light", "strong"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_sizes_and_channels_may_differ_within_a_batch(level: str, channels: int) -> None:
+def test_sizes_and_channels_may_differ_within_a_batch(level, channels):
     sizes = [(64, 64), (31, 200), (300, 40), (1, 1), (9, 500), (700, 900)]
     encoded = tf.constant([jpeg(smooth_picture(size, 1, channels)) for size in sizes])
     found = _pictures(encoded, (24, 24), level, own=None, channels=3)
@@ -136,11 +124,10 @@ def test_records_of_all_formats_give_the_pictures_of_jpeg_records(level, own, ch
     assert difference[:4].max() <= 12 and difference[:4].mean() < 2 and difference[4].mean() < 8
 
 
-@pytest.mark.parametrize("own", [(512, 640), None], ids=["known size", "measured"])
-def test_large_pictures_are_averaged_when_shrunk(own: tuple[int, int] | None) -> None:
+@pytest.mark.parametrize("own", [(512, 640), None])
+def test_large_pictures_are_averaged_when_shrunk(own):
     """Stripes of one pixel become grey; picking single pixels would show some of them."""
     stripes = np.zeros((512, 640, 3), np.uint8)
     stripes[:, ::2] = 200
     encoded = tf.constant([jpeg(stripes)] * 8)
-    found = _pictures(encoded, (32, 32), "light", own=own)
-    assert np.abs(found - 100).max() < 12
+    assert np.abs(_pictures(encoded, (32, 32), "light", own=own) - 100).max() < 12

@@ -1,11 +1,7 @@
 """Labels that begin at 1, are 0s and 1s, values or none at all, as the trainer reads them."""
 
-from __future__ import annotations
-
 import itertools
 import json
-import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,36 +22,30 @@ COLUMNS = AdoptOptions(feature_map={"label": ("cat", "big dog")})
 LABELS = [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
-def _write(folder: pathlib.Path, *labels: dict[str, Any]) -> None:
+def _write(folder, *labels):
     records = [{"image": jpeg(seed=i), "id": str(i)} | one for i, one in enumerate(labels)]
     write_records(str(folder / "train.tfrecord"), map(example, records))
 
 
-def _adopted(folder: pathlib.Path, options: AdoptOptions, *labels: dict[str, Any]) -> ims.Data:
+def _adopted(folder, options, *labels):
     _write(folder, *labels)
     adopt(str(folder), options=options)
     return ims.open(folder)
 
 
-def _columns(folder: pathlib.Path) -> ims.Data:
+def _columns(folder):
     return _adopted(folder, COLUMNS, *({"cat": a, "big dog": b} for a, b in LABELS))
 
 
-def _labels(data: ims.Data, **options: Any) -> list[Any]:
+def _labels(data, **options):
     evaluated = data.evaluation(batch_size=3, image_size=16, split="train", **options)
     return [label.tolist() for _, batch in evaluated.as_numpy() for label in batch]
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"classes": ["triangle", "circle"]},
-        {"balance": "sampling"},
-        {"augment": "strong", "classes": ["square", "circle"]},
-    ],
+    "options", [{"balance": "sampling"}, {"augment": "strong", "classes": ["square", "circle"]}]
 )
-def test_labels_from_1_are_read_as_those_from_0(tmp_path, options) -> None:
+def test_labels_from_1_are_read_as_those_from_0(tmp_path, options):
     found = []
     for first in (0, 1):
         folder = tmp_path / str(first)
@@ -69,58 +59,49 @@ def test_labels_from_1_are_read_as_those_from_0(tmp_path, options) -> None:
         np.testing.assert_array_equal(zero, one)
 
 
-def test_columns_are_several_labels(tmp_path) -> None:
+def test_columns_are_several_labels_and_a_record_whose_labels_changed_is_broken(tmp_path):
     data = _columns(tmp_path)
     assert _labels(data) == [list(map(float, one)) for one in LABELS]
     assert _labels(data, classes=["big dog"]) == [[1.0], [1.0]]
     _, labels = next(data.train(batch_size=4, image_size=16).as_numpy())
     assert labels.shape == (4, 2)
+    dataset = load_manifest(str(tmp_path))
+    assert find_unreadable(whole_split(dataset), np.arange(4)) is None
+    _write(tmp_path, *({"cat": 2 * a, "big dog": b} for a, b in LABELS))
+    found = find_unreadable(whole_split(dataset), np.arange(4))
+    reason = "it has no feature cat, big dog with a 0 or 1 for each class"
+    assert found is not None and (found.record, found.reason) == (1, reason)
 
 
-def test_one_hot_vectors_are_classes(tmp_path) -> None:
+def test_one_hot_vectors_are_classes(tmp_path):
     hot = [{"label": np.eye(3)[i % 3].tolist()} for i in (2, 0, 1, 2)]
     data = _adopted(tmp_path, AdoptOptions(class_names=("a", "b", "c")), *hot)
     assert data.classes == ("a", "b", "c") and _labels(data) == [2, 0, 1, 2]
     assert _labels(data, classes=["c", "a"]) == [0, 1, 0]
-    train = data.train(batch_size=4, image_size=16, balance="sampling")
-    assert train.subset.num_records == 6
+    assert data.train(batch_size=4, image_size=16, balance="sampling").subset.num_records == 6
 
 
-def test_values_without_labels_are_trained_on_as_a_target(tmp_path) -> None:
+def test_values_without_labels_are_trained_on_as_a_target(tmp_path):
     values = [{"label": i / 2, "word": "ab"[i % 2]} for i in range(4)]
     data = _adopted(tmp_path, AdoptOptions(label="none"), *values)
     assert _labels(data, target="label") == [0.0, 0.5, 1.0, 1.5]
     assert _labels(data, target="word") == [0, 1, 0, 1]
     # Without a label of their own, the column of that name is meant.
     assert _labels(data) == [0.0, 0.5, 1.0, 1.5]
-    records = list(data.source("train"))
-    assert [record["label"] for record in records] == [0.0, 0.5, 1.0, 1.5]
-
-
-def test_a_record_whose_labels_changed_is_broken(tmp_path) -> None:
-    _columns(tmp_path)
-    dataset = load_manifest(str(tmp_path))
-    assert find_unreadable(whole_split(dataset), np.arange(4)) is None
-    wrong = [{"cat": 2 * a, "big dog": b} for a, b in LABELS]
-    _write(tmp_path, *wrong)
-    found = find_unreadable(whole_split(dataset), np.arange(4))
-    reason = "it has no feature cat, big dog with a 0 or 1 for each class"
-    assert found is not None and (found.record, found.reason) == (1, reason)
+    assert [record["label"] for record in list(data.source("train"))] == [0.0, 0.5, 1.0, 1.5]
 
 
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"hot": ["cat"]}, "1 feature"),
         ({"hot": []}, "several"),
         ({"hot": ["cat", "other"]}, "'other'"),
         ({"hot": ["cat", "id"]}, "id is string"),
-        ({"labels": "none"}, "none"),
         ({"label": "cat"}, "several"),
     ],
     ids=str,
 )
-def test_a_manifest_whose_labels_do_not_fit_is_refused(tmp_path, changes, word) -> None:
+def test_a_manifest_whose_labels_do_not_fit_is_refused(tmp_path, changes, word):
     _columns(tmp_path)
     told = json.loads((tmp_path / "manifest.json").read_text())
     told["adopted"] |= changes

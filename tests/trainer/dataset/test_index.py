@@ -1,18 +1,19 @@
 """Classes of records from the index: what the records say, and no shard is read."""
 
-from __future__ import annotations
-
+import itertools
 import math
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from imageshards.adopt import AdoptOptions, adopt
 from imageshards.example import decode_example
+from imageshards.tfrecord import write_records
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
+from tests.support.external_sets import example, jpeg
 from tests.support.trainer_data import ROLES, edit_manifest
 from trainer.dataset.index import record_labels
 from trainer.dataset.manifest import load_manifest
@@ -24,14 +25,11 @@ EXTRA["box"] = {"dtype": "float32", "shape": [4]}
 # What record i of class i % 3 has to be, by the filters that say so.
 FILTERS: dict[tuple[str, ...], Callable[[int], bool]] = {
     (): lambda i: True,
-    ("year>=3",): lambda i: i % 6 >= 3,
     ("age==0.1",): lambda i: i == 1,
     ("age!=0.1", "year<4"): lambda i: i != 1 and i % 6 < 4,
-    ("age<=0.5",): lambda i: i <= 5,
     ("place==Žilina",): lambda i: i % 3 > 0,
     ("place!=Žilina", "image/class/text!=dog"): lambda i: i % 3 == 0,
     ("image/class/label>0",): lambda i: i % 3 > 0,
-    ("image/width<16",): lambda i: False,
     ("image/filename==cat/0.jpg",): lambda i: i == 0,
     ("note==fine",): lambda i: i not in (4, 5),
     ("note!=fine",): lambda i: i in (4, 5),
@@ -39,13 +37,14 @@ FILTERS: dict[tuple[str, ...], Callable[[int], bool]] = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> pathlib.Path:
+def made(tmp_path_factory):
     """18 records to train on, without their shards: the index has to do."""
     dataset = Dataset(tmp_path_factory.mktemp("data") / "set", classes=CLASSES)
     dataset.manifest["features"] |= EXTRA
-    number = 0
+    numbers = itertools.count()
     for name, payloads in dataset.payloads.items():
         for place, payload in enumerate(payloads):
+            number = next(numbers)
             features: dict[str, Any] = {
                 "age": [math.nan if number == 7 else number / 10], "year": [number % 6],
                 "place": ["Žilina".encode() if number % 3 else b"Brno"], "width": [100 + number],
@@ -53,13 +52,12 @@ def made(tmp_path_factory) -> pathlib.Path:
                 "box": [0.0] * 4,
             }  # fmt: skip
             dataset.replace(name, place, decode_example(payload) | features)
-            number += 1
     for shard in dataset.directory.glob("*.tfrecord"):
         shard.unlink()
     return dataset.directory
 
 
-def found(folder: pathlib.Path, *filters: str) -> list[int]:
+def found(folder, *filters):
     dataset = load_manifest(str(folder))
     passes, records, ids = record_labels(dataset, dataset.splits["train"], filters)
     assert records.tolist() == list(range(len(passes)))
@@ -68,8 +66,7 @@ def found(folder: pathlib.Path, *filters: str) -> list[int]:
 
 @pytest.mark.parametrize("filters", FILTERS, ids=" ".join)
 def test_records_that_pass_have_their_class_and_others_none(made, filters):
-    passes = FILTERS[filters]
-    assert found(made, *filters) == [i % 3 if passes(i) else -1 for i in range(18)]
+    assert found(made, *filters) == [i % 3 if FILTERS[filters](i) else -1 for i in range(18)]
 
 
 def test_a_condition_on_the_label_means_the_class_where_labels_begin_at_1(tmp_path):
@@ -87,11 +84,7 @@ def test_a_condition_on_the_label_means_the_class_where_labels_begin_at_1(tmp_pa
 
 @pytest.mark.parametrize(
     ("condition", "word"),
-    [
-        ("yea>=3", "'yea'"),
-        ("image/colorspace==RGB", "age, "),
-        ("box>1", "[4]"),
-    ],
+    [("yea>=3", "'yea'"), ("image/colorspace==RGB", "age, "), ("box>1", "[4]")],
 )
 def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, word):
     with refused("where", condition.partition("=")[0], word):
@@ -99,10 +92,6 @@ def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, wo
 
 
 def test_others_records_are_asked_by_what_their_features_are(tmp_path):
-    from imageshards.adopt import AdoptOptions, adopt
-    from imageshards.tfrecord import write_records
-    from tests.support.external_sets import example, jpeg
-
     records = [{"picture": jpeg(i % 2, i), "class": i % 2 + 1, "age": i} for i in range(6)]
     write_records(str(tmp_path / "train-00.tfrecord"), map(example, records))
     adopt(str(tmp_path), options=AdoptOptions({"image": "picture", "label": "class"}, 1, CLASSES))

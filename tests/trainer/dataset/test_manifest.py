@@ -1,11 +1,8 @@
 """Manifests: what the trainer reads from them, and how it refuses unusable ones."""
 
-from __future__ import annotations
-
 import dataclasses
-import pathlib
-from typing import Any
 
+import msgspec
 import pytest
 
 from imageshards.manifest import RECORD_FEATURES
@@ -20,42 +17,37 @@ from trainer.dataset.manifest import (
     validation_split,
 )
 from trainer.dataset.open import open_dataset
-from trainer.dataset.spec import DataSet, FeatureSpec
+from trainer.dataset.spec import FeatureSpec
 from trainer.reader.batches import open_data
 
 LEVELS = {"mean": [0.1, 0.2, 0.3], "std": [0.2, 0.2, 0.2]}
 IMAGE = {"size": 32, "mode": "crop", "channels": 3, **LEVELS}
 
 
-def _splits(folder: pathlib.Path, **num_records: int) -> dict[str, Any]:
+def _splits(folder, **num_records):
     """Splits of one shard of 1000 bytes each."""
     folder.mkdir(exist_ok=True)
     splits = {}
     for name, count in num_records.items():
         file = f"{name}-00000-of-00001.tfrecord"
         (folder / file).write_bytes(b"\0" * 1000)
-        shard = {"file": file, "num_records": count, "num_bytes": 1000, "index": ANY_INDEX}
+        shard = {"file": file, "num_records": count, "num_bytes": 1000, "sha256": "0" * 64}
+        shard |= {"classes": {}, "index": ANY_INDEX}
         splits[name] = {"num_records": count, "shards": [shard]}
     return splits
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     write_manifest(tmp_path, splits=_splits(tmp_path, train=20, validation=5), image=IMAGE)
     return tmp_path
-
-
-def _load(folder: pathlib.Path) -> DataSet:
-    return load_manifest(str(folder))
 
 
 @pytest.mark.parametrize(
     ("changes", "size", "varies"),
     [
-        ({}, (32, 32), False),
         ({"size": [24, 32]}, (24, 32), False),
         ({"mode": "shortest"}, (32, 32), True),
-        ({"mode": "none"}, (32, 32), True),
         ({"mode": "none", "size": None}, None, True),
         ({"mode": "pad"}, (32, 32), False),
         ({"only_shrink": True}, (32, 32), True),
@@ -63,13 +55,12 @@ def _load(folder: pathlib.Path) -> DataSet:
 )
 def test_picture_sizes_vary_by_resize_mode(folder, changes, size, varies):
     edit_manifest(folder, image=IMAGE | changes)
-    image = _load(folder).image
+    image = load_manifest(str(folder)).image
     assert (image.size, image.varies, image.mean) == (size, varies, (0.1, 0.2, 0.3))
-
-
-def test_unmeasured_pixels_are_normalised_by_the_middle_of_the_range(folder: pathlib.Path) -> None:
+    # Unmeasured pixels are normalised by the middle of the range.
     edit_manifest(folder, image=IMAGE | {"mean": None, "std": None, "channels": 1})
-    assert (_load(folder).image.mean, _load(folder).image.std) == ((0.5,), (0.25,))
+    image = load_manifest(str(folder)).image
+    assert (image.mean, image.std) == ((0.5,), (0.25,))
 
 
 @pytest.mark.parametrize(
@@ -78,21 +69,20 @@ def test_unmeasured_pixels_are_normalised_by_the_middle_of_the_range(folder: pat
         (("train", "validation", "test"), "train", "validation"),
         (("training", "test"), "training", None),
         (("train", "valid", "val"), "train", "val"),
-        (("train",), "train", None),
     ],
 )
 def test_the_usual_split_names_are_found(folder, names, train, validation):
     edit_manifest(folder, splits=_splits(folder, **dict.fromkeys(names, 7)))
-    manifest = _load(folder)
+    manifest = load_manifest(str(folder))
     found, trained = validation_split(manifest, None), train_split(manifest, None)
     assert (trained.name, trained.num_records, trained.num_bytes) == (train, 7, 1000)
     assert find_split(manifest, "split", "training").name == train  # another word for it
     assert (found.name if found else None) == validation
 
 
-def test_splits_can_be_named_and_validation_left_out(folder: pathlib.Path) -> None:
+def test_splits_can_be_named_and_validation_left_out(folder):
     edit_manifest(folder, splits=_splits(folder, train=20, holdout=3, validation=0))
-    manifest = _load(folder)
+    manifest = load_manifest(str(folder))
     holdout = validation_split(manifest, "holdout")
     assert holdout is not None and holdout.num_records == 3
     assert train_split(manifest, "holdout").name == "holdout"
@@ -101,28 +91,27 @@ def test_splits_can_be_named_and_validation_left_out(folder: pathlib.Path) -> No
         validation_split(manifest, "x")
     edit_manifest(folder, splits=_splits(folder, a=20, train=0))
     with refused("data", " a;"):
-        train_split(_load(folder), None)
+        train_split(load_manifest(str(folder)), None)
 
 
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"splits": None}, "splits"),
         ({"features": {}}, "'image/encoded'"),
         ({"classes": []}, "class"),
         ({"splits": {"train": {"num_records": 3, "shards": []}}}, "3 records"),
-        ({"image": {"size": 8, "mean": [0.5], "std": [0.5]}}, "3 numbers"),
+        ({"image": IMAGE | {"mean": [0.5], "std": [0.5]}}, "3 numbers"),
     ],
 )
 def test_an_unusable_manifest_is_refused_in_one_sentence(folder, changes, word):
     edit_manifest(folder, **changes)
     with refused("data", repr(str(folder)), word) as caught:
-        _load(folder)
+        load_manifest(str(folder))
     assert "\n" not in str(caught.value)
 
 
-def test_shards_must_be_there_with_their_size(folder: pathlib.Path) -> None:
-    manifest = _load(folder)
+def test_shards_must_be_there_with_their_size(folder):
+    manifest = load_manifest(str(folder))
     splits = list(manifest.splits.values())
     check_shards(manifest, splits)
     shard = folder / "validation-00000-of-00001.tfrecord"
@@ -135,34 +124,32 @@ def test_shards_must_be_there_with_their_size(folder: pathlib.Path) -> None:
         check_shards(manifest, splits)
 
 
-def test_unused_splits_are_not_checked_and_a_missing_size_is_refused(folder: pathlib.Path) -> None:
+def test_unused_splits_are_not_checked_and_a_missing_size_is_refused(folder):
     (folder / "validation-00000-of-00001.tfrecord").unlink()
     config = ReadConfig(str(folder), batch_size=8, validation_split="none")
     train, validation = open_data(config)
     assert (train.num_records, train.model_inputs.size) == (20, (32, 32)) and validation is None
-    edit_manifest(folder, image={"mode": "none", "channels": 3})
+    edit_manifest(folder, image=IMAGE | {"mode": "none", "size": None})
     with refused("data", "image_size=224"):
         open_data(config)
-    sized = dataclasses.replace(config, image_size=(8, 8))
-    assert open_data(sized)[0].model_inputs.size == (8, 8)
+    assert open_data(dataclasses.replace(config, image_size=(8, 8)))[0].model_inputs.size == (8, 8)
 
 
-def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path) -> None:
-    before = _load(folder)
+def test_features_shard_classes_and_a_fingerprint_are_read(folder):
+    before = load_manifest(str(folder))
     assert before.filename_feature is None and not before.adopted
     splits = _splits(folder, train=20)
     splits["train"]["shards"][0]["classes"] = {"circle": 20}
-    tokens, meta = {"dtype": "int64", "shape": None}, {"dtype": "float32", "shape": [3]}
-    edit_manifest(folder, splits=splits, features=RECORD_FEATURES | {"tokens": tokens, "m": meta})
-    after = _load(folder)
-    assert after.features["tokens"] == FeatureSpec("int64", None)
-    assert after.features["m"] == FeatureSpec("float32", (3,))
+    more = {"tokens": FeatureSpec("int64", None), "m": FeatureSpec("float32", (3,))}
+    edit_manifest(folder, splits=splits, features=msgspec.to_builtins(RECORD_FEATURES | more))
+    after = load_manifest(str(folder))
+    assert after.features == RECORD_FEATURES | more
     assert after.filename_feature == "image/filename"
     assert after.splits["train"].shards[0].classes == {"circle": 20}
     assert len(after.fingerprint) == 64 and after.fingerprint != before.fingerprint
     # Built again, with another time stamp or path in its options, it is the same data.
     edit_manifest(folder, options={"pinned_classes": ["circle"]}, listed=99)
-    assert _load(folder).fingerprint == after.fingerprint
+    assert load_manifest(str(folder)).fingerprint == after.fingerprint
 
 
 def test_a_run_reads_one_data_set_whose_path_may_have_a_comma(tmp_path):

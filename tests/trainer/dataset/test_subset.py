@@ -1,8 +1,6 @@
 """Which records are read and how many that makes, before and inside TensorFlow."""
 
-from __future__ import annotations
-
-import pathlib
+import itertools
 import types
 import unicodedata
 from typing import Any
@@ -20,14 +18,7 @@ from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split
 _FILTERED = {"image/width": FeatureSpec("int64", ()), **FEATURES}
 
 
-def _counted(counts: tuple[int, ...]) -> DataSet:
-    """A data set of two shards that exist on paper only; the second holds no `ant`."""
-    first = Shard("a", sum(counts), 1, dict(zip(CLASSES, counts, strict=True)))
-    shards = (first, Shard("b", 5, 1, {"bee": 2, "cat": 3}))
-    return DataSet("DATA", {"train": Split("train", shards)}, CLASSES, IMAGE, FEATURES)
-
-
-def test_classes_are_renumbered_in_the_order_given(tmp_path: pathlib.Path) -> None:
+def test_classes_are_renumbered_in_the_order_given(tmp_path):
     dataset = make_set(tmp_path, [[0, 1, 2, 0, 1, 2], [2, 2]])
     subset = choose(dataset, classes=("cat", "ant"), filters=("number>=1",))
     assert (subset.classes, subset.class_ids) == (("cat", "ant"), (2, 0))
@@ -53,8 +44,10 @@ def test_an_impossible_subset_is_refused_in_one_sentence(tmp_path, changes, argu
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=3, max_size=3))
-def test_weights_make_every_class_with_records_weigh_the_same(counts: list[int]) -> None:
-    dataset = _counted(tuple(counts))
+def test_weights_make_every_class_with_records_weigh_the_same(counts):
+    first = Shard("a", sum(counts), 1, dict(zip(CLASSES, counts, strict=True)))
+    split = Split("train", (first, Shard("b", 5, 1, {"bee": 2, "cat": 3})))
+    dataset = DataSet("DATA", {"train": split}, CLASSES, IMAGE, FEATURES)
     subset = choose(dataset, balance="weights")
     assert subset.class_counts and subset.class_weights
     # The second shard has 2 more bees and 3 more cats.
@@ -65,23 +58,14 @@ def test_weights_make_every_class_with_records_weigh_the_same(counts: list[int])
     assert counts[0] or subset.class_weights[0] == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("image/width>=128", Filter("image/width", ">=", 128)),
-        (" image/width <= -1 ", Filter("image/width", "<=", -1)),
-        ("age>1e3", Filter("age", ">", 1000.0)),
-        ("text==a >= b", Filter("text", "==", "a >= b")),
-        ("text!=", Filter("text", "!=", "")),
-        ("text=='x, 3'", Filter("text", "==", "x, 3")),
-        ('text != " a\'s "', Filter("text", "!=", " a's ")),
-        ("""text=="'x'\"""", Filter("text", "==", "'x'")),
-        ("text=='tis", Filter("text", "==", "'tis")),
-        ("age>='3'", Filter("age", ">=", 3.0)),
-    ],
-)
-def test_filters_are_parsed(text: str, expected: Filter) -> None:
-    assert parse_filter(text, _FILTERED) == expected
+def test_filters_are_parsed():
+    texts = ["text==a >= b", "text=='x, 3'", 'text==" a\'s "', """text=="'x'\"""", "text=='tis"]
+    found = [parse_filter(text, _FILTERED) for text in texts]
+    values = ["a >= b", "x, 3", " a's ", "'x'", "'tis"]
+    assert found == [Filter("text", "==", value) for value in values]
+    assert parse_filter("age>='3'", _FILTERED) == Filter("age", ">=", 3.0)
+    spaced = parse_filter(" image/width <= -1 ", _FILTERED)
+    assert spaced == Filter("image/width", "<=", -1)
 
 
 @pytest.mark.parametrize(
@@ -94,26 +78,24 @@ def test_filters_are_parsed(text: str, expected: Filter) -> None:
         ("age>=old", "a number"),
         ("text>=b", "== or !="),
         ("box>=1", "[4]"),
-        ("tokens==1", "variable length"),
     ],
 )
-def test_a_text_that_is_no_filter_is_refused_with_a_hint(text: str, word: str) -> None:
+def test_a_text_that_is_no_filter_is_refused_with_a_hint(text, word):
     with refused("where", repr(text), word):
         parse_filter(text, _FILTERED)
 
 
 @given(st.sampled_from([*OPERATORS]), st.integers(-(2**63), 2**63 - 1), st.sampled_from(["", " "]))
-def test_any_int64_is_parsed_exactly(operator: str, value: int, space: str) -> None:
+def test_any_int64_is_parsed_exactly(operator, value, space):
     text = f"image/width{space}{operator}{space}{value}"
     assert parse_filter(text, _FILTERED) == Filter("image/width", operator, value)
 
 
 def test_a_class_is_found_in_either_form_of_unicode():
     nfc, nfd = (unicodedata.normalize(form, "Čmelák") for form in ("NFC", "NFD"))
-    for name in (nfc, nfd):
-        for known in (nfc, nfd):
-            dataset: Any = types.SimpleNamespace(classes=("a", known), data="shards")
-            assert subset._class_id(dataset, name) == 1
+    for name, known in itertools.product((nfc, nfd), repeat=2):
+        dataset: Any = types.SimpleNamespace(classes=("a", known), data="shards")
+        assert subset._class_id(dataset, name) == 1
+    dataset = types.SimpleNamespace(classes=("c\u0430t",), data="shards")
     with refused("classes", r"'c\u0430t'", "'cat'"):
-        dataset = types.SimpleNamespace(classes=("c\u0430t",), data="shards")
         subset._class_id(dataset, "cat")

@@ -1,15 +1,12 @@
 """Architectures of keras.applications get the pixels that their weights were published for."""
 
-from __future__ import annotations
-
 import importlib
-import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
 
-from imageshards.errors import UserError
+from tests.support.errors import refused
 from trainer.dataset.spec import ImageSpec, ModelInputs
 
 tf = pytest.importorskip("tensorflow")
@@ -34,22 +31,22 @@ EFFICIENT_NETS = {f"EfficientNetB{i}" for i in range(8)}
 OTHERS = sorted({*application_names()} - {*SCALES_INSIDE}.union(*SCALES_INSIDE.values()))
 
 
-def _ours(name: str, weights: str | None = None) -> np.ndarray:
+def _ours(name, weights=None):
     pixels = keras.Input((32, 32, 3), dtype="uint8")
     return np.asarray(keras.Model(pixels, preprocess(name, pixels, weights))(PIXELS))
 
 
-def _torch(pixels: np.ndarray) -> np.ndarray:
+def _torch(pixels):
     published = keras.applications.imagenet_utils.preprocess_input
     return np.asarray(published(pixels.astype(np.float32), mode="torch"))
 
 
-def test_every_architecture_of_keras_is_known() -> None:
+def test_every_architecture_of_keras_is_known():
     assert application_names() == [n for n in dir(keras.applications) if n[0].isupper()]
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_pixels_are_those_of_the_published_function(name: str) -> None:
+def test_pixels_are_those_of_the_published_function(name):
     module = getattr(keras.applications, name).__module__
     published = importlib.import_module(module).preprocess_input
     # The function of EfficientNet does nothing: its file of weights has these statistics.
@@ -59,7 +56,7 @@ def test_pixels_are_those_of_the_published_function(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", application_names())
-def test_published_weights_get_what_the_published_function_makes(name: str) -> None:
+def test_published_weights_get_what_the_published_function_makes(name):
     module = getattr(keras.applications, name).__module__
     expected = importlib.import_module(module).preprocess_input(PIXELS.astype(np.float32))
     np.testing.assert_allclose(_ours(name, IMAGENET), expected, atol=1e-4)
@@ -77,7 +74,7 @@ PUBLISHED = {
 
 
 @pytest.fixture
-def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def cache(tmp_path, monkeypatch):
     """Keras's own, and no network."""
     monkeypatch.setattr("keras.src.backend.config._KERAS_DIR", str(tmp_path))
     for name in ("http_proxy", "https_proxy"):
@@ -108,8 +105,7 @@ def test_published_weights_see_what_they_see_in_the_published_model(name, cache,
     published = build(weights=IMAGENET, **shape)
     preprocess_input = importlib.import_module(build.__module__).preprocess_input
 
-    def away(pixels: np.ndarray) -> float:
-        """By how much, of the largest feature."""
+    def away(pixels):
         expected = np.asarray(published(preprocess_input(pixels.astype(np.float32))))
         found = np.asarray(features(PIXELS)).astype(np.float32)
         return float(np.abs(found - expected).max() / np.abs(expected).max())
@@ -124,39 +120,28 @@ def test_published_weights_see_what_they_see_in_the_published_model(name, cache,
 
 
 def test_weights_that_cannot_be_had_are_a_sentence_with_file_and_folder(cache):
-    def said(name: str) -> str:
-        with pytest.raises(UserError) as caught:
-            model.build_model(name, ModelInputs((32, 32), RGB), 2, weights=IMAGENET)
+    def is_told(name, *words, size=(32, 32), argument="weights"):
+        with refused(argument, *words) as caught:
+            model.build_model(name, ModelInputs(size, RGB), 2, weights=IMAGENET)
         assert "\n" not in str(caught.value)
-        return str(caught.value)
 
     path = cache / PUBLISHED["MobileNet"]
     url = "https://storage.googleapis.com/tensorflow/keras-applications/mobilenet"
-    refused = "[Errno 111] Connection refused"
-    sentence = said("MobileNet")
-    assert refused in sentence and f"{path}: copy {url}/{path.name} there" in sentence
+    is_told("MobileNet", "[Errno 111] Connection refused", f"{path}: copy {url}/{path.name} there")
     path.write_bytes(b"half a download")
-    assert f"{path}: delete it, and Keras fetches it again." in said("MobileNet")
+    is_told("MobileNet", f"{path}: delete")
     # A file of another hash is none to Keras, which asks for it again, and takes it away.
     path = cache / PUBLISHED["MobileNetV3Small"]
     path.write_bytes(b"another one")
-    assert f"{path.name} there (its hash is d3e8ec8" in said("MobileNetV3Small")
+    is_told("MobileNetV3Small", f"{path.name} there (its hash is d3e8ec8")
     assert not path.exists()
-    with pytest.raises(UserError, match="^model received MobileNet, .* 16x16 px"):
-        model.build_model("MobileNet", ModelInputs((16, 16), RGB), 2, weights=IMAGENET)
-
-
-@pytest.mark.parametrize(("name", "channels"), [("cnn", 3), ("MobileNet", 1)])
-def test_what_nobody_publishes_is_refused(name: str, channels: int) -> None:
-    inputs = ModelInputs((32, 32), ImageSpec((32, 32), False, channels, (0.5,), (0.25,)))
-    with pytest.raises(UserError, match=rf"^weights received .*{name}.* {channels} channel"):
-        model.build_model(name, inputs, 2, weights=IMAGENET)
+    is_told("MobileNet", "MobileNet", "16x16 px", size=(16, 16), argument="model")
 
 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCALES_INSIDE)
-def test_pixels_are_those_an_architecture_makes_itself(name: str) -> None:
+def test_pixels_are_those_an_architecture_makes_itself(name):
     application = getattr(keras.applications, name)(weights=None, input_shape=(32, 32, 3))
     scaling = (keras.layers.Rescaling, keras.layers.Normalization)
     last = [layer for layer in application.layers if isinstance(layer, scaling)][-1]
@@ -168,16 +153,14 @@ def test_pixels_are_those_an_architecture_makes_itself(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [".keras", ".h5"])
-def test_weights_of_efficientnet_give_its_logits(tmp_path: pathlib.Path, kind: str) -> None:
+def test_weights_of_efficientnet_give_its_logits(tmp_path, kind):
     """Whatever normalisation a file of weights brings, pixels are scaled once."""
     path = str(tmp_path / f"published{kind}")
-    donor = keras.applications.EfficientNetB0(
-        weights=None, classes=4, classifier_activation=None, input_shape=(32, 32, 3)
-    )
+    head: dict[str, Any] = {"classes": 4, "classifier_activation": None}
+    donor = keras.applications.EfficientNetB0(weights=None, input_shape=(32, 32, 3), **head)
     expected = donor(255 * _torch(PIXELS))  # it divides by 255, and normalises by 0 and 1
-    mean, variance = next(
-        x for x in donor.layers if isinstance(x, keras.layers.Normalization)
-    ).weights[:2]
+    (norm,) = [x for x in donor.layers if isinstance(x, keras.layers.Normalization)]
+    mean, variance = norm.weights[:2]
     mean.assign([0.485, 0.456, 0.406])
     variance.assign([0.229, 0.224, 0.225])
     if kind == ".h5":
@@ -189,19 +172,16 @@ def test_weights_of_efficientnet_give_its_logits(tmp_path: pathlib.Path, kind: s
     network = model.build_model("EfficientNetB0", ModelInputs((32, 32), RGB), 4)
     assert "left random" not in load_weights(network, path)
     np.testing.assert_allclose(network(PIXELS), expected, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_saved_model_carries_its_preprocessing(tmp_path: pathlib.Path) -> None:
-    network = model.build_model("MobileNetV2", ModelInputs((32, 32), RGB), 4)
-    network.save(tmp_path / "model.keras")
+    network.save(tmp_path / "model.keras")  # with its preprocessing
     again = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     np.testing.assert_allclose(again(PIXELS), network(PIXELS), atol=1e-5)
 
 
-def test_grey_pictures_and_other_models_are_normalised_by_the_data_sets_numbers() -> None:
+def test_grey_pictures_and_other_models_have_the_data_sets_numbers_and_no_published_weights():
     grey = ImageSpec((32, 32), False, 1, (0.5,), (0.25,))
     for name, image in (("cnn", RGB), ("MobileNet", grey)):
-        network = model.build_model(name, ModelInputs((32, 32), image), 2)
-        names = [layer.name for layer in network.layers]
+        inputs = ModelInputs((32, 32), image)
+        names = [layer.name for layer in model.build_model(name, inputs, 2).layers]
         assert "normalise" in names and "preprocess" not in names
+        with refused("weights", name, f" {image.channels} channel"):
+            model.build_model(name, inputs, 2, weights=IMAGENET)

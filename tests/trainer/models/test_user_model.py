@@ -1,9 +1,6 @@
 """User models, `--model module:function`: imported, called and checked."""
 
-from __future__ import annotations
-
 import inspect
-import pathlib
 import sys
 
 import numpy as np
@@ -25,17 +22,14 @@ PICTURE = ModelInputs((8, 8), RGB)
 
 
 @pytest.mark.parametrize("name", ["dense", "plain", "sequential", "whole_model"])
-def test_logits_or_a_model_are_taken(name: str) -> None:
+def test_logits_or_a_model_are_taken(name):
     network = model.build_model(f"tests.support.tiny_models:{name}", PICTURE, 3)
     logits = network(np.zeros((2, 8, 8, 3), np.uint8))
     assert logits.shape == (2, 3) and network.name == name
     assert {v.dtype for v in network.trainable_variables} == {"float32"}
-
-
-def test_outputs_of_a_range_get_no_unit() -> None:
-    for name in ("probabilities", "probabilities_in_a_model"):
-        with refused("model", name, "softmax"):
-            model.build_model(f"tests.support.tiny_models:{name}", PICTURE, 3, "values")
+    for bounded in ("probabilities", "probabilities_in_a_model"):  # get no unit
+        with refused("model", bounded, "softmax"):
+            model.build_model(f"tests.support.tiny_models:{bounded}", PICTURE, 3, "values")
 
 
 def test_random_layers_differ_between_replicas_and_the_rest_is_as_it_was_made(tmp_path):
@@ -62,7 +56,7 @@ def build(inputs, num_classes):
 
 
 @pytest.fixture
-def their_trainer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def their_trainer(tmp_path, monkeypatch):
     """The working directory, with a package `trainer` of the user's own."""
     folder = tmp_path / "trainer"
     folder.mkdir()
@@ -80,14 +74,11 @@ def their_trainer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pa
     return folder
 
 
-def test_a_model_of_a_package_that_is_called_as_ours_is_found(their_trainer: pathlib.Path) -> None:
+def test_a_model_of_a_package_that_is_called_as_ours_is_found_or_named(their_trainer):
     found = user_model.load_function("trainer.model:build")
     assert inspect.getfile(found) == str(their_trainer / "model.py")
     hashed = described(RunConfig(ReadConfig("data"), model="trainer.model:build"))
     assert "The module of model='trainer.model:build' (SHA-256)" in hashed
-
-
-def test_a_module_that_has_the_name_of_one_of_ours_is_one_sentence(their_trainer):
     with refused("model", "'trainer.config:build'"):
         user_model.load_function("trainer.config:build")
 

@@ -1,10 +1,5 @@
 """Adopted records of several picture formats: every way of reading decodes each of them."""
 
-from __future__ import annotations
-
-import pathlib
-from typing import Any
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -22,7 +17,7 @@ COLOURS = [(250, 10, 10), (20, 240, 30), (40, 60, 230), (90, 90, 90), (240, 240,
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(tmp_path_factory):
     """Class i is a picture of one colour in format i, 40x32 px."""
     made = tmp_path_factory.mktemp("formats")
     flat = [Image.new("RGB", (40, 32), colour) for colour in COLOURS]
@@ -30,25 +25,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     records = [example({"image": one, "label": i}) for i, one in enumerate(pictures)]
     for split in ("train", "val"):
         write_records(str(made / f"{split}.tfrecord"), records)
-    told = adopt(str(made))
-    assert told.source.formats == dict.fromkeys(FORMATS, 2)
+    assert adopt(str(made)).source.formats == dict.fromkeys(FORMATS, 2)
     return made
 
 
-def _check(pictures: Any, labels: Any) -> None:
+def _check(pictures, labels):
     for picture, label in zip(pictures, np.asarray(labels), strict=True):
         assert np.abs(np.asarray(picture, int) - COLOURS[int(label)]).max() <= 3
 
 
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"augment_on": "device"},
-    {"augment": "none", "image_size": (32, 40)},
-    {"cache": "pixels"},
-]
+NONE, CACHED = {"augment": "none", "image_size": (32, 40)}, {"cache": "pixels"}
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", [{}, {"augment_on": "device"}, NONE, CACHED], ids=str)
 def test_training_sees_every_picture(folder, tmp_path, options):
     if "cache" in options:
         options = options | {"cache_folder": str(tmp_path)}
@@ -58,7 +47,7 @@ def test_training_sees_every_picture(folder, tmp_path, options):
     _check(pictures, labels)
 
 
-def test_strong_augmentation_evaluation_and_source_see_every_picture(folder) -> None:
+def test_strong_augmentation_evaluation_and_source_see_every_picture(folder):
     data = ims.open(folder)
     pictures, _ = next(data.train(batch_size=4, image_size=16, augment="strong").as_numpy())
     assert pictures.shape == (4, 16, 16, 3)

@@ -1,7 +1,5 @@
 """Batches: shapes, weights, inputs and order."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import pathlib
@@ -26,7 +24,7 @@ from tests.support.resumed_stream import assert_same
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.pieces import PIECE_BYTES
-from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, ReplicaSlices, Subset
+from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
 
 tf = pytest.importorskip("tensorflow")
 
@@ -43,25 +41,25 @@ AUGMENTED: Any = {"image": IMAGE, "size": (SIDE_PX, SIDE_PX), "seed": 3, "num_cl
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
+def dataset(tmp_path_factory):
     return make_set(tmp_path_factory.mktemp("reader") / "set", SHARDS)
 
 
-def _train(subset: Subset, batch_size: int, steps: int, **changes: Any) -> list[dict]:
-    """The first batches of a stream, as numpy."""
+def _train(subset, batch_size, steps, **changes):
     place = {name: changes.pop(name) for name in ("start_step", "slices") if name in changes}
     stream = pipeline.training_batches(training_data(subset, batch_size, **changes), **place)
     return list(itertools.islice(stream.as_numpy_iterator(), steps))
 
 
-def _column(batches: list[dict], name: str) -> list[Any]:
+def _column(batches, name):
     return np.concatenate([batch[name] for batch in batches]).tolist()
 
 
 @pytest.mark.parametrize("batch_size", [4, 23])
-def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int) -> None:
+def test_left_over_records_open_the_next_epoch_for_any_number_of_threads(dataset, batch_size):
     steps = 3 * NUM_RECORDS // batch_size
     batches = _train(choose(dataset), batch_size, steps)
+    assert_same(_train(choose(dataset), batch_size, steps, read_options=ReadOptions(7)), batches)
     order = training_order(choose(dataset), batch_size, 3)
     assert _column(batches, "record") == order.records_at(0, steps * batch_size).tolist()
     assert _column(batches, "position") == list(range(steps * batch_size))
@@ -72,20 +70,13 @@ def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int
             np.testing.assert_allclose(picture, value_of(record), atol=3)
 
 
-def test_the_number_of_threads_changes_nothing(dataset: DataSet) -> None:
-    one, many = (_train(choose(dataset), 5, 9, read_options=ReadOptions(n)) for n in (1, 7))
-    assert_same(one, many)
-
-
-def test_pictures_get_their_position_and_finish_gets_whole_batches(dataset: DataSet) -> None:
-    def pictures(encoded: Any, position: Any, *_: int) -> Any:
+def test_pictures_get_their_position_and_finish_gets_whole_batches(dataset):
+    def pictures(encoded, position, *_):
         shape = (4, SIDE_PX, SIDE_PX, 3)
         return tf.broadcast_to(tf.cast(position, tf.uint8)[:, None, None, None], shape)
 
-    def finish(batch: dict) -> dict:
-        return batch | {"label": tf.one_hot(batch["label"], 3)}
-
     made = Pictures(pictures, lambda stored, position: None)
+    finish = lambda batch: batch | {"label": tf.one_hot(batch["label"], 3)}  # noqa: E731
     own = Augmentation((SIDE_PX, SIDE_PX), made, finish)
     batches = _train(choose(dataset), 4, 2, augmentation=own, start_step=5)
     found = np.concatenate([batch["inputs"]["image"] for batch in batches])
@@ -93,7 +84,7 @@ def test_pictures_get_their_position_and_finish_gets_whole_batches(dataset: Data
     assert batches[0]["label"].shape == (4, 3)
 
 
-def test_classes_are_weighted_and_renumbered_in_training_only(dataset: DataSet) -> None:
+def test_classes_are_weighted_and_renumbered_in_training_only(dataset):
     subset = choose(dataset, classes=("cat", "bee"), balance="weights")
     assert subset.class_weights is not None
     batches = _train(subset, 6, 4)
@@ -124,9 +115,7 @@ def test_damaged_records_keep_their_place_with_a_weight_of_zero(tmp_path, datase
 
 
 @pytest.mark.parametrize(("batch_size", "replicas"), [(5, 1), (23, 1), (64, 1), (6, 2), (46, 2)])
-def test_evaluation_holds_each_record_once_and_fills_up_for_replicas_only(
-    dataset: DataSet, batch_size: int, replicas: int
-) -> None:
+def test_evaluation_holds_each_record_once_and_fills_up_for_replicas(dataset, batch_size, replicas):
     data = EvaluationData(choose(dataset), READ_OPTIONS, MODEL, batch_size)
     batches = data.batches(ReplicaSlices(replicas))
     found = list(batches.as_numpy_iterator())
@@ -142,7 +131,7 @@ def test_evaluation_holds_each_record_once_and_fills_up_for_replicas_only(
     assert not np.concatenate([b["inputs"]["image"] for b in found])[NUM_RECORDS:].any()
 
 
-def test_grey_and_varying_pictures_come_in_one_shape(tmp_path: pathlib.Path) -> None:
+def test_grey_and_varying_pictures_come_in_one_shape(tmp_path):
     sizes = ((20, 30), (64, 16), (24, 24))
     path = make_data_set(tmp_path, {"train": 9}, size_px=sizes, grey=True, mode="shortest")
     edit_manifest(path, image={"size": 24, "mode": "shortest", "channels": 1})
@@ -175,7 +164,7 @@ def test_all_threads_decode_at_batch_2048(tmp_path, monkeypatch, threads, level)
     wanted = threads * 7 // 8
     deciding, busy, most, enough = threading.Lock(), 0, 0, threading.Event()
 
-    def wait(_: Any) -> Any:
+    def wait(_):
         nonlocal busy, most
         with deciding:
             busy += 1
@@ -188,7 +177,7 @@ def test_all_threads_decode_at_batch_2048(tmp_path, monkeypatch, threads, level)
             busy -= 1
         return np.zeros((SIDE_PX, SIDE_PX, 3), np.uint8)
 
-    def decode(encoded: Any, *_: Any, **__: Any) -> Any:
+    def decode(encoded, *_, **__):
         # Not stateful: those would wait for each other.
         picture = tf.numpy_function(wait, [encoded], tf.uint8, stateful=False)
         return tf.ensure_shape(picture, (SIDE_PX, SIDE_PX, 3))
@@ -203,7 +192,7 @@ def test_all_threads_decode_at_batch_2048(tmp_path, monkeypatch, threads, level)
     assert wanted <= most <= threads
 
 
-def test_memory_stays_within_memory_bytes(dataset: DataSet) -> None:
+def test_memory_stays_within_memory_bytes(dataset):
     subset = choose(dataset)
     small = pipeline.memory_bytes(training_data(subset, 8))
     assert small["batches ahead"] == pipeline.PREFETCH_BATCHES * 8 * SIDE_PX * SIDE_PX * 3
@@ -211,5 +200,4 @@ def test_memory_stays_within_memory_bytes(dataset: DataSet) -> None:
     assert small["read ahead"] == subset.split.num_bytes
     large = dataclasses.replace(MODEL, size=(512, 512))
     data = training_data(subset, 256, read_options=ReadOptions(threads=256), inputs=large)
-    decoded = pipeline.memory_bytes(data)["batches being decoded"]
-    assert decoded < 1.2 * pipeline.IN_FLIGHT_BYTES
+    assert pipeline.memory_bytes(data)["batches being decoded"] < 1.2 * pipeline.IN_FLIGHT_BYTES

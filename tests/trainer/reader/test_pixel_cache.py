@@ -1,7 +1,5 @@
 """Pictures decoded once: the batches of the JPEG reader, made once, whole or absent."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import itertools
@@ -9,12 +7,10 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from imageshards.tfrecord import RecordError, write_records
+from imageshards.tfrecord import write_records
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.reader_sets import (
@@ -30,7 +26,7 @@ from tests.support.reader_sets import (
 from tests.support.resumed_stream import assert_same
 from trainer.config import ReadConfig
 from trainer.dataset.open import wanted_inputs
-from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices, Subset
+from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
 
 tf = pytest.importorskip("tensorflow")
 
@@ -44,31 +40,28 @@ SHARDS = [[0, 1, 2, 0], [1, 2, 0], [1], [2, 2], [0, 1, 2]]
 
 
 @pytest.fixture
-def subset(tmp_path: pathlib.Path) -> Subset:
+def subset(tmp_path):
     return choose(make_set(tmp_path / "set", SHARDS))
 
 
 @pytest.fixture
-def options(tmp_path: pathlib.Path) -> ReadOptions:
+def options(tmp_path):
     return ReadOptions(threads=2, cache="pixels", cache_folder=str(tmp_path / "cache"))
 
 
 class _CountingReader(PieceReader):
-    """Notes which pieces it reads, and fails at one of them."""
-
-    def __init__(self, subset: Subset, fails_at: int | None = None) -> None:
+    def __init__(self, subset, fails_at=None):
         super().__init__(subset)
-        self.pieces: list[int] = []
-        self._fails_at = fails_at
+        self.pieces, self._fails_at = [], fails_at
 
-    def read(self, piece: int) -> Sequence[bytes | RecordError]:
+    def read(self, piece):
         if piece == self._fails_at:
             raise KeyboardInterrupt
         self.pieces.append(piece)
         return super().read(piece)
 
 
-def _batches(subset: Subset, options: ReadOptions, **changes: Any) -> list[dict]:
+def _batches(subset, options, **changes):
     stream = training_data(subset, 4, read_options=options, **changes).batches()
     return list(itertools.islice(stream.as_numpy_iterator(), 5))
 
@@ -106,8 +99,7 @@ def test_what_was_decoded_is_used_again_whoever_asks(subset, options, capfd):
     assert sorted(piece for one in readers for piece in one.pieces) == list(range(len(SHARDS)))
     said = capfd.readouterr().err
     assert said.count("decoding 13 pictures of train (0.00 GB, on each host that has a") == 1
-    filtered = choose(subset.dataset, ["bee"], ["age>=1"])
-    decode_once(filtered, options, readers[0])
+    decode_once(choose(subset.dataset, ["bee"], ["age>=1"]), options, readers[0])
     assert not capfd.readouterr().err
 
 
@@ -125,7 +117,7 @@ def test_decoding_goes_on_where_it_was_killed(subset, options, monkeypatch):
     assert_same(_batches(subset, options), _batches(subset, ReadOptions(2)))
 
 
-def test_a_damaged_record_is_one_in_the_cache_too(subset: Subset, options: ReadOptions) -> None:
+def test_a_damaged_record_is_one_in_the_cache_too(subset, options):
     path = subset.split.shards[1].path
     flip_byte(pathlib.Path(path), records_of(path)[1].offset_bytes + 30)
     for _ in range(2):
@@ -147,7 +139,7 @@ def test_a_picture_that_cannot_be_decoded_is_named_and_the_rest_goes_on_later(su
     assert_same(_batches(subset, options), _batches(subset, ReadOptions(2)))
 
 
-def test_too_little_room_is_told_before_anything_is_written(subset, options, monkeypatch):
+def test_too_little_room_or_pictures_of_several_sizes_are_told_first(subset, options, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10}))
     with refused("cache", "0.00 GB are free"):
         decode_once(subset, options, PieceReader(subset))
@@ -155,17 +147,14 @@ def test_too_little_room_is_told_before_anything_is_written(subset, options, mon
     assert not sum(file.stat().st_size for file in files if file.is_file())
     with refused("cache", "cache_folder"):
         decode_once(subset, ReadOptions(1, "pixels"), PieceReader(subset))
-
-
-def test_pictures_of_several_sizes_are_refused(subset: Subset) -> None:
     image = dataclasses.replace(IMAGE, varies=True)
     config = ReadConfig("d", cache="pixels")
     with refused("cache", "'pixels'", "'d'"):
         wanted_inputs(config, dataclasses.replace(subset.dataset, image=image))
 
 
-def test_a_run_is_another_one_only_where_the_host_crops(subset: Subset) -> None:
-    def identity(cache: str, augment: str, place: str) -> Any:
+def test_a_run_is_another_one_only_where_the_host_crops(subset):
+    def identity(cache, augment, place):
         return TrainingData(subset, ReadOptions(1, cache), MODEL, 4, 1, augment, place).identity
 
     assert identity("pixels", "light", "host") != identity("none", "light", "host")

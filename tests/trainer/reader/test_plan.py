@@ -1,10 +1,7 @@
 """The order as arithmetic: each record once a pass, the same for any number of hosts."""
 
-from __future__ import annotations
-
 import collections
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainer.dataset.pieces import PIECE_BYTES, Pieces
 from trainer.reader import plan
-from trainer.reader.plan import STREAMS, Array, Deal, Order, StreamRows
+from trainer.reader.plan import STREAMS, Deal, Order, StreamRows
 
 BATCHES = st.integers(1, 300)
 # Records of up to 3/4 of a piece, in shards that may be empty.
@@ -22,21 +19,21 @@ SHARDS = st.lists(
 ).filter(any)  # fmt: skip
 
 
-def pieces_of(shards: list[list[int]]) -> Pieces:
+def pieces_of(shards):
     return Pieces.cut([np.array(s, np.int64) * (PIECE_BYTES // 4) for s in shards])
 
 
-def order_of(pieces: Pieces, batch: int, seed: int | None = 1, **chosen: Any) -> Order:
+def order_of(pieces, batch, seed=1, **chosen):
     chosen = {"classes": None, "times": None, **chosen}
     return Order(pieces, seed=seed, deal=Deal.of_batch(batch), **chosen)
 
 
-def read(order: Order, begin: int, end: int) -> list[int]:
+def read(order, begin, end):
     return order.records_at(begin, end).tolist()
 
 
 @given(st.lists(st.lists(st.integers(17, 3 * PIECE_BYTES), max_size=8), max_size=5))
-def test_pieces_are_the_records_that_begin_in_a_stretch_of_a_shard(sizes: Any) -> None:
+def test_pieces_are_the_records_that_begin_in_a_stretch_of_a_shard(sizes):
     shards = [np.array(one, np.int64) for one in sizes]
     pieces = Pieces.cut(shards)
     assert pieces.count.sum() == sum(map(len, shards)) and (pieces.count > 0).all()
@@ -46,15 +43,12 @@ def test_pieces_are_the_records_that_begin_in_a_stretch_of_a_shard(sizes: Any) -
         first = pieces.first[k] - sum(map(len, shards[: pieces.shard[k]]))
         own = of_shard[first : first + pieces.count[k]]
         assert pieces.offset[k] == of_shard[:first].sum() and pieces.num_bytes[k] == own.sum()
-        begins = pieces.offset[k] + np.cumsum(own) - own
-        assert len({*(begins // PIECE_BYTES)}) == 1
+        assert len({*((pieces.offset[k] + np.cumsum(own) - own) // PIECE_BYTES)}) == 1
 
 
 @settings(max_examples=60)
 @given(SHARDS, BATCHES, st.integers(0, 2**31 - 1), st.integers(0, 400))
-def test_every_pass_has_each_record_once_and_any_position_is_found_at_once(
-    shards: list[list[int]], batch: int, seed: int, start: int
-) -> None:
+def test_every_pass_has_each_record_once_wherever_it_begins(shards, batch, seed, start):
     order = order_of(pieces_of(shards), batch, seed)
     count = sum(map(len, shards))
     stream = read(order, 0, 4 * count)
@@ -86,12 +80,11 @@ def test_what_is_chosen_and_repeated_comes_as_often_as_asked(shards, batch, data
         copies = [often[i] for i in np.flatnonzero(classes == c).tolist()]
         assert not copies or max(copies) - min(copies) <= 1
     filtered = order_of(pieces_of(shards), batch, classes=classes)
-    once = read(filtered, 0, filtered.num_records)
-    assert sorted(once) == np.flatnonzero(classes >= 0).tolist()
+    assert sorted(read(filtered, 0, filtered.num_records)) == np.flatnonzero(classes >= 0).tolist()
 
 
 @given(BATCHES, st.sampled_from([1, 2, 3, 4, 8, 64, 1024]))
-def test_hosts_follow_the_streams_of_their_places_and_no_others(batch: int, hosts: int) -> None:
+def test_hosts_follow_the_streams_of_their_places_and_no_others(batch, hosts):
     batch *= hosts
     deal, share = Deal.of_batch(batch), batch // hosts
     parts = [deal.turns_within(h * share, (h + 1) * share, batch) for h in range(min(hosts, 9))]
@@ -112,21 +105,18 @@ def test_rows_of_a_host_hold_the_records_of_its_places(shards, share, hosts, per
     deal = order.deal
     for host in range(hosts):
         for stream, places in deal.turns_within(host * share, (host + 1) * share, batch).items():
-            taken = periods * int(deal.turn(stream))
-            rows = StreamRows(order, stream, taken, places)
+            rows = StreamRows(order, stream, periods * int(deal.turn(stream)), places)
             wanted = 2 * len(places)
             found = itertools.chain.from_iterable(row.records.tolist() for row in rows)
             positions = (periods + np.arange(2))[:, None] * deal.period
             expected = (positions + deal.first(stream) + places).ravel()
-            assert [*itertools.islice(found, wanted)] == [
-                read(order, p, p + 1)[0] for p in expected.tolist()
-            ]
+            records = [read(order, p, p + 1)[0] for p in expected.tolist()]
+            assert [*itertools.islice(found, wanted)] == records
 
 
-def test_the_plan_of_a_hundred_million_records_and_a_thousand_hosts_is_made_in_no_time() -> None:
+def test_the_plan_of_a_hundred_million_records_and_a_thousand_hosts_is_made_in_no_time():
     shards, of_shard = 2_000, 50_000
-    size = PIECE_BYTES // 50
-    pieces = Pieces.cut([np.full(of_shard, size)] * shards)
+    pieces = Pieces.cut([np.full(of_shard, PIECE_BYTES // 50)] * shards)
     batch, total = 65_536, shards * of_shard
     order = order_of(pieces, batch, 7)
     assert order.num_records == total and order.deal == Deal(64, batch)
@@ -140,15 +130,14 @@ def test_the_plan_of_a_hundred_million_records_and_a_thousand_hosts_is_made_in_n
         assert records == read(order, first - batch, first + 64)[-64:]
 
 
-def test_the_order_stays_until_its_version_goes_up() -> None:
+def test_the_order_stays_until_its_version_goes_up():
     """What a run was begun with is what it goes on with after an upgrade of this project."""
     assert (plan.ORDER_VERSION, STREAMS, PIECE_BYTES) == (4, 64, 1 << 20)
     shards = [[1] * 7, [2] * 3, [3] * 5]
     stream = read(order_of(pieces_of(shards), 4, 7), 0, 30)
     assert stream[:15] == GOLDEN[0] and stream[15:] == GOLDEN[1]
-    chosen = order_of(
-        pieces_of(shards), 4, 7, classes=np.arange(15) % 3 - 1, times=[(1, 2), (2, 0)]
-    )
+    classes, times = np.arange(15) % 3 - 1, [(1, 2), (2, 0)]
+    chosen = order_of(pieces_of(shards), 4, 7, classes=classes, times=times)
     assert read(chosen, 0, 17) == GOLDEN[2]
     unequal = order_of(pieces_of(shards), 67, 7)
     assert read(unequal, 0, 3) + read(unequal, 64, 76) == GOLDEN[3]
@@ -165,24 +154,20 @@ HASHED = [7084762027518950502, 4767613519079100543]
 
 
 @pytest.mark.parametrize("shards", [2, 32, 1152])
-def test_few_large_shards_mix_as_well_as_many(shards: int) -> None:
+def test_few_large_shards_mix_as_well_as_many(shards):
     count = 23_040
     pieces = Pieces.cut([np.full(count // shards, PIECE_BYTES // 20)] * shards)
     first, second = np.array(read(order_of(pieces, 64, 3), 0, 2 * count)).reshape(2, count)
     place, place_after = np.argsort(first), np.argsort(second)
-    assert abs(_correlation(place, np.arange(count))) < 0.05
-    assert abs(_correlation(place, place_after)) < 0.05
+    assert abs(np.corrcoef(place, np.arange(count))[0, 1]) < 0.05
+    assert abs(np.corrcoef(place, place_after)[0, 1]) < 0.05
     window = count // 50
     parts = [len({*(first[i : i + window] * 20 // count)}) for i in range(0, count, window)]
     assert np.mean(parts) > 19
 
 
-def _correlation(one: Array, other: Array) -> float:
-    return float(np.corrcoef(one, other)[0, 1])
-
-
-@pytest.mark.parametrize("batch", [64, 67, 127, 128, 254])
-def test_shards_of_one_class_each_are_mixed(batch: int) -> None:
+@pytest.mark.parametrize("batch", [64, 67, 254])
+def test_shards_of_one_class_each_are_mixed(batch):
     pieces = Pieces.cut([np.full(500, PIECE_BYTES // 25)] * 10)
     steps = 5000 // batch
     stream = np.array(read(order_of(pieces, batch), 0, steps * batch))

@@ -1,9 +1,6 @@
 """What a dataset of the reader leaves behind, at its own end and at that of the program."""
 
-from __future__ import annotations
-
 import os
-import pathlib
 import subprocess
 import sys
 import textwrap
@@ -33,7 +30,7 @@ def batches():
 """
 
 
-def run(script: str, *arguments: object) -> str:
+def run(script, *arguments):
     """What a script prints that begins with `_HEAD`."""
     command = [sys.executable, "-c", _HEAD + textwrap.dedent(script), *map(str, arguments)]
     env = os.environ | {"PYTHONPATH": ".", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -43,13 +40,13 @@ def run(script: str, *arguments: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records") / "set"
     make_set(folder, [[0, 1, 2] * 20] * 4)
     return folder
 
 
-def test_nothing_of_a_dataset_outlives_it(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_nothing_of_a_dataset_outlives_it(folder, tmp_path):
     """Each reader carries 4 MiB here, so that 200 of them would be seen."""
     script = """
     def count():
@@ -75,7 +72,7 @@ def test_nothing_of_a_dataset_outlives_it(folder: pathlib.Path, tmp_path: pathli
     run(script, folder, tmp_path / "cache")
 
 
-def test_an_iterator_keeps_a_dataset_that_nobody_holds(folder: pathlib.Path) -> None:
+def test_an_iterator_keeps_a_dataset_that_nobody_holds(folder):
     script = """
     one = iter(batches().map(lambda records, numbers: numbers).prefetch(1))
     gc.collect()
@@ -90,7 +87,7 @@ def test_an_iterator_keeps_a_dataset_that_nobody_holds(folder: pathlib.Path) -> 
     run(script, folder)
 
 
-def test_deterministic_operations_read_the_same_order(folder: pathlib.Path) -> None:
+def test_deterministic_operations_read_the_same_order(folder):
     script = """
     tf.config.experimental.enable_op_determinism()
     tf.keras.utils.set_random_seed(1)
@@ -101,7 +98,7 @@ def test_deterministic_operations_read_the_same_order(folder: pathlib.Path) -> N
     run(script, folder)
 
 
-def test_a_program_ends_while_iterators_read_ahead(folder: pathlib.Path) -> None:
+def test_a_program_ends_while_iterators_read_ahead(folder):
     """Without the hook about every third of these programs never ends."""
     script = """
     kept = [iter(training_data(subset, 8).batches()) for _ in range(3)]

@@ -1,7 +1,5 @@
 """The training stream goes on past damaged records, and ends at unreadable ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib
@@ -20,16 +18,14 @@ from trainer.reader.broken_records import LIST_FILE, BrokenRecord, BrokenRecords
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader.batches import TrainingData, open_data  # noqa: E402
+from trainer.reader.batches import open_data  # noqa: E402
 from trainer.reader.order import training_order  # noqa: E402
 from trainer.reader.stream import TrainingStream, next_batch  # noqa: E402
 
 FILE = "train-00000-of-00001.tfrecord"
 
 
-def _stream(
-    folder: pathlib.Path, output: pathlib.Path, **changes: Any
-) -> tuple[TrainingStream, TrainingData, BrokenRecords]:
+def _stream(folder, output, **changes):
     given: dict[str, Any] = {"batch_size": 4, "seed": 5, "augment_on": "host", **changes}
     config = ReadConfig(str(folder), **given)
     reading, _ = open_data(config, output=str(output))
@@ -37,13 +33,11 @@ def _stream(
     return TrainingStream(reading, tf.distribute.get_strategy(), broken), reading, broken
 
 
-def _flip(folder: pathlib.Path) -> None:
-    """Damages the record 2."""
+def _flip(folder):
     flip_byte(folder / FILE, records_of(folder / FILE)[2].offset_bytes + 30)
 
 
-def _read_all(stream: TrainingStream, broken: BrokenRecords, steps: int) -> list[Any]:
-    """Reads and counts as the loop does."""
+def _read_all(stream, broken, steps):
     found: list[Any] = []
     iterator = stream.iterator(0)
     while len(found) < steps:
@@ -58,7 +52,7 @@ def _read_all(stream: TrainingStream, broken: BrokenRecords, steps: int) -> list
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, list[Any]]:
+def whole(tmp_path_factory):
     """A data set of 6 records, and those of its first 3 batches."""
     folder = tmp_path_factory.mktemp("whole") / "d"
     make_data_set(folder, {"train": 6}, num_shards=1, size_px=((8, 8),))
@@ -67,9 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, list[
 
 
 @pytest.mark.parametrize("skip_broken", [0, 2])
-def test_an_unreadable_record_ends_the_run_with_its_place_and_the_remedy(
-    tmp_path: pathlib.Path, whole: tuple[pathlib.Path, list[Any]], skip_broken: int
-) -> None:
+def test_an_unreadable_record_ends_the_run_with_its_place(tmp_path, whole, skip_broken):
     folder = pathlib.Path(shutil.copytree(whole[0], tmp_path / "d"))
     payloads = [record.payload for record in records_of(folder / FILE)]
     payloads[2] = encode_example(decode_example(payloads[2]) | {"image/encoded": [b"no picture"]})
@@ -109,26 +101,23 @@ def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     assert (output / LIST_FILE).is_file() and knowing.found == [left_out]
 
 
-def test_a_list_that_no_run_wrote_is_refused(tmp_path, whole):
+def test_a_list_that_no_run_wrote_is_refused_but_any_name_of_a_file_is_none(tmp_path, whole):
     listed = {"path": "a", "number": 2, "record": "2", "offset_bytes": 0, "reason": "none"}
     (tmp_path / LIST_FILE).write_text(json.dumps({"train": [listed]}))
     with refused("output", LIST_FILE, "record: expected `int`, got `str`", "delete the file"):
         _stream(whole[0], tmp_path, augment="none", skip_broken=1)
 
-
-def test_a_listed_file_may_have_a_name_that_is_no_utf_8(tmp_path, whole):
-    listed = BrokenRecord("\udcff/" + FILE, 2, 2, 0, "none")
-    (tmp_path / LIST_FILE).write_text(json.dumps({"train": [dataclasses.asdict(listed)]}))
+    odd = BrokenRecord("\udcff/" + FILE, 2, 2, 0, "none")
+    (tmp_path / LIST_FILE).write_text(json.dumps({"train": [dataclasses.asdict(odd)]}))
     _, _, broken = _stream(whole[0], tmp_path, augment="none", skip_broken=1)
-    assert broken.found == [listed]
+    assert broken.found == [odd]
 
 
-def test_a_damaged_record_counts_with_its_batch(tmp_path: pathlib.Path) -> None:
+def test_a_damaged_record_counts_with_its_batch(tmp_path):
     folder = make_data_set(tmp_path / "d", {"train": 40}, num_shards=1, size_px=((8, 8),))
     _flip(folder)
     stream, reading, broken = _stream(folder, tmp_path, augment="none")
-    order = training_order(reading.subset, 4, 5).records_at(0, 40).tolist()
-    step = order.index(2) // 4
+    step = training_order(reading.subset, 4, 5).records_at(0, 40).tolist().index(2) // 4
     assert step  # pieces are read long before their last record is used
     assert len(_read_all(stream, broken, step)) == step
     with refused("data", "record 2 at byte"):

@@ -1,7 +1,5 @@
 """Labels and weights of batches: what each record says, read alone."""
 
-from __future__ import annotations
-
 import pathlib
 import shutil
 from typing import Any
@@ -24,12 +22,12 @@ tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> pathlib.Path:
+def made(tmp_path_factory):
     """24 records to train on, 10 to validate."""
     return make_targets(tmp_path_factory.mktemp("targets") / "set", {"train": 3, "validation": 1})
 
 
-def hot(present: Any, names: tuple[Any, ...]) -> list[float]:
+def hot(present, names):
     return [float(name in present) for name in names]
 
 
@@ -74,7 +72,7 @@ def test_batches_have_what_each_record_says_and_nothing_for_a_damaged_one(made, 
 def test_labels_are_mixed_like_classes_and_values_are_not(made, target, augment_on):
     data = ims.open(made)
 
-    def labels(augment: str) -> Any:
+    def labels(augment):
         train = data.train(batch_size=24, target=target, augment=augment, augment_on=augment_on)
         (_, found), spec = next(train.as_numpy()), train.element_spec[1]
         assert (found.shape, found.dtype) == (tuple(spec.shape), spec.dtype.as_numpy_dtype)
@@ -114,11 +112,7 @@ def test_some_labels_are_chosen_with_the_records_that_have_one_of_them(made):
     ("asked", "argument", "words"),
     [
         ({"target": "far"}, "target", ["'far'", "inf in record 6 of the split train"]),
-        (
-            {"target": "lost"},
-            "target",
-            ["lost", "24 records"],
-        ),
+        ({"target": "lost"}, "target", ["lost", "24 records"]),
         (
             {"target": "bright", "inputs": ["image", "gap"]},
             "inputs",
@@ -133,7 +127,6 @@ def test_some_labels_are_chosen_with_the_records_that_have_one_of_them(made):
         ({"target": "rgb", "balance": "weights"}, "balance", ["'weights'", "3 numbers"]),
         ({"sample_weight": "gap"}, "sample_weight", ["'gap'", "nan in record 4"]),
         ({"sample_weight": "rgb"}, "sample_weight", ["float32 of shape [3]"]),
-        ({"target": "name", "inputs": ["image", "name"]}, "inputs", ["name"]),
     ],
 )
 def test_what_fits_no_target_is_refused_before_anything_is_read(made, asked, argument, words):
@@ -159,7 +152,7 @@ def test_records_without_the_target_are_left_out_and_counted(made, target):
 def test_mean_and_deviation_are_those_of_the_records_that_are_read(made):
     data, records = ims.open(made), read_columns(made, "train")
 
-    def found(target: str, *where: str) -> Any:
+    def found(target, *where):
         return data.train(batch_size=2, target=target, where=where).target_mean_std
 
     for target, some in (("rgb", lambda r: True), ("rgb", lambda r: r["bright"][0] > 0.5)):
@@ -194,10 +187,8 @@ def test_numbers_count_only_where_records_are_read(made):
     assert train.num_records == 22
     with refused("inputs", "'gap'", "nan in record 4"):
         data.evaluation(batch_size=4, target="bright", inputs=inputs, split="train")
-    config = ReadConfig(
-        str(made), target="bright", inputs=("image", "gap"), batch_size=4,
-        train_split="validation", validation_split="train",
-    )  # fmt: skip
+    splits: dict[str, Any] = {"train_split": "validation", "validation_split": "train"}
+    config = ReadConfig(str(made), target="bright", inputs=("image", "gap"), batch_size=4, **splits)
     with refused("inputs", "'gap'", "record 4 of the split train"):
         open_data(config)
 
@@ -207,13 +198,10 @@ def test_numbers_count_only_where_records_are_read(made):
     [
         ("bright", [0.5], ""),
         ("bright", [], "it has no feature bright with 1 number"),
-        ("rgb", [0.5, 1.0], "it has no feature rgb with 3 numbers"),
         ("rgb", [0.5, float("nan"), 1.0], "its rgb is nan, expected a number"),
-        ("bright", [float("inf")], "its bright is inf, expected a number"),
         ("shade", [7], "its shade is '7', which is no class"),
         ("words", [], ""),
         ("words", [b"red", b"pink"], "its words is 'pink', which is no class"),
-        ("weight", [0.0], ""),
         ("weight", [-1.0], "its weight weight is -1.0, expected a number of at least 0"),
         ("weight", [], "its weight weight is missing, expected a number of at least 0"),
     ],
