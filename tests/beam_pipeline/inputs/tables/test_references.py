@@ -17,7 +17,6 @@ from beam_pipeline.inputs.tables.references import merge_boxes, read_refs
 from beam_pipeline.inputs.tables.schema import INFERENCE_ROWS, TableSchema, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
-from imageshards.errors import UserError
 from imageshards.manifest import OBJECT_PREFIX
 from tests.support.errors import refused
 from tests.support.listings import listed, put
@@ -116,22 +115,14 @@ def test_an_image_is_a_path_or_an_address_and_is_missing_only_where_its_path_end
     assert {ref.key: (ref.uri, ref.size_bytes, ref.mtime_ns) for ref in found} == expected
 
 
-@pytest.mark.parametrize(
-    "image",
-    [
-        "/etc/passwd",
-        "../x.jpg",
-        "sub/../../x.jpg",
-        "link/../../x.jpg",
-        "..",
-        "file:///etc/passwd",
-        "FILE:///etc/passwd",
-        "file:///{folder}/%2e%2e/x.jpg",
-        "{folder}er/x.jpg",
-        "./a://../../../x.jpg",
-        "{folder}/a://../../../x.jpg",
-    ],
+OUTSIDE = (
+    "/etc/passwd ../x.jpg sub/../../x.jpg link/../../x.jpg .. file:///etc/passwd FILE:///etc/passwd"
+    " file:///{folder}/%2e%2e/x.jpg {folder}er/x.jpg ./a://../../../x.jpg"
+    " {folder}/a://../../../x.jpg"
 )
+
+
+@pytest.mark.parametrize("image", OUTSIDE.split())
 def test_a_path_out_of_the_tables_folder_needs_the_users_trust(tmp_path, monkeypatch, image):
     folder = tmp_path / "table"
     (folder / "sub").mkdir(parents=True)
@@ -141,12 +132,9 @@ def test_a_path_out_of_the_tables_folder_needs_the_users_trust(tmp_path, monkeyp
     monkeypatch.chdir(folder)
     image = image.format(folder=folder)
     path = write(folder / "m.csv", [{"image": image, "label": "a"}])
-    with pytest.raises(UserError) as error:
-        refs(path)
-    said = str(error.value)
     (ref,) = refs(path, allow_any_path=True)
-    words = ["line 2", repr(image)[:40], repr(ref.uri), repr(str(folder)), "allow_any_path"]
-    assert all(word in said for word in words), said
+    with refused("", "line 2", repr(image)[:40], repr(ref.uri), repr(str(folder))):
+        refs(path)
     assert ref.uri == os.path.normpath(ref.uri)  # what the system opens is what was checked
 
 
@@ -329,33 +317,21 @@ OF_ONE_IMAGE = "x,traffic light,n,1,0,0,1,0.5\nx,a,n,2,0,0,0.5,1\n"
 @pytest.mark.parametrize(
     ("content", "options", "words"),
     [
-        (
-            OF_ONE_IMAGE, {},
-            ["'traffic light' and 'a'", "'label'", "'x'", "label='several'", "label='none'"],
-        ),
-        (
-            "x,a,n,1,0,0,1,1\nx,a,other,1,0,0,1,1\n", {},
-            ["'n' and 'other'", "'note'", "'x'", "columns", "image/object/note"],
-        ),
-        (
-            "x,a,n,1,0,0,1,1\nx,a,m,1,0,0,1,1\n", {"split_column": "note"},
-            ["'n' and 'm'", "'note'", "'x'"],
-        ),
+        (OF_ONE_IMAGE, {}, ["'traffic light'", "'a'", "'label'", "'x'", "label='several'"]),
+        ("x,a,n,1,0,0,1,1\nx,a,m,1,0,0,1,1\n", {}, ["'n'", "'m'", "'x'", "image/object/note"]),
+        ("x,a,n,1,0,0,1,1\nx,a,m,1,0,0,1,1\n", {"split_column": "note"}, ["'n'", "'m'", "'note'"]),
     ],
 )  # fmt: skip
 def test_rows_of_one_image_that_differ_are_refused(tmp_path, content, options, words):
     path = text(tmp_path / "m.csv", BOXES + content)
-    with pytest.raises(UserError) as error:
+    with refused("input", *words):
         merge_boxes(refs(path, **options), read_schema(InputOptions(str(path), **options)))
-    assert all(word in str(error.value) for word in words), error.value
 
 
 H = "image,label,age\n"
 J = '{"image": "x", "label": "a", "age": 1}\n'
 B = f"image,label,{','.join(SIDES)}\n"
 COLUMNS = {"columns": (ColumnSpec("age", "int"),)}
-
-
 SEVERAL = {"label": "several"}
 
 
@@ -368,7 +344,6 @@ SEVERAL = {"label": "several"}
         ("m.csv", H + "x,a,1\n", {"label_column": "x"}, ["label_column", "'x'", "'age'"]),
         ("m.csv", H + "x,a,1\n", {"columns": (ColumnSpec("b", "int"),)}, ["columns", "'b'"]),
         ("m.csv", "image,label,image/height\nx,a,1\n", {}, ["'image/height'", "rename"]),
-        ("m.csv", H + "x,a,1\ny,b,old\n", COLUMNS, ["line 3", "'old'", "'age'", "expected int"]),
         ("m.csv", H + "x,a,1\ny,b,\n", COLUMNS, ["line 3", "''", "columns='age:float'"]),
         # Types are inferred from the first rows, which later ones must fit.
         (
@@ -377,7 +352,6 @@ SEVERAL = {"label": "several"}
         ),
         ("m.csv", H + "x,a,1\n,b,2\n", {}, ["line 3", "'image'", "not empty"]),
         ("m.jsonl", J + '{"image": "y", "age": 2}\n', {}, ["line 2", "None", "'label'"]),
-        ("m.jsonl", J + '{"image": "y", "label": "b"}\n', COLUMNS, ["line 2", "age:float"]),
         (
             "m.jsonl", '{"image": "x", "label": "a", "age": "x"}\n{"image": "y", "label": "b"}\n',
             {}, ["line 2", "no column 'age'"],
@@ -394,13 +368,11 @@ SEVERAL = {"label": "several"}
         ("m.jsonl", J + '{"image": "\\ud800", "label": "b", "age": 1}', {}, ["line 2", "'image'"]),
         ("m.csv", "image,label,split\nx,a,my split\n", {}, ["line 2", "'my split'", "letters"]),
         ("m.csv", B + 'x,a,0,1,0,1\ny,b,"[0,0]",1,0,1\n', {}, ["line 3", "different number"]),
-        ("m.csv", B + "x,a,0,nan,0,1\n", {}, ["line 2", "nan", "0 to 1"]),
         (
             "m.csv", "image,label,XMin,YMin,XMax,YMax\nx,a,0,10,20,30\n", {},
             ["line 2", "'XMax'", "20", "0 to 1", "bbox_format='pixels'"],
         ),
         ("m.csv", B + "x,a,0,nan,0,1\n", PIXELS, ["line 2", "nan", "numbers of pixels"]),
-        ("m.csv", B + "x,a,0,1,0,1\ny,a,0,,0,1\n", {}, ["line 3", "''", SIDES[1], "float"]),
         ("m.csv", B + "x,,0,1,0,1\n", {"label": "none"}, ["line 2", "'label'", "not empty"]),
         ("m.csv", B + "x,a,0,1,0,1\n", XYWH, ["bbox_format", "xywh", "x, y, width, height"]),
         ("m.csv", H + "x,a,1\n", PIXELS, ["bbox_format", "pixels", "xmin, ymin, xmax, ymax"]),
@@ -426,12 +398,9 @@ SEVERAL = {"label": "several"}
     ],
 )  # fmt: skip
 def test_a_wrong_table_is_refused_in_one_sentence(tmp_path, name, content, options, words):
-    with pytest.raises(UserError) as error:
+    with refused(None, *words) as error:
         refs(text(tmp_path / name, content), **options)
-    found = str(error.value)
-    assert all(word in found for word in words), found
-    assert "\n" not in found
-    found.encode()
+    str(error.value).encode()
 
 
 @pytest.mark.parametrize(

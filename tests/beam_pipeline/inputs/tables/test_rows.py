@@ -15,7 +15,6 @@ from pyarrow import parquet
 
 from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.tables.rows import parts, read_rows
-from imageshards.errors import UserError
 from tests.support.errors import refused
 from tests.support.stores import store_uri
 
@@ -121,10 +120,8 @@ def test_line_numbers_are_those_an_editor_shows(tmp_path, line_end, mark):
     ("name", "data", "words"),
     [
         ("x.csv", "a,b\n1,2\n3\n", ["line 3", "1 cell;", "expected 2"]),
-        ("x.csv", "a,b\n1,2,3\n", ["line 2", "3 cells", "quotes"]),
         ("x.csv", "sep=|\na|b\n1\n", ["line 3 has 1 cell", "separated by '|'"]),
         ("x.csv", "a,a\n1,2\n", ["line 1", "'a' twice"]),
-        ("x.csv", 'a,b\n1,"x"y\n', ["line 2", "not CSV"]),
         ("x.csv", 'a,b\n1,2\n3,"open\n5,6\n', ["line 3", "not CSV"]),
         ("x.csv", b"a,b\n1,2\n3,\xff\n", ["line 3", "UTF-8"]),
         ("x.jsonl", '{"a": 1}\n{"a": }\n', ["line 2", "not JSON", "column 7"]),
@@ -136,20 +133,16 @@ def test_line_numbers_are_those_an_editor_shows(tmp_path, line_end, mark):
     ],
 )
 def test_a_damaged_file_is_refused_with_its_line(tmp_path, name, data, words):
-    with pytest.raises(UserError) as error:
+    with refused(None, *words):
         rows(put(tmp_path, name, data))
-    text = str(error.value)
-    assert all(word in text for word in words), text
-    assert "\n" not in text
 
 
 @pytest.mark.parametrize("name", ["none.csv", "none.jsonl", "none.parquet", "folder.csv"])
 @pytest.mark.parametrize("where", [str, store_uri, lambda path: f"nostore://bucket/{path.name}"])
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, name, where):
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(UserError, match="cannot be read") as error:
+    with refused(None, "cannot be read"):
         rows(where(tmp_path / name))
-    assert "\n" not in str(error.value)
 
 
 def test_a_parquet_file_that_was_replaced_meanwhile_is_refused(tmp_path):
