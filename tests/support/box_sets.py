@@ -33,12 +33,7 @@ def picture(number: int, size: tuple[int, int]) -> tuple[bytes, Box]:
     return encoded, (x / width, y / height, (x + columns) / width, (y + rows) / height)
 
 
-def make_boxes(
-    folder: pathlib.Path,
-    size: tuple[int, int] = (160, 160),
-    varies: bool = False,
-    crowd: int = 0,
-) -> tuple[pathlib.Path, list[Box]]:
+def make_boxes(folder: pathlib.Path, size=(160, 160), varies=False, crowd=0):
     """A data set of 24 pictures in `train` and 8 in `validation`, and the boxes of `train`.
 
     The first record of each shard has no box, the second one also a box around the whole picture,

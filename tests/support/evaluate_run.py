@@ -12,8 +12,7 @@ import sys
 import imageshards as ims
 
 
-def main() -> int:
-    model, data = sys.argv[1:3]
+def main(model: str, data: str) -> None:
     found = [ims.evaluate(model, data, batch_size=size, replicas=2) for size in (4, 6)]
     from trainer.models.strategy import shared_strategy
 
@@ -21,8 +20,7 @@ def main() -> int:
         found.append(ims.evaluate(model, data, batch_size=4))
     found.append(ims.evaluate(model, data, batch_size=5))
     print(json.dumps(found))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])

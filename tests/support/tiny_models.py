@@ -108,13 +108,10 @@ class Hot(keras.Model):
 def hot(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     x = layers.Flatten()(layers.Rescaling(1 / 255)(inputs["image"]))
     model = Hot(dict(inputs), layers.Dense(num_classes, activation="sigmoid")(x))
-    weighted = [
-        keras.metrics.BinaryAccuracy(name="right"),
-        keras.metrics.AUC(multi_label=True, name="auc"),
-    ]
-    model.compile(
-        keras.optimizers.SGD(0.01, clipnorm=0.1), "binary_crossentropy", weighted_metrics=weighted
-    )
+    right = keras.metrics.BinaryAccuracy(name="right")
+    weighted = [right, keras.metrics.AUC(multi_label=True, name="auc")]
+    sgd = keras.optimizers.SGD(0.01, clipnorm=0.1)
+    model.compile(sgd, "binary_crossentropy", weighted_metrics=weighted)
     return model
 
 
