@@ -1,7 +1,5 @@
 """Pictures and batches for the tests of augmentation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

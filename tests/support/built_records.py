@@ -1,7 +1,5 @@
 """Holds every record of a build against its manifest and its index."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

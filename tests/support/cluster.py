@@ -1,7 +1,5 @@
 """Several hosts on this machine: processes on loopback, described to the trainer by TF_CONFIG."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Most are forked by a server that has imported TensorFlow or Beam (`command_serve
 once in a process of tests, for the first command that needs it.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import itertools
@@ -36,15 +34,10 @@ _ONE_THREAD = {
 
 def run_module(module, *arguments, **environment):
     """`python -m MODULE …` to its end; TensorFlow reads its environment once in a process."""
-    return subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SEC,
-        check=False,
-    )
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment}
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    captured: dict = {"capture_output": True, "text": True, "timeout": TIMEOUT_SEC}
+    return subprocess.run(command, cwd=ROOT, env=environ, **captured)
 
 
 class Command:
@@ -185,10 +178,7 @@ def _before_calls(module: str, name: str, before: Callable[[], None]) -> None:
 
 @functools.cache
 def commands_folder() -> pathlib.Path:
-    """For the head of a PATH: `imageshards` and `python`, and the addresses of the servers.
-
-    Made once in a process of tests, and gone with it.
-    """
+    """For the head of a PATH: `imageshards` and `python`, and the addresses of the servers."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="commands-"))
     atexit.register(shutil.rmtree, folder)
     for name in ("imageshards", "python", "python3"):
@@ -203,12 +193,9 @@ def commands_folder() -> pathlib.Path:
 def _address(program: str) -> str:
     """Where a server is, or will be in a moment."""
     address = str(commands_folder() / program)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.command_server", program, address],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **_ONE_THREAD},
-        stdin=subprocess.PIPE,
-    )
+    command = [sys.executable, "-m", "tests.support.command_server", program, address]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **_ONE_THREAD}
+    server = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE)
     # Closes its input, which ends it.
     atexit.register(server.communicate)
     return address

@@ -1,7 +1,5 @@
 """The steps of a small build without a runner, on storage whose operations can be disturbed."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses

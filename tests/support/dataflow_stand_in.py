@@ -8,8 +8,6 @@ is run by `tests/support/dataflow_job.py` in a process of its own, from nothing 
 left in the staging folder. It proves the submission and the graph, and nothing of Google's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,8 +1,7 @@
 """Small, valid data sets as a build writes them, made without Beam or TensorFlow."""
 
-from __future__ import annotations
-
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from PIL import Image
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
 from imageshards.tfrecord import frame_record
-from tests.support.manifests import RECORD_FEATURES, write_manifest
+from tests.support.manifests import RECORD_FEATURES, typed_features, write_manifest
 from tests.support.pictures import saved
 
 CLASSES = ("cat", "dog")
@@ -66,14 +65,12 @@ class Dataset:
         self.directory = directory
         self.payloads: dict[str, list[bytes]] = {}
         self.splits: dict[str, list[str]] = {}
-        number = 0
+        numbers = itertools.count()
         for split, count in (shards or {"train": 3, "validation": 2}).items():
-            self.splits[split] = []
-            for shard in range(count):
-                name = f"{split}-{shard:05d}-of-{count:05d}.tfrecord"
-                self.splits[split].append(name)
-                numbers = range(number, number := number + per_shard)
-                features = (features_of(n, n % len(classes), classes) for n in numbers)
+            self.splits[split] = [f"{split}-{n:05d}-of-{count:05d}.tfrecord" for n in range(count)]
+            for name in self.splits[split]:
+                some = itertools.islice(numbers, per_shard)
+                features = (features_of(n, n % len(classes), classes) for n in some)
                 self.payloads[name] = list(map(encode_example, features))
         self.manifest: dict[str, Any] = _fixed_part(classes, dict(rejects))
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -129,7 +126,7 @@ class Dataset:
         return entry | described(self.directory / name)
 
     def _index_of(self, split: str, name: str) -> dict[str, Any]:
-        rows, features = IndexRows(), self.manifest["features"]
+        rows, features = IndexRows(), typed_features(self.manifest["features"])
         for payload in self.payloads[name]:
             rows.add(decode_example(payload), len(payload) + 16, 1000)
         table = index_table(rows, split, name, features)

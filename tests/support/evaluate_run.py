@@ -4,8 +4,6 @@ Prints what two replicas find with two batch sizes, what is found in their scope
 replica finds, as a JSON list. TensorFlow allows one strategy per process.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Evaluations of outputs that are given, without a model or a data set."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

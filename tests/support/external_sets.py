@@ -1,7 +1,5 @@
 """TFRecords as others write them, for tests: examples, files, and what damages them."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Mapping
 from typing import Any

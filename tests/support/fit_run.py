@@ -5,8 +5,6 @@ Prints the history, what the trained model scores on the validation pictures, an
 allows one strategy per process.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil

@@ -4,8 +4,6 @@ TensorFlow's client knows no other address than Google's, but it takes a proxy (
 and a list of certificates (`CURL_CA_BUNDLE`) from its environment, as Google's own library does.
 """
 
-from __future__ import annotations
-
 import pathlib
 import urllib.parse
 

@@ -1,7 +1,5 @@
 """A report's page as tests look at it."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 VOID = {"meta", "img", "br", "link"}

@@ -8,8 +8,6 @@ with Greeter() as server:
     urllib.request.urlopen(server.url)
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import http.client
@@ -47,7 +45,7 @@ class Request(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: _Server
+    server: Any
     body = b""
     #: Whom a proxy was asked to connect to.
     host = ""
@@ -97,7 +95,7 @@ class Request(http.server.BaseHTTPRequestHandler):
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
-    stand_in: HttpStandIn
+    stand_in: Any
 
     def get_request(self) -> Any:
         self.stand_in.connections += 1

@@ -1,7 +1,5 @@
 """Builds on the servers of `portable_servers`, in processes of their own or in this one."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import pathlib

@@ -5,8 +5,6 @@ would see: Flink's translator, or Dataflow's service. `sizes_of` runs a graph in
 weighs what a runner would have to hold at once.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses
@@ -49,14 +47,12 @@ def options_of(kind: str, images: pathlib.Path, folder: pathlib.Path, **plan: An
     source = InputOptions(str(images))
     if kind != "labels":
         extra = {"age": 1.5, "tokens": [1, 2]} if kind == "columns" else {}
-        rows = [
-            {"image": str(path.relative_to(folder)), "label": path.parent.name, **extra}
-            for path in sorted(images.rglob("*.jpg"))
-        ]
-        listed = folder / f"{kind}.jsonl"
-        listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with open(folder / f"{kind}.jsonl", "w") as file:
+            for path in sorted(images.rglob("*.jpg")):
+                row = {"image": str(path.relative_to(folder)), "label": path.parent.name}
+                print(json.dumps(row | extra), file=file)
         columns = (ColumnSpec("age", "float", (), "zscore"), ColumnSpec("tokens", "int", None))
-        source = InputOptions(str(listed), columns=columns if extra else None)
+        source = InputOptions(file.name, columns=columns if extra else None)
     options = BuildOptions(source, str(folder / f"out-{kind}"), report=False)
     return dataclasses.replace(options, plan=dataclasses.replace(options.plan, **plan))
 

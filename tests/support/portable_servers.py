@@ -4,8 +4,6 @@ with portable_servers.running(tmp_path) as servers:
     build(*flags, *servers.flags)
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os
@@ -83,7 +81,8 @@ class Servers:
         found = []
         for process in self.pool.family():
             with contextlib.suppress(psutil.NoSuchProcess):
-                found += [process] * ("SdkHarness" in " ".join(process.cmdline()))
+                if "SdkHarness" in " ".join(process.cmdline()):
+                    found.append(process)
         return found
 
 

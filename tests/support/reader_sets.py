@@ -1,7 +1,5 @@
 """Tiny data sets for the reader's tests: any records in any shards, pictures of one colour."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -63,17 +61,10 @@ def jpeg(value: int, size: tuple[int, int] = (SIDE_PX, SIDE_PX)) -> bytes:
 
 def record_of(record: int, label: int) -> bytes:
     """The record of this number: every feature tells it."""
-    return example(
-        {
-            IMAGE_FEATURE: jpeg(value_of(record)),
-            LABEL_FEATURE: label,
-            "age": record / 2,
-            "box": [0.0, 0.25, float(record), 1.0],
-            "tokens": list(range(1, record % 5 + 1)),
-            "text": f"record {record}".encode(),
-            "number": record,
-        }
-    )
+    columns = {"age": record / 2, "text": f"record {record}", "number": record}
+    lists = {"box": [0.0, 0.25, float(record), 1.0], "tokens": [*range(1, record % 5 + 1)]}
+    picture = {IMAGE_FEATURE: jpeg(value_of(record)), LABEL_FEATURE: label}
+    return example(picture | columns | lists)
 
 
 def make_set(folder, shards, *, empty=(), **changes: Any) -> DataSet:
@@ -88,9 +79,9 @@ def make_set(folder, shards, *, empty=(), **changes: Any) -> DataSet:
     for k, labels in enumerate(shards):
         records = [record_of(i, label) for i, label in enumerate(labels, number)]
         written = [b"" if i in empty else record for i, record in enumerate(records, number)]
-        file, counts = f"train-{k:05d}", {c: list(labels).count(i) for i, c in enumerate(CLASSES)}
-        entry = write_shard(folder, "train", file, records, features, CLASSES, written=written)
-        entries.append(entry | {"classes": counts})
+        named = folder, "train", f"train-{k:05d}"
+        entry = write_shard(*named, records, features, CLASSES, written=written)
+        entries.append(entry | {"classes": {c: [*labels].count(i) for i, c in enumerate(CLASSES)}})
         number += len(labels)
     image = {"size": SIDE_PX, "mode": "crop", "channels": 3}
     splits = {"train": {"num_records": number, "shards": entries}}

@@ -4,8 +4,6 @@
 strategy per process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -9,8 +9,6 @@ steps in one call of the graph.
 runs, one of them without a folder, say of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -126,9 +124,10 @@ def main() -> int:
     counter = Counter()
     stopping = keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
     slower = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=9.0, cooldown=0)
-    signum, hook = (hook, "train_batch_end") if hook.startswith("SIG") else ("SIGKILL", hook)
-    die = lambda model: os.kill(os.getpid(), signal.Signals[signum])  # noqa: E731
-    killer = AtStep(hook, int(step or 0), die)
+    is_signal = hook.startswith("SIG")
+    signum = signal.Signals[hook] if is_signal else signal.SIGKILL
+    hook = "train_batch_end" if is_signal else hook
+    killer = AtStep(hook, int(step or 0), lambda model: os.kill(os.getpid(), signum))
     history = ims.fit(
         model, train, validation_data=validation, epochs=2, checkpoint_steps=1,
         checkpoint_dir=None if run == "none" else run,

@@ -1,7 +1,5 @@
 """Proof that a stream goes on anywhere: begun at every step, compared with itself."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run of `imageshards train` has left, to be compared with another one's."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small untrained models with cards, to be saved, exported and served."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 from typing import Any
@@ -50,8 +48,8 @@ def network(of: ModelCard) -> Any:
         shape = (inputs.sequence_length,) if spec.shape is None else spec.shape
         taken[name] = keras.Input(shape, dtype=spec.dtype, name=name)
         number = keras.ops.cast(taken[name], "float32")
-        parts.append(keras.ops.sum(keras.ops.reshape(number, (-1, 1)), -1, keepdims=True)
-                     if not shape else keras.ops.sum(number, -1, keepdims=True))  # fmt: skip
+        number = number if shape else keras.ops.reshape(number, (-1, 1))
+        parts.append(keras.ops.sum(number, -1, keepdims=True))
     x = keras.layers.Concatenate()(parts)
     logits = keras.layers.Dense(of.num_outputs, kernel_initializer="glorot_normal")(x)
     return keras.Model(taken if inputs.features else image, logits, name="small")

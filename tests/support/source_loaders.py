@@ -6,8 +6,6 @@ the index and `source[i]`:
 Prints the keys of one epoch, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable

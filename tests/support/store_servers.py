@@ -7,8 +7,6 @@
 Each is a process of its own on a free port, and ends with the process that started it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Pictures of one colour, and columns that are functions of it: something to find for a model."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any
 

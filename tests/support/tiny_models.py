@@ -1,7 +1,5 @@
 """Models of a user's own, right and wrong: `--model tests.support.tiny_models:NAME`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small data sets as the contract describes them, drawn here: shapes on a noisy ground."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pathlib

@@ -1,7 +1,5 @@
 """Raw column values that do not fit their declaration."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

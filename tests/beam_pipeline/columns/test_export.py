@@ -1,7 +1,5 @@
 """The exported transform: with labels alone a copy of the package's graph with its vocabulary."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """`--transform_module`, and the exported model in plain TensorFlow."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where tensorflow-transform's files go: TensorFlow on every worker must see the place."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 

@@ -1,7 +1,5 @@
 """Labels and extra columns through tensorflow-transform, on the real local runner."""
 
-from __future__ import annotations
-
 import math
 import random
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Originals are read in order, ahead of time, or there is a reason why not."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

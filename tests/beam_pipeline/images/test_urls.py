@@ -1,7 +1,5 @@
 """Images at addresses of a real server: what comes, what does not, and where nobody connects."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import socket
 import time
@@ -114,7 +112,10 @@ def test_a_redirect_or_a_name_does_not_lead_to_a_private_host(server, monkeypatc
     """127.0.0.1 stands for a host of the internet, 127.0.0.2 for one that is not."""
     monkeypatch.setattr(urls_module, "is_public", lambda address: address == "127.0.0.1")
     answers, real = {"inside.test": "127.0.0.2"}, socket.getaddrinfo
-    resolve = lambda host, *a, **k: real(answers.get(host, host), *a, **k)  # noqa: E731
+
+    def resolve(host, *more, **named):
+        return real(answers.get(host, host), *more, **named)
+
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     strict = UrlOptions(url_retries=0)
     with WebServer(PICTURES, address="127.0.0.2") as inside:

@@ -1,7 +1,5 @@
 """What finished data sets bring to a build, and how their records are listed."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

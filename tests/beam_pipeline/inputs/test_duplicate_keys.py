@@ -1,7 +1,5 @@
 """A key that occurs twice is found wherever its images are, and named."""
 
-from __future__ import annotations
-
 import collections
 
 import apache_beam as beam
@@ -45,7 +43,7 @@ def test_equal_keys_are_refused_with_both_images(batches, words):
 
 
 def test_equal_hashes_of_two_keys_are_no_duplicate(monkeypatch):
-    same = np.dtype("<i8").type(7)
+    same = np.int64(7)
     monkeypatch.setattr(duplicate_keys, "hash_keys", lambda batch: np.repeat(same, len(batch)))
     check(batches_of(["a", "b", "c", "d"]))
 

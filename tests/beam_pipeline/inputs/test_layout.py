@@ -1,7 +1,5 @@
 """An output must not be where the next build lists images, nor replace the input of this one."""
 
-from __future__ import annotations
-
 import pytest
 
 from beam_pipeline.inputs.layout import check_output_apart

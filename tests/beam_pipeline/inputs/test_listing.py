@@ -1,7 +1,5 @@
 """From an input to references: layouts, labels, splits and keys."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import json
@@ -104,11 +102,11 @@ def test_a_label_in_a_file_name_or_table_is_in_one_form_of_unicode(tmp_path):
     for regex in (rf"^({nfc})\.", rf"^({nfd})\."):
         assert labels(tmp_path, label_regex=regex) == expected
     rows = [f"{key},{key[:-6]}" for key in expected]
-    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]) + "\n")
+    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]))
     assert labels(tmp_path / "rows.csv") == expected
-    several = dict.fromkeys(expected, ((nfc,), None))
     rows = [f"{key},{nfc}|{nfd}" for key in expected]
-    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]) + "\n")
+    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]))
+    several = dict.fromkeys(expected, ((nfc,), None))
     assert labels(tmp_path / "rows.csv", label_separator="|") == several
 
 
@@ -158,11 +156,10 @@ def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_
         pass
 
     def check_refs(batches):
-        assert len(batches) == 1  # of three small folders
-        refs = sorted(ref for batch in batches for ref in batch.refs)
-        assert [ref.key for ref in refs] == ["\\udcff/\\udcfe.jpg", "cat/x.jpg", "dog/y.jpg"]
-        assert [ref.label for ref in refs] == ["\\udcff", "cat", "dog"]
-        assert all(os.path.exists(ref.uri) for ref in refs)
+        (batch,) = batches  # of three small folders
+        labels = {ref.key: ref.label for ref in batch.refs if os.path.exists(ref.uri)}
+        odd = {"\\udcff/\\udcfe.jpg": "\\udcff"}
+        assert labels == odd | {"cat/x.jpg": "cat", "dog/y.jpg": "dog"}
 
     def check_skipped(found):
         assert sorted(found, key=str) == [{"not_an_image_name": 1}, {"outside_class_folders": 2}]

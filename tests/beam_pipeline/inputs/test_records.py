@@ -1,7 +1,5 @@
 """The records of data sets are listed with their places, from the index."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

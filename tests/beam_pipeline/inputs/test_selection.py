@@ -1,7 +1,5 @@
 """Keys that leave images out, classes that are renamed, and what of them no input has."""
 
-from __future__ import annotations
-
 import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner

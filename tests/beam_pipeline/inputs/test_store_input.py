@@ -1,7 +1,5 @@
 """Builds whose originals are in a store: the bytes of the same build from this machine."""
 
-from __future__ import annotations
-
 import pytest
 
 from beam_pipeline.images.read import read_images

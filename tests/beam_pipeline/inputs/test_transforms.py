@@ -1,7 +1,5 @@
 """Listing holds a few names, however many there are."""
 
-from __future__ import annotations
-
 import tracemalloc
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """A build whose paths are all wrong is told one of them, and what is there in its stead."""
 
-from __future__ import annotations
-
 import pytest
 
 from beam_pipeline.planning import missing

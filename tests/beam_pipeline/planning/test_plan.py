@@ -1,7 +1,5 @@
 """Splits, class order and shards: arithmetic, so tables and properties."""
 
-from __future__ import annotations
-
 import collections
 import math
 

@@ -1,7 +1,5 @@
 """The numbers of shards that a resumed build keeps."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

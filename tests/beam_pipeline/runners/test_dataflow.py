@@ -4,8 +4,6 @@ Nothing here runs on Dataflow: jobs are taken by `tests/support/dataflow_stand_i
 graph are staged into the Cloud Storage emulator, and the graph is run from what was staged.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

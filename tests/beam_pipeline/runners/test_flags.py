@@ -1,7 +1,5 @@
 """Flags that are filled in when a cluster is asked for, and those that are left alone."""
 
-from __future__ import annotations
-
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 

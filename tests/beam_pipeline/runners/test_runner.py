@@ -1,7 +1,5 @@
 """A job elsewhere: what it needs, its name, how it fails, and how it is cancelled."""
 
-from __future__ import annotations
-
 import itertools
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """What is listed of an archive, what is passed over, and what is refused in one sentence."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -85,11 +83,9 @@ def test_globs_leave_out_members(tmp_path):
 def test_several_archives_are_folders_or_parts(tmp_path):
     for name in ("cat", "dog"):
         tar(tmp_path / "classes" / f"{name}.tar", "1.jpg", "deep/2.jpg")
-    assert labels(in_folder(tmp_path / "classes", layout="class_folders")) == {
-        "cat/deep/2.jpg": ("deep", None), "dog/deep/2.jpg": ("deep", None),
-    }  # fmt: skip
-    for name in ("cat", "dog"):
         tar(tmp_path / "flat" / f"{name}.tar", "1.jpg")
+    deep = {f"{name}/deep/2.jpg": ("deep", None) for name in ("cat", "dog")}
+    assert labels(in_folder(tmp_path / "classes", layout="class_folders")) == deep
     flat = {"cat/1.jpg": ("cat", None), "dog/1.jpg": ("dog", None)}
     assert labels(in_folder(tmp_path / "flat")) == flat
     assert labels(f"{tmp_path}/flat/*.tar") == flat
@@ -178,10 +174,10 @@ def test_any_bytes_are_content_or_an_error(data, num_bytes, method):
 
 def test_members_of_an_archive_that_was_replaced_are_rejected(tmp_path):
     refs, _ = listed(tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg"))
-    stale = {key: ref._replace(mtime_ns=ref.mtime_ns - 1) for key, ref in refs.items()}
-    assert {e.code for e in contents(stale).values() if isinstance(e, ImageError)} == {"changed"}
-    beyond = {key: ref._replace(offset_bytes=10**6) for key, ref in refs.items()}
-    assert {e.code for e in contents(beyond).values() if isinstance(e, ImageError)} == {"truncated"}
+    for field, code in (("mtime_ns", "changed"), ("offset_bytes", "truncated")):
+        change: dict = {field: 10**6}
+        stale = {key: ref._replace(**change) for key, ref in refs.items()}
+        assert {e.code for e in contents(stale).values() if isinstance(e, ImageError)} == {code}
 
 
 @pytest.fixture

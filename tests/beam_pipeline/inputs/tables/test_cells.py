@@ -1,7 +1,5 @@
 """Types told from cells, and cells checked against types."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

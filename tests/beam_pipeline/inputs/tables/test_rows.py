@@ -1,11 +1,8 @@
 """Rows of CSV, JSON Lines and Parquet files, and where a file is damaged."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
-import pathlib
 
 import pyarrow as pa
 import pytest
@@ -23,12 +20,7 @@ def rows(path: object) -> list[dict]:
     return [row for _, row in read_rows(str(path))]
 
 
-def places(path: object) -> list[str]:
-    """`line N` of each row."""
-    return [where.removeprefix(f"{path} ") for where, _ in read_rows(str(path))]
-
-
-def put(folder: pathlib.Path, name: str, data: str | bytes) -> pathlib.Path:
+def put(folder, name, data):
     path = folder / name
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     return path
@@ -108,12 +100,13 @@ def test_what_separates_the_cells_is_what_the_header_has_most_of(tmp_path, text,
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_line_numbers_are_those_an_editor_shows(tmp_path, line_end, mark):
     long = "word " * 100_000  # the csv module's own limit is 128 KiB
-    text = f'{mark}a,b\n1,"{long}\ny"\n\n2,z\n'.replace("\n", line_end)
-    assert places(put(tmp_path, "x.csv", text)) == ["line 2", "line 5"]
-    text = f'{mark}sep=;\na;b\n1;"2\n3"\n4;5\n'.replace("\n", line_end)
-    assert places(put(tmp_path, "x.csv", text)) == ["line 3", "line 5"]
-    text = f'{mark}{{"a": 1}}\n\n{{"a": 2}}'.replace("\n", line_end)
-    assert places(put(tmp_path, "x.jsonl", text)) == ["line 1", "line 3"]
+    for name, text, lines in (
+        ("x.csv", f'a,b\n1,"{long}\ny"\n\n2,z\n', (2, 5)),
+        ("x.csv", 'sep=;\na;b\n1;"2\n3"\n4;5\n', (3, 5)),
+        ("x.jsonl", '{"a": 1}\n\n{"a": 2}', (1, 3)),
+    ):
+        path = put(tmp_path, name, mark + text.replace("\n", line_end))
+        assert [where for where, _ in read_rows(str(path))] == [f"{path} line {n}" for n in lines]
 
 
 @pytest.mark.parametrize(
