@@ -1,7 +1,5 @@
 """Pictures and batches for the tests of augmentation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,14 +7,7 @@ import numpy as np
 from trainer.dataset.spec import ImageSpec
 
 
-def image_spec(
-    size: tuple[int, int] | None,
-    *,
-    varies: bool = False,
-    channels: int = 3,
-    formats: tuple[str, ...] = ("JPEG",),
-) -> Any:
-    """Pictures of `size`, or of any."""
+def image_spec(size, *, varies=False, channels=3, formats=("JPEG",)) -> Any:
     levels = (0.5,) * channels, (0.25,) * channels
     return ImageSpec(size, varies, channels, *levels, formats=formats)
 

@@ -1,7 +1,5 @@
 """Pictures with a red rectangle on a green ground, and the box around it in their records."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any
 
@@ -33,12 +31,7 @@ def picture(number: int, size: tuple[int, int]) -> tuple[bytes, Box]:
     return encoded, (x / width, y / height, (x + columns) / width, (y + rows) / height)
 
 
-def make_boxes(
-    folder: pathlib.Path,
-    size: tuple[int, int] = (160, 160),
-    varies: bool = False,
-    crowd: int = 0,
-) -> tuple[pathlib.Path, list[Box]]:
+def make_boxes(folder: pathlib.Path, size=(160, 160), varies=False, crowd=0):
     """A data set of 24 pictures in `train` and 8 in `validation`, and the boxes of `train`.
 
     The first record of each shard has no box, the second one also a box around the whole picture,
@@ -56,16 +49,11 @@ def make_boxes(
             encoded, box = picture(len(boxes), own)
             xmin, ymin, xmax, ymax = box
             kind = KINDS[xmax - xmin > ymax - ymin].encode()
-            sides: dict[str, Any] = dict(
-                zip(BOX_FEATURES, ([xmin], [xmax], [ymin], [ymax]), strict=True)
-            )
-            sides[BOX_CLASS_FEATURE] = [kind]
-            if place == 0:
-                sides = dict.fromkeys(sides, [])
-            more = {1: 1, 2: crowd}.get(place, 0)
-            whole: dict[str, Any] = dict(zip(BOX_FEATURES, (0.0, 1.0, 0.0, 1.0), strict=True))
-            whole[BOX_CLASS_FEATURE] = b"wide" if place == 1 else b"crowd"
-            sides = {side: [*values, *[whole[side]] * more] for side, values in sides.items()}
+            rows = [(xmin, xmax, ymin, ymax, kind)] if place else []
+            whole = (0.0, 1.0, 0.0, 1.0, b"wide" if place == 1 else b"crowd")
+            rows += [whole] * {1: 1, 2: crowd}.get(place, 0)
+            names = (*BOX_FEATURES, BOX_CLASS_FEATURE)
+            sides: dict[str, Any] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
             sides["size"] = [(xmax - xmin) * (ymax - ymin)]
             changed = decode_example(payload) | {"image/encoded": [encoded]} | sides
             payloads[place] = encode_example(changed)

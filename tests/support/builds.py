@@ -1,7 +1,5 @@
 """Small inputs of real JPEGs, and builds of them in this process."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json
@@ -17,6 +15,7 @@ from beam_pipeline.__main__ import main
 from beam_pipeline.images import process_pool
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
+from tests.support import manifests
 from tests.support.pictures import saved
 
 
@@ -56,11 +55,13 @@ def records_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
     """Key → features, and `split`, of every record of a data set, shard by shard."""
     return {
         features["image/filename"][0].decode(): features | {"split": split}
-        for split, found in manifest(output)["splits"].items()
-        for shard in found["shards"]
-        for record in read_records(str(output / shard["file"]))
-        for features in [dict[str, Any](decode_example(record.payload))]
+        for split, shard in manifests.shards_of(manifest(output))
+        for features in _examples(output / shard["file"])
     }
+
+
+def _examples(path: pathlib.Path) -> list[dict[str, Any]]:
+    return [dict(decode_example(record.payload)) for record in read_records(str(path))]
 
 
 def rejects_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
@@ -71,12 +72,8 @@ def rejects_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
 
 def quarantined(output: pathlib.Path) -> dict[str, Any]:
     """Key → original bytes in the quarantine, in a list; None where they are not kept."""
-    rejects = [
-        dict[str, Any](decode_example(record.payload))
-        for path in sorted((output / "quarantine").glob("*.tfrecord"))
-        for record in read_records(str(path))
-    ]
-    return {r["image/filename"][0].decode(): r.get("image/encoded") for r in rejects}
+    found = itertools.chain(*map(_examples, (output / "quarantine").glob("*.tfrecord")))
+    return {r["image/filename"][0].decode(): r.get("image/encoded") for r in found}
 
 
 def run_example(documented: object, folder: pathlib.Path, monkeypatch) -> None:

@@ -1,7 +1,5 @@
 """Runs `AnalyseColumns` on the real local runner, for the tests that need what it returns."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any
@@ -25,22 +23,16 @@ def batches_of(refs: list[ImageRef], size: int) -> list[RefBatch]:
 def analyse(tmp: Path, batches: list[RefBatch], **given: Any) -> tuple[list[list[ImageRef]], str]:
     """Runs `AnalyseColumns`; returns the references of each batch and the export."""
     of_plan = {name: given.pop(name) for name in ("class_names", "pinned_classes") if name in given}
-    arguments: dict[str, Any] = {
-        "options": ShardOptions(plan=PlanOptions(**of_plan)),
-        "transform_dir": str(tmp / "transform"),
-        "temp_dir": str(tmp / "tmp"),
-        **given,
-    }
-    out = tmp / "out"
+    options = ShardOptions(plan=PlanOptions(**of_plan))
+    out, exported = tmp / "out", str(tmp / "transform")
     out.mkdir(parents=True)
+    step = AnalyseColumns(exported, options=options, temp_dir=str(tmp / "tmp"), **given)
     with beam.Pipeline(runner=fn_runner.FnApiRunner()) as pipeline:
-        analysed = pipeline | beam.Create(batches, reshuffle=False) | AnalyseColumns(**arguments)
+        analysed = pipeline | beam.Create(batches, reshuffle=False) | step
         _ = analysed.batches | beam.Map(_save, str(out))
-        exported = arguments["transform_dir"]
         is_there = analysed.features | beam.Map(lambda found: found == exported_features(exported))
         assert_that(is_there, equal_to([True]))
-    saved = [pickle.loads(path.read_bytes()) for path in out.iterdir()]
-    return saved, arguments["transform_dir"]
+    return [pickle.loads(path.read_bytes()) for path in out.iterdir()], exported
 
 
 def _save(batch: RefBatch, directory: str) -> None:

@@ -6,8 +6,6 @@ It imports little and stands alone, as it is started for every command. Python t
 the project's programs is run as it is.
 """
 
-from __future__ import annotations
-
 import array
 import json
 import os

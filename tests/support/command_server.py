@@ -7,8 +7,6 @@ one thread, which it checks before every fork. What TensorFlow reads from the en
 is imported is the server's: `run_module` is for a command that sets such a variable.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import gc

@@ -4,14 +4,12 @@ Most are forked by a server that has imported TensorFlow or Beam (`command_serve
 once in a process of tests, for the first command that needs it.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
-import importlib
 import itertools
 import os
 import pathlib
+import pkgutil
 import shlex
 import shutil
 import signal
@@ -19,8 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from tests.support import command_client
 
@@ -35,51 +32,30 @@ _ONE_THREAD = {
 }
 
 
-def run_module(
-    module: str, *arguments: object, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run_module(module, *arguments, **environment):
     """`python -m MODULE …` to its end; TensorFlow reads its environment once in a process."""
-    return subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SEC,
-        check=False,
-    )
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment}
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    captured: dict = {"capture_output": True, "text": True, "timeout": TIMEOUT_SEC}
+    return subprocess.run(command, cwd=ROOT, env=environ, **captured)
 
 
 class Command:
-    """`python -m MODULE …` in the repository, forked; it has the interface of a `Popen`.
-
-    Attributes:
-        args: The module and its arguments.
-        pid: Its process, which leads a session.
-        returncode: Its exit code, -N after signal N; None while it runs, as far as was looked.
+    """`python -m MODULE …` in a session of the repository, forked, with the interface of a `Popen`.
 
     Args:
         program: Whose server forks it, `beam_pipeline` or `trainer`.
         environment: Added to that of this process.
-        before: Called in the process before the module runs, with `given`; it is looked up by its
-            name.
-        is_one_output: Whether errors go to the standard output.
+        before: Called by its name, with `given`, in the process before the module runs.
     """
 
     def __init__(
-        self,
-        program: str,
-        module: str,
-        *arguments: object,
-        environment: Mapping[str, str] | None = None,
-        before: Callable[..., None] | None = None,
-        given: Sequence[Any] = (),
-        is_one_output: bool = False,
+        self, program, module, *arguments, environment=None, before=None, given=(), one_output=False
     ):
         self.args = [module, *map(str, arguments)]
         self.returncode: int | None = None
         self._out = tempfile.TemporaryFile()
-        self._err = self._out if is_one_output else tempfile.TemporaryFile()
+        self._err = self._out if one_output else tempfile.TemporaryFile()
         request = {
             "module": module,
             "arguments": self.args[1:],
@@ -118,11 +94,6 @@ class Command:
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float | None = TIMEOUT_SEC) -> int:
-        """Its exit code.
-
-        Raises:
-            TimeoutExpired: It has not ended in time.
-        """
         if self.returncode is None:
             self._server.settimeout(timeout)
             try:
@@ -140,9 +111,7 @@ class Command:
         return subprocess.CompletedProcess(self.args, self.wait(), out, err)
 
 
-def wait_until(
-    condition: Callable[[], object], process: Command | subprocess.Popen | None = None
-) -> None:
+def wait_until(condition, process=None):
     """Waits until something is so, while a process lives."""
     deadline = time.monotonic() + TIMEOUT_SEC
     while not condition():
@@ -157,40 +126,29 @@ def _text(file: int) -> str:
     return os.pread(file, os.fstat(file).st_size, 0).decode("utf-8", "replace")
 
 
-def run_forked(
-    module: str, *arguments: object, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run_forked(module, *arguments, **environment):
     return Command("trainer", module, *arguments, environment=environment).result()
 
 
-def killed_train(
-    signum: str, step: int, *flags: object, environment: Mapping[str, str] | None = None
-) -> Command:
+def killed_train(signum, step, *flags, **options):
     """`imageshards train FLAGS`, which gets a signal in its n-th step."""
     given = ("trainer.training.loop", "Loop._train", step, signum)
-    return Command(
-        "trainer", "trainer", *flags, environment=environment, before=kill_at, given=given
-    )
+    return Command("trainer", "trainer", *flags, before=kill_at, given=given, **options)
 
 
 class ForkedBuild(Command):
     """`imageshards build ARGUMENTS` with one output, where Beam is imported already."""
 
-    def __init__(
-        self,
-        *arguments: object,
-        before: Callable[..., None] | None = None,
-        given: Sequence[Any] = (),
-    ):
-        of_builder = ("beam_pipeline", "beam_pipeline")
-        super().__init__(*of_builder, *arguments, before=before, given=given, is_one_output=True)
+    def __init__(self, *arguments, **options):
+        super().__init__("beam_pipeline", "beam_pipeline", *arguments, one_output=True, **options)
 
 
 def kill_at(module: str, name: str, calls: int, signum: str = "SIGKILL") -> None:
     """The n-th call of a function sends this process a signal: for `before`."""
+    numbers = itertools.count(1)
 
-    def kill(call: int) -> None:
-        if call == calls:
+    def kill() -> None:
+        if next(numbers) == calls:
             os.kill(os.getpid(), signal.Signals[signum])
 
     _before_calls(module, name, kill)
@@ -199,22 +157,20 @@ def kill_at(module: str, name: str, calls: int, signum: str = "SIGKILL") -> None
 def count_calls(module: str, name: str, path: str) -> None:
     """Each call of a function adds a byte to a file: for `before`."""
 
-    def note(call: int) -> None:
+    def note() -> None:
         with open(path, "ab") as file:
             file.write(b".")
 
     _before_calls(module, name, note)
 
 
-def _before_calls(module: str, name: str, before: Callable[[int], None]) -> None:
-    owner: Any = importlib.import_module(module)
-    *path, name = name.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    original, numbers = getattr(owner, name), itertools.count(1)
+def _before_calls(module: str, name: str, before: Callable[[], None]) -> None:
+    path, _, name = name.rpartition(".")
+    owner = pkgutil.resolve_name(f"{module}:{path}")
+    original = getattr(owner, name)
 
     def counted(*args, **kwargs):  # Beam would take annotations for those of its step
-        before(next(numbers))
+        before()
         return original(*args, **kwargs)
 
     setattr(owner, name, counted)
@@ -222,10 +178,7 @@ def _before_calls(module: str, name: str, before: Callable[[int], None]) -> None
 
 @functools.cache
 def commands_folder() -> pathlib.Path:
-    """For the head of a PATH: `imageshards` and `python`, and the addresses of the servers.
-
-    Made once in a process of tests, and gone with it.
-    """
+    """For the head of a PATH: `imageshards` and `python`, and the addresses of the servers."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="commands-"))
     atexit.register(shutil.rmtree, folder)
     for name in ("imageshards", "python", "python3"):
@@ -240,12 +193,9 @@ def commands_folder() -> pathlib.Path:
 def _address(program: str) -> str:
     """Where a server is, or will be in a moment."""
     address = str(commands_folder() / program)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.command_server", program, address],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **_ONE_THREAD},
-        stdin=subprocess.PIPE,
-    )
+    command = [sys.executable, "-m", "tests.support.command_server", program, address]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **_ONE_THREAD}
+    server = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE)
     # Closes its input, which ends it.
     atexit.register(server.communicate)
     return address

@@ -1,7 +1,5 @@
 """The steps of a small build without a runner, on storage whose operations can be disturbed."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses
@@ -12,6 +10,7 @@ import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
+from unittest import mock
 
 from beam_pipeline.columns.export import export_labels
 from beam_pipeline.commit import staging as staging_folder
@@ -78,16 +77,16 @@ class MemoryStore(Backend):
             self.objects.pop(path, None)
 
 
+@dataclasses.dataclass
 class _Hooked:
     """A backend that calls a hook before and after each of its operations."""
 
-    def __init__(self, backend: Backend, called: Hook):
-        self._backend = backend
-        self._called = called
+    backend: Backend
+    called: Hook
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._backend, name)
-        return _hooked(found, name, self._called) if callable(found) else found
+        found = getattr(self.backend, name)
+        return _hooked(found, name, self.called) if callable(found) else found
 
 
 def _hooked(function: Callable[..., Any], name: str, called: Hook) -> Callable[..., Any]:
@@ -103,8 +102,7 @@ def _hooked(function: Callable[..., Any], name: str, called: Hook) -> Callable[.
 class Disturbed:
     """Storage in which something happens at one of its operations, counted from 0.
 
-    Attributes:
-        count: Operations so far; the times before and after one are two.
+    `count` has the operations so far; the times before and after one are two.
     """
 
     def __init__(self) -> None:
@@ -123,9 +121,7 @@ class Disturbed:
             self._act()
 
     @contextlib.contextmanager
-    def at(
-        self, number: int, act: Callable[[], None], *, writes_only: bool = False
-    ) -> Iterator[None]:
+    def at(self, number, act, *, writes_only=False):
         """Calls `act` at an operation from now, or at a write and all that follow."""
         self.count, self._at, self._act, self._writes_only = 0, number, act, writes_only
         try:
@@ -136,18 +132,16 @@ class Disturbed:
     @contextlib.contextmanager
     def installed(self) -> Iterator[MemoryStore]:
         """Puts the hook into this machine's files and into a store `mem://`."""
-        store, before = MemoryStore(), dict(files._backends)
-        commit = AtomicFile.commit
-        backends: dict[str, Any] = {"": LocalBackend(), "mem": store}
-        for scheme, backend in backends.items():
-            files._backends[scheme] = _Hooked(backend, self.called)  # type: ignore[assignment]
-        AtomicFile.commit = lambda file: _hooked(commit, "commit", self.called)(file)  # type: ignore
-        try:
+        store, commit = MemoryStore(), AtomicFile.commit
+        backends = {"": LocalBackend(), "mem": store}.items()
+        hooked: Any = {scheme: _Hooked(backend, self.called) for scheme, backend in backends}
+        with (
+            mock.patch.dict(files._backends, hooked),
+            mock.patch.object(
+                AtomicFile, "commit", lambda file: _hooked(commit, "commit", self.called)(file)
+            ),
+        ):
             yield store
-        finally:
-            AtomicFile.commit = commit  # type: ignore[method-assign]
-            files._backends.clear()
-            files._backends.update(before)
 
 
 def fail(number: int = errno.EIO) -> Callable[[], None]:
@@ -159,13 +153,7 @@ def fail(number: int = errno.EIO) -> Callable[[], None]:
 
 @dataclasses.dataclass
 class Job:
-    """A build, step by step.
-
-    Attributes:
-        output: The data set's folder, here or in `mem://`.
-        units: Its shards.
-        overwrite: Whether it may replace a data set.
-    """
+    """A build, step by step, with an output here or in `mem://`."""
 
     output: str
     units: list[ShardUnit]
@@ -185,8 +173,7 @@ class Job:
             image=ImageOptions(height_px=8, width_px=8), plan=PlanOptions(splits={"train": 1.0})
         )
         self.reused = [write_shard(unit, places, options).reused for unit in self.units]
-        images = sum(len(unit.refs) for unit in self.units)
-        counts = {("train", 0): images}
+        counts = {("train", 0): sum(len(unit.refs) for unit in self.units)}
         self.plan = ShardPlan(CLASSES, counts, {"train": len(self.units)}, {})
         self.spec = CommitSpec(places, options, max_reject_fraction=1, report=False)
         paths = [places.final_path(places.shard_name(unit)) for unit in self.units]
@@ -219,11 +206,9 @@ def make_units(photos: pathlib.Path, seed: int, shards: int = 3) -> list[ShardUn
         name = CLASSES[number * len(CLASSES) // (12 * shards)]
         path = photos / f"{number:03d}.jpg"
         broken = number % shards == 0 and number % 4 == 0 or number in (1, 31)
-        path.write_bytes(
-            b"\xff\xd8 no picture %d" % number if broken else jpeg(seed + number, 9, 9)
-        )
-        stat = path.stat()
-        ref = ImageRef(path.name, str(path), name, "train", None, stat.st_size, 1)
+        data = b"\xff\xd8 no picture %d" % number if broken else jpeg(seed + number, 9, 9)
+        size_bytes = path.write_bytes(data)
+        ref = ImageRef(path.name, str(path), name, "train", None, size_bytes, 1)
         dealt[number % shards].append(ref)
     ids = {name: place for place, name in enumerate(CLASSES)}
     return [ShardUnit("train", i, shards, ids, refs, {}) for i, refs in enumerate(dealt)]

@@ -4,8 +4,6 @@
 and graph are taken from the staging folder that the description names; they run in this process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

@@ -8,8 +8,6 @@ is run by `tests/support/dataflow_job.py` in a process of its own, from nothing 
 left in the staging folder. It proves the submission and the graph, and nothing of Google's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -17,7 +15,7 @@ import subprocess
 import sys
 import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tests.support.http_stand_in import HttpStandIn, Reply, Request, json_reply
@@ -28,11 +26,7 @@ PROJECT, REGION = "my-project", "europe-west4"
 
 
 class StandIn(HttpStandIn):
-    """The service, while it is entered.
-
-    Attributes:
-        jobs: What was submitted, by job id, as the service would show it.
-    """
+    """The service, while it is entered; `jobs` has each job by its id, as the service shows it."""
 
     def __init__(self, folder: pathlib.Path, environ: Mapping[str, str] | None = None):
         super().__init__()
@@ -69,8 +63,7 @@ class StandIn(HttpStandIn):
     def answer(self, request: Request) -> Reply:
         reply = self._answer(request.command, request.path, json.loads(request.body or b"null"))
         if reply is None:
-            error = {"code": 404, "message": f"no such path: {request.path}"}
-            return json_reply({"error": error}, 404)
+            return json_reply({"error": {"code": 404, "message": request.path}}, 404)
         said = json_reply(reply)
         return said._replace(headers={**(said.headers or {}), "Metadata-Flavor": "Google"})
 
@@ -93,8 +86,8 @@ class StandIn(HttpStandIn):
             return {"jobMessages": self._told(job_id)}
         return {"metrics": []} if what == "metrics" else self.jobs[job_id]
 
-    def _active(self) -> Iterator[dict[str, Any]]:
-        return (job for job in self.jobs.values() if job["currentState"] == "JOB_STATE_RUNNING")
+    def _active(self) -> list[dict[str, Any]]:
+        return [job for job in self.jobs.values() if job["currentState"] == "JOB_STATE_RUNNING"]
 
     def _create(self, job: dict[str, Any]) -> dict[str, Any]:
         for active in self._active():
@@ -141,15 +134,9 @@ class StandIn(HttpStandIn):
         return self.jobs[job_id]
 
     def _told(self, job_id: str) -> list[dict[str, str]]:
-        return [
-            {
-                "id": str(number),
-                "time": "2026-11-21T12:00:00Z",
-                "messageText": text,
-                "messageImportance": "JOB_MESSAGE_ERROR",
-            }
-            for number, text in enumerate(self._messages[job_id])
-        ]
+        told = {"time": "2026-11-21T12:00:00Z", "messageImportance": "JOB_MESSAGE_ERROR"}
+        messages = enumerate(self._messages[job_id])
+        return [told | {"id": str(number), "messageText": text} for number, text in messages]
 
 
 def _metadata(path: str) -> Any:

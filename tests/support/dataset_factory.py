@@ -1,8 +1,7 @@
 """Small, valid data sets as a build writes them, made without Beam or TensorFlow."""
 
-from __future__ import annotations
-
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,12 @@ from tests.support.pictures import saved
 CLASSES = ("cat", "dog")
 
 
+def described(path: Path) -> dict[str, Any]:
+    """Size and hash of a file, as a manifest has them."""
+    data = path.read_bytes()
+    return {"num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
 def framed(payloads: Sequence[bytes]) -> bytes:
     return b"".join(map(frame_record, payloads))
 
@@ -31,13 +36,10 @@ def jpeg(number: int, size: tuple[int, int] = (16, 16), mode: str = "RGB") -> by
     return saved(Image.new("RGB", size, colour).convert(mode), quality=90)
 
 
-def features_of(
-    number: int, label: int, classes: Sequence[str] = CLASSES, **changes: Values
-) -> dict[str, Values]:
+def features_of(number, label, classes=CLASSES, **changes: Values) -> dict[str, Values]:
     """The features of record `number`; `changes` name them with `__` for `/`."""
-    encoded = jpeg(number)
     features: dict[str, Values] = {
-        "image/encoded": [encoded],
+        "image/encoded": [jpeg(number)],
         "image/format": [b"JPEG"],
         "image/height": [16],
         "image/width": [16],
@@ -55,34 +57,22 @@ class Dataset:
     """A data set on disk that can be changed shard by shard.
 
     Attributes:
-        directory: Where it is.
         manifest: What `save` writes as manifest.json; it sets `files` and `digest`.
         payloads: File name → the payloads of its records.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        shards: Mapping[str, int] | None = None,
-        per_shard: int = 6,
-        classes: Sequence[str] = CLASSES,
-        rejects: Mapping[str, int] | None = None,
-    ):
+    def __init__(self, directory: Path, shards=None, per_shard=6, classes=CLASSES, rejects=()):
         self.directory = directory
         self.payloads: dict[str, list[bytes]] = {}
         self.splits: dict[str, list[str]] = {}
-        number = 0
+        numbers = itertools.count()
         for split, count in (shards or {"train": 3, "validation": 2}).items():
-            self.splits[split] = []
-            for shard in range(count):
-                name = f"{split}-{shard:05d}-of-{count:05d}.tfrecord"
-                self.splits[split].append(name)
-                self.payloads[name] = []
-                for _ in range(per_shard):
-                    features = features_of(number, number % len(classes), classes)
-                    self.payloads[name].append(encode_example(features))
-                    number += 1
-        self.manifest: dict[str, Any] = _fixed_part(classes, dict(rejects or {}))
+            self.splits[split] = [f"{split}-{n:05d}-of-{count:05d}.tfrecord" for n in range(count)]
+            for name in self.splits[split]:
+                some = itertools.islice(numbers, per_shard)
+                features = (features_of(n, n % len(classes), classes) for n in some)
+                self.payloads[name] = list(map(encode_example, features))
+        self.manifest: dict[str, Any] = _fixed_part(classes, dict(rejects))
         self.directory.mkdir(parents=True, exist_ok=True)
         self._write_companions()
         for name in self.payloads:
@@ -122,10 +112,7 @@ class Dataset:
         ]
         (self.directory / "dataset_info.json").write_text(json.dumps({"splits": splits}))
         self.manifest["files"] = {
-            str(path.relative_to(self.directory)): {
-                "num_bytes": path.stat().st_size,
-                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            }
+            str(path.relative_to(self.directory)): described(path)
             for pattern in ("features.json", "dataset_info.json", "transform/**/*", "quarantine/*")
             for path in sorted(self.directory.glob(pattern))
             if path.is_file()
@@ -133,21 +120,13 @@ class Dataset:
         self.manifest = write_manifest(str(self.directory), self.manifest)
 
     def _entry(self, name: str) -> dict[str, Any]:
-        data = (self.directory / name).read_bytes()
-        texts = Counter(
-            decode_example(payload)["image/class/text"][0].decode()  # type: ignore[union-attr]
-            for payload in self.payloads[name]
-        )
-        return {
-            "file": name,
-            "num_records": len(self.payloads[name]),
-            "num_bytes": len(data),
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "classes": dict(sorted(texts.items())),
-        }
+        held: list[dict[str, Any]] = list(map(decode_example, self.payloads[name]))
+        texts = Counter(features["image/class/text"][0].decode() for features in held)
+        entry = {"file": name, "num_records": len(held), "classes": dict(sorted(texts.items()))}
+        return entry | described(self.directory / name)
 
     def _index_of(self, split: str, name: str) -> dict[str, Any]:
-        rows, features = IndexRows(), self.manifest["features"]
+        rows, features = IndexRows(), typed_features(self.manifest["features"])
         for payload in self.payloads[name]:
             rows.add(decode_example(payload), len(payload) + 16, 1000)
         table = index_table(rows, split, name, typed_features(features))
@@ -160,18 +139,12 @@ class Dataset:
         quarantine = self.directory / "quarantine"
         quarantine.mkdir(exist_ok=True)
         rejects = [
-            {
-                "key": f"cat/bad{number}.jpg",
-                "uri": f"/photos/cat/bad{number}.jpg",
-                "label": "cat",
-                "split": "train",
-                "reason": reason,
-                "stage": "decode",
-                "message": f'it is <{reason}> & "bad"',
-            }
+            {"key": f"cat/bad{number}.jpg", "uri": f"/photos/cat/bad{number}.jpg", "label": "cat",
+             "split": "train", "reason": reason, "stage": "decode",
+             "message": f'it is <{reason}> & "bad"'}
             for reason, count in self.manifest["rejects"].items()
             for number in range(count)
-        ]
+        ]  # fmt: skip
         lines = "".join(json.dumps(reject) + "\n" for reject in rejects)
         (quarantine / "rejects.jsonl").write_text(lines, encoding="utf-8")
         payloads = [encode_example({"reason": [reject["reason"].encode()]}) for reject in rejects]
@@ -185,20 +158,10 @@ def _fixed_part(classes: Sequence[str], rejects: dict[str, int]) -> dict[str, An
         "classes": list(classes),
         "features": dict(RECORD_FEATURES),
         "image": {
-            "size": 16,
-            "mode": "crop",
-            "filter": "bicubic",
-            "quality": 90,
-            "subsampling": "4:2:0",
-            "colorspace": "rgb",
-            "channels": 3,
-            "background": [255, 255, 255],
-            "only_shrink": False,
-            "max_pixels": 100_000_000,
-            "max_bytes": 67_108_864,
-            "bbox_frame": "stored",
-            "mean": [0.48, 0.45, 0.41],
-            "std": [0.26, 0.25, 0.26],
+            "size": 16, "mode": "crop", "filter": "bicubic", "only_shrink": False,
+            "quality": 90, "subsampling": "4:2:0", "colorspace": "rgb", "channels": 3,
+            "background": [255, 255, 255], "max_pixels": 100_000_000, "max_bytes": 67_108_864,
+            "bbox_frame": "stored", "mean": [0.48, 0.45, 0.41], "std": [0.26, 0.25, 0.26],
         },
         "listed": 0,
         "rejects": rejects,
@@ -210,4 +173,4 @@ def _fixed_part(classes: Sequence[str], rejects: dict[str, int]) -> dict[str, An
             "plan": {"splits": {"train": 0.9, "validation": 0.1}, "salt": "imageshards"},
         },
         "versions": {"imageshards": "0.1.0", "apache-beam": "2.77.0", "pillow": "12.3.0"},
-    }
+    }  # fmt: skip

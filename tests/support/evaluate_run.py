@@ -4,16 +4,13 @@ Prints what two replicas find with two batch sizes, what is found in their scope
 replica finds, as a JSON list. TensorFlow allows one strategy per process.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 
 import imageshards as ims
 
 
-def main() -> int:
-    model, data = sys.argv[1:3]
+def main(model: str, data: str) -> None:
     found = [ims.evaluate(model, data, batch_size=size, replicas=2) for size in (4, 6)]
     from trainer.models.strategy import shared_strategy
 
@@ -21,8 +18,7 @@ def main() -> int:
         found.append(ims.evaluate(model, data, batch_size=4))
     found.append(ims.evaluate(model, data, batch_size=5))
     print(json.dumps(found))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])

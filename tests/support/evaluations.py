@@ -1,20 +1,15 @@
 """Evaluations of outputs that are given, without a model or a data set."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
 from trainer.config import OptimizerConfig
-from trainer.evaluation.evaluation import Evaluation
 from trainer.evaluation.evaluator import KINDS
 from trainer.models.optimizer import make_loss
 
 
-def evaluation_of(
-    kind: type[Evaluation], label: Any, outputs: Any, *names: str, record: Any = None
-) -> Any:
+def evaluation_of(kind, label, outputs, *names, record=None) -> Any:
     """What is measured of examples with these labels and outputs."""
     target = next(name for name, one in KINDS.items() if one is kind)
     label_type = np.int64 if target == "class" else np.float32

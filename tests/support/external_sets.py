@@ -1,9 +1,7 @@
 """TFRecords as others write them, for tests: examples, files, and what damages them."""
 
-from __future__ import annotations
-
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,25 +37,21 @@ def write_kaggle(folder: pathlib.Path, counts: Mapping[str, int], **features: st
         write_records(str(folder / name), map(example, renamed))
 
 
-def write_slim(
-    folder: pathlib.Path, shards: Mapping[str, Iterable[int]], texts: Mapping[int, str]
-) -> None:
+def write_slim(folder, shards, texts) -> None:
     """Shards of tf-slim's ImageNet: labels from 1, names without an ending."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, labels in shards.items():
-        payloads = [
-            example(
-                {
-                    "image/encoded": jpeg(label % 3, label),
-                    "image/class/label": label,
-                    "image/class/text": texts[label],
-                    "image/filename": f"n{label:08d}_{i}.JPEG",
-                    "image/object/bbox/xmin": [0.5] * (i % 3),
-                }
-            )
+        records = [
+            {
+                "image/encoded": jpeg(label % 3, label),
+                "image/class/label": label,
+                "image/class/text": texts[label],
+                "image/filename": f"n{label:08d}_{i}.JPEG",
+                "image/object/bbox/xmin": [0.5] * (i % 3),
+            }
             for i, label in enumerate(labels)
         ]
-        write_records(str(folder / name), payloads)
+        write_records(str(folder / name), map(example, records))
 
 
 def flip_byte(path: pathlib.Path, at: int) -> None:

@@ -5,8 +5,6 @@ Prints the history, what the trained model scores on the validation pictures, an
 allows one strategy per process.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil
@@ -43,17 +41,11 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
         x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(picture))
         dense = keras.layers.Dense(len(train.classes), kernel_regularizer="l2")
         model = keras.Model(picture, dense(x))
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        same = keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)
-        metrics = {"metrics": ["accuracy"], "weighted_metrics": [same]}
-        model.compile(keras.optimizers.SGD(0.01), loss, **metrics)
+        _compile(model)
     history = model.fit(
-        train.dataset(),
-        steps_per_epoch=train.steps_per_epoch,
-        epochs=2,
-        validation_data=val.dataset(),
-        verbose=0,
-    ).history
+        train.dataset(), steps_per_epoch=train.steps_per_epoch, epochs=2,
+        validation_data=val.dataset(), verbose=0,
+    ).history  # fmt: skip
 
     class Own(keras.Model):
         """Has a step that returns some of its metrics."""
@@ -64,8 +56,7 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
 
     with strategy.scope():
         own = Own(model.inputs, model.outputs)
-        same = keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)
-        own.compile(loss=loss, metrics=["accuracy"], weighted_metrics=[same])
+        _compile(own)
     build_variables(own, strategy, train.element_spec)
     broken = BrokenRecords(len(BROKEN), val.subset.dataset)
     of_all = Evaluator(model, strategy, val, broken, own_step=True)
@@ -82,6 +73,15 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
         "validation": of_all.run(),
         **_scores(model, val),
     }
+
+
+def _compile(model: Any) -> None:
+    import keras
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    same = keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)
+    sgd = keras.optimizers.SGD(0.01)
+    model.compile(sgd, loss, metrics=["accuracy"], weighted_metrics=[same])
 
 
 def _damage(val: Any) -> None:

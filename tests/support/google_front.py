@@ -4,35 +4,17 @@ TensorFlow's client knows no other address than Google's, but it takes a proxy (
 and a list of certificates (`CURL_CA_BUNDLE`) from its environment, as Google's own library does.
 """
 
-from __future__ import annotations
-
 import pathlib
 import urllib.parse
 
-from tests.support.http_stand_in import (
-    HttpStandIn,
-    Reply,
-    Request,
-    ask,
-    json_reply,
-    self_signed,
-    server_tls,
-)
+from tests.support import http_stand_in
+from tests.support.http_stand_in import HttpStandIn, Reply, Request, json_reply
 
-HOSTS = (
-    "www.googleapis.com",
-    "storage.googleapis.com",
-    "oauth2.googleapis.com",
-    "iamcredentials.googleapis.com",
-)
+HOSTS = [f"{name}.googleapis.com" for name in ("www", "storage", "oauth2", "iamcredentials")]
 
 
 class GoogleFront(HttpStandIn):
-    """The proxy.
-
-    Args:
-        emulator_port: Of the emulator of gs://.
-        folder: Where its certificate is kept.
+    """The proxy before an emulator of gs://, with its certificate in a folder.
 
     Attributes:
         environ: What a process has to have in its environment to take it for Google.
@@ -43,8 +25,8 @@ class GoogleFront(HttpStandIn):
     def __init__(self, emulator_port: int, folder: pathlib.Path):
         super().__init__()
         certificate = folder / "google.pem"
-        certificate.write_bytes(self_signed(*HOSTS))
-        self._tls = server_tls(certificate)
+        certificate.write_bytes(http_stand_in.self_signed(*HOSTS))
+        self._tls = http_stand_in.server_tls(certificate)
         self._emulator_port = emulator_port
         self.environ = {"https_proxy": self.url} | dict.fromkeys(
             ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), str(certificate)
@@ -70,7 +52,8 @@ class GoogleFront(HttpStandIn):
         return self.fetch(path, span)
 
     def fetch(self, path: str, span: str) -> Reply:
-        return ask(self._emulator_port, "GET", path, {"Range": span} if span else {})
+        headers = {"Range": span} if span else {}
+        return http_stand_in.ask(self._emulator_port, "GET", path, headers)
 
     def _token(self, request: Request) -> Reply:
         """A user's own access token, or that of an account it may act as."""

@@ -8,8 +8,6 @@ with Greeter() as server:
     urllib.request.urlopen(server.url)
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import http.client
@@ -47,7 +45,7 @@ class Request(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: _Server
+    server: Any
     body = b""
     #: Whom a proxy was asked to connect to.
     host = ""
@@ -97,7 +95,7 @@ class Request(http.server.BaseHTTPRequestHandler):
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
-    stand_in: HttpStandIn
+    stand_in: Any
 
     def get_request(self) -> Any:
         self.stand_in.connections += 1
@@ -109,18 +107,13 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 class HttpStandIn:
-    """A server, while it is entered; what it answers is its subclass's.
+    """A server, while it is entered; its subclass answers.
 
-    With a `certificate`, a file that has its key as well, there is https, too.
-
-    Attributes:
-        asked: Method and path of every request, as they came.
-        ended: Set when it ends: what keeps somebody waiting waits for that.
+    With a `certificate`, a file that has its key as well, there is https, too. `asked` has the
+    method and path of every request. `ended` is set when the server ends.
     """
 
-    def __init__(
-        self, address: str = "127.0.0.1", certificate: str | os.PathLike[str] | None = None
-    ):
+    def __init__(self, address="127.0.0.1", certificate=None):
         self.asked: list[tuple[str, str]] = []
         self.connections = 0
         self.ended = threading.Event()
@@ -128,10 +121,8 @@ class HttpStandIn:
         self._lock = threading.Lock()
         self._servers = [_Server((address, 0), Request)]
         if certificate is not None:
-            safe = _Server((address, 0), Request)
-            safe.socket = server_tls(certificate).wrap_socket(
-                safe.socket, server_side=True, do_handshake_on_connect=False
-            )
+            safe, wrap = _Server((address, 0), Request), server_tls(certificate).wrap_socket
+            safe.socket = wrap(safe.socket, server_side=True, do_handshake_on_connect=False)
             self._servers.append(safe)
         for server in self._servers:
             server.stand_in = self
@@ -173,9 +164,7 @@ class HttpStandIn:
         return None
 
 
-def ask(
-    port: int, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
-) -> Reply:
+def ask(port, method, target, headers: Mapping[str, str], body=b"") -> Reply:
     kept = {name: value for name, value in headers.items() if name.lower() not in _HOP_HEADERS}
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as there:
         there.request(method, target, body or None, {**kept, "Connection": "close"})

@@ -1,7 +1,5 @@
 """ICC profiles made by hand, and by other arithmetic what colours of theirs are in sRGB."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

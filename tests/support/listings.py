@@ -1,7 +1,5 @@
 """Inputs on this machine, and what a build lists of them."""
 
-from __future__ import annotations
-
 import collections
 import pathlib
 

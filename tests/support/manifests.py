@@ -1,7 +1,5 @@
 """Manifests as JSON objects, which tests change in ways that no build would."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A pipeline of one's own that writes a shard for each address: `python -m … OUTPUT ADDRESS …`."""
 
-from __future__ import annotations
-
 import sys
 
 import apache_beam as beam

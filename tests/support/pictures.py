@@ -1,7 +1,5 @@
 """Pictures made on the spot, and ways to look at what became of them."""
 
-from __future__ import annotations
-
 import io
 import pathlib
 import random
@@ -86,8 +84,8 @@ def flat(mode: str, colour: float | tuple[int, ...]) -> Image.Image:
 
 
 def animation(kind: str) -> bytes:
-    return saved(flat("RGB", (200, 0, 0)), kind, save_all=True,
-                  append_images=[flat("RGB", (0, 0, 200))])  # fmt: skip
+    red, blue = flat("RGB", (200, 0, 0)), flat("RGB", (0, 0, 200))
+    return saved(red, kind, save_all=True, append_images=[blue])
 
 
 def code_of(data: bytes, options: ImageOptions = SMALL) -> str:
@@ -119,11 +117,9 @@ def stored(upright: Image.Image, orientation: int) -> Image.Image:
 
 def draw_orientations(folder: pathlib.Path) -> None:
     """Two pictures in all nine EXIF orientations, 0 to 8: upright they are alike."""
-    for name, small, size in (
-        ("Landscape", (225, 150), (1800, 1200)),
-        ("Portrait", (150, 225), (1200, 1800)),
-    ):
-        upright = scene(*small).resize(size, Image.Resampling.BICUBIC)
+    for name, width, height in (("Landscape", 225, 150), ("Portrait", 150, 225)):
+        size = (8 * width, 8 * height)
+        upright = scene(width, height).resize(size, Image.Resampling.BICUBIC)
         for orientation in range(9):
             tag = Image.Exif()
             tag[0x0112] = orientation

@@ -1,7 +1,5 @@
 """Builds on the servers of `portable_servers`, in processes of their own or in this one."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import pathlib
@@ -23,7 +21,7 @@ def photos_in(root: pathlib.Path) -> pathlib.Path:
     return root
 
 
-def flags(photos: pathlib.Path | str, output: pathlib.Path | str) -> list[str]:
+def flags(photos: object, output: object) -> list[str]:
     return [
         "--input", str(photos), "--output", str(output), "--image_size", "64", "--no_report",
         "--splits", "train=1", "--num_shards", str(SHARDS), "--max_reject_fraction", "0.02",

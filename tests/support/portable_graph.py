@@ -5,8 +5,6 @@ would see: Flink's translator, or Dataflow's service. `sizes_of` runs a graph in
 weighs what a runner would have to hold at once.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses
@@ -49,14 +47,12 @@ def options_of(kind: str, images: pathlib.Path, folder: pathlib.Path, **plan: An
     source = InputOptions(str(images))
     if kind != "labels":
         extra = {"age": 1.5, "tokens": [1, 2]} if kind == "columns" else {}
-        rows = [
-            {"image": str(path.relative_to(folder)), "label": path.parent.name, **extra}
-            for path in sorted(images.rglob("*.jpg"))
-        ]
-        listed = folder / f"{kind}.jsonl"
-        listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with open(folder / f"{kind}.jsonl", "w") as file:
+            for path in sorted(images.rglob("*.jpg")):
+                row = {"image": str(path.relative_to(folder)), "label": path.parent.name}
+                print(json.dumps(row | extra), file=file)
         columns = (ColumnSpec("age", "float", (), "zscore"), ColumnSpec("tokens", "int", None))
-        source = InputOptions(str(listed), columns=columns if extra else None)
+        source = InputOptions(file.name, columns=columns if extra else None)
     options = BuildOptions(source, str(folder / f"out-{kind}"), report=False)
     return dataclasses.replace(options, plan=dataclasses.replace(options.plan, **plan))
 
@@ -148,9 +144,7 @@ class Sizes:
     """
 
     side_inputs: dict[str, int] = dataclasses.field(default_factory=dict)
-    grouped: dict[str, int] = dataclasses.field(
-        default_factory=lambda: collections.defaultdict(int)
-    )
+    grouped: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     elements: dict[str, int] = dataclasses.field(default_factory=dict)
     timed: int = 0
     late: set[str] = dataclasses.field(default_factory=set)
@@ -186,21 +180,18 @@ def _varint(payload: bytes) -> int:
 
 @contextlib.contextmanager
 def _weighing(found: Sizes, names: dict[str, str]) -> Iterator[None]:
-    get_buffer = execution.BundleContextManager.get_buffer
-    partition = execution.GroupingBuffer.partition
-    append = execution.GroupingBuffer.append
-    commit = execution.FnApiRunnerExecutionContext.commit_side_inputs_to_state
+    bundles, groups = execution.BundleContextManager, execution.GroupingBuffer
+    context = execution.FnApiRunnerExecutionContext
+    get_buffer, partition, append = bundles.get_buffer, groups.partition, groups.append
+    commit = context.commit_side_inputs_to_state
     grouping: dict[int, str] = {}
 
     def weigh_buffer(self: Any, buffer_id: bytes, transform_id: str) -> Any:
         buffer = get_buffer(self, buffer_id, transform_id)
-        if isinstance(buffer, execution.GroupingBuffer):
-            grouping[id(buffer)] = names_of(buffer_id)
+        if isinstance(buffer, groups):
+            key = execution.split_buffer_id(buffer_id)[1]
+            grouping[id(buffer)] = names.get(key, key)
         return buffer
-
-    def names_of(buffer_id: bytes) -> str:
-        key = execution.split_buffer_id(buffer_id)[1]
-        return names.get(key, key)
 
     def weigh_groups(self: Any, n: int) -> Any:
         if not self._grouped_output:
@@ -229,11 +220,8 @@ def _weighing(found: Sizes, names: dict[str, str]) -> Iterator[None]:
         commit(self, data_side_input)
 
     with (
-        mock.patch.object(execution.BundleContextManager, "get_buffer", weigh_buffer),
-        mock.patch.object(execution.GroupingBuffer, "partition", weigh_groups),
-        mock.patch.object(execution.GroupingBuffer, "append", look_at_groups),
-        mock.patch.object(
-            execution.FnApiRunnerExecutionContext, "commit_side_inputs_to_state", weigh_sides
-        ),
+        mock.patch.object(bundles, "get_buffer", weigh_buffer),
+        mock.patch.multiple(groups, partition=weigh_groups, append=look_at_groups),
+        mock.patch.object(context, "commit_side_inputs_to_state", weigh_sides),
     ):
         yield

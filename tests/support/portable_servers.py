@@ -4,8 +4,6 @@ with portable_servers.running(tmp_path) as servers:
     build(*flags, *servers.flags)
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os
@@ -13,7 +11,7 @@ import pathlib
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -80,19 +78,16 @@ class Servers:
 
     def workers(self) -> list[psutil.Process]:
         """The pool's processes that work for a job."""
-        return [process for process in self.pool.family() if _is_worker(process)]
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return any("SdkHarness" in word for word in process.cmdline())
-    return False
+        found = []
+        for process in self.pool.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "SdkHarness" in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
 
 @contextlib.contextmanager
-def _serving(
-    name: str, folder: pathlib.Path, command: Callable[[int], list[str]]
-) -> Iterator[Server]:
+def _serving(name, folder, command):
     """A server at a port that is kept for it."""
     (address,) = free_addresses(1)
     port = int(address.rpartition(":")[2])

@@ -1,7 +1,5 @@
 """Pictures whose price can be seen: a data set that `imageshards build` makes of a table."""
 
-from __future__ import annotations
-
 import csv
 import pathlib
 

@@ -1,7 +1,5 @@
 """Random numbers where Keras keeps published weights, in the same kind of file."""
 
-from __future__ import annotations
-
 import pathlib
 
 import h5py

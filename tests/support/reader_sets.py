@@ -1,12 +1,9 @@
 """Tiny data sets for the reader's tests: any records in any shards, pictures of one colour."""
 
-from __future__ import annotations
-
 import dataclasses
-import pathlib
-from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from PIL import Image
 
@@ -17,14 +14,7 @@ from tests.support.trainer_data import write_manifest, write_shard
 from trainer.augment.augmentation import Augmentation
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.spec import (
-    DataSet,
-    FeatureSpec,
-    ImageSpec,
-    ModelInputs,
-    ReadOptions,
-    Subset,
-)
+from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, ModelInputs, ReadOptions, Subset
 from trainer.dataset.subset import select
 from trainer.reader.batches import TrainingData
 
@@ -71,26 +61,13 @@ def jpeg(value: int, size: tuple[int, int] = (SIDE_PX, SIDE_PX)) -> bytes:
 
 def record_of(record: int, label: int) -> bytes:
     """The record of this number: every feature tells it."""
-    return example(
-        {
-            IMAGE_FEATURE: jpeg(value_of(record)),
-            LABEL_FEATURE: label,
-            "age": record / 2,
-            "box": [0.0, 0.25, float(record), 1.0],
-            "tokens": list(range(1, record % 5 + 1)),
-            "text": f"record {record}".encode(),
-            "number": record,
-        }
-    )
+    columns = {"age": record / 2, "text": f"record {record}", "number": record}
+    lists = {"box": [0.0, 0.25, float(record), 1.0], "tokens": [*range(1, record % 5 + 1)]}
+    picture = {IMAGE_FEATURE: jpeg(value_of(record)), LABEL_FEATURE: label}
+    return example(picture | columns | lists)
 
 
-def make_set(
-    folder: pathlib.Path,
-    shards: Sequence[Sequence[int]],
-    *,
-    empty: Sequence[int] = (),
-    **changes: Any,
-) -> DataSet:
+def make_set(folder, shards, *, empty=(), **changes: Any) -> DataSet:
     """Writes one split `train` whose shards hold records of the given labels.
 
     `empty` are the numbers of records that are written without anything in them. `changes` are
@@ -98,35 +75,22 @@ def make_set(
     """
     folder.mkdir(parents=True, exist_ok=True)
     entries, number = [], 0
-    features = {
-        name: {"dtype": spec.dtype, "shape": None if spec.shape is None else [*spec.shape]}
-        for name, spec in FEATURES.items()
-    }
+    features = msgspec.to_builtins(FEATURES)
     for k, labels in enumerate(shards):
         records = [record_of(i, label) for i, label in enumerate(labels, number)]
         written = [b"" if i in empty else record for i, record in enumerate(records, number)]
-        file, counts = f"train-{k:05d}", {c: list(labels).count(i) for i, c in enumerate(CLASSES)}
-        entry = write_shard(folder, "train", file, records, features, CLASSES, written=written)
-        entries.append(entry | {"classes": counts})
+        named = folder, "train", f"train-{k:05d}"
+        entry = write_shard(*named, records, features, CLASSES, written=written)
+        entries.append(entry | {"classes": {c: [*labels].count(i) for i, c in enumerate(CLASSES)}})
         number += len(labels)
     image = {"size": SIDE_PX, "mode": "crop", "channels": 3}
     splits = {"train": {"num_records": number, "shards": entries}}
-    told = {"splits": splits, "image": image}
-    write_manifest(folder, features=features, classes=list(CLASSES), **told)
+    write_manifest(folder, features=features, classes=[*CLASSES], splits=splits, image=image)
     return dataclasses.replace(load_manifest(str(folder)), **changes)
 
 
-def choose(
-    dataset: DataSet,
-    classes: Sequence[str] | None = None,
-    filters: Sequence[str] = (),
-    balance: str = "none",
-) -> Subset:
-    config = ReadConfig(
-        dataset.data,
-        classes=None if classes is None else tuple(classes),
-        where=tuple(filters),
-        balance=balance,
-        batch_size=1,
-    )
+def choose(dataset, classes=None, filters=(), balance="none") -> Subset:
+    classes = None if classes is None else tuple(classes)
+    read = {"classes": classes, "where": tuple(filters), "balance": balance}
+    config = ReadConfig(dataset.data, batch_size=1, **read)
     return select(config, dataset, dataset.splits["train"], training=balance != "none")

@@ -4,13 +4,12 @@
 strategy per process.
 """
 
-from __future__ import annotations
-
+import contextlib
 import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ from tests.support.commands import run_forked
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs
 
-RGB = ImageSpec((16, 16), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
-INPUTS = ModelInputs((16, 16), RGB)
+INPUTS = ModelInputs((16, 16), ImageSpec((16, 16), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)))
 BATCH_SIZE = 8
 TOTAL_STEPS = 6
 NUM_CLASSES = 3
@@ -45,9 +43,7 @@ def batch(step: int, soft: bool = False) -> tuple[Any, ...]:
     return pictures, labels, rng.uniform(0.5, 1.5, BATCH_SIZE).astype(np.float32)
 
 
-def start(
-    strategy: Any, config: OptimizerConfig, name: str = "tests.support.tiny_models:dense"
-) -> Any:
+def start(strategy, config, name="tests.support.tiny_models:dense"):
     import keras
 
     from trainer.models import model
@@ -66,12 +62,7 @@ def make_step(strategy: Any, network: Any) -> Any:
     from trainer.models.step import make_train_step
 
     step = make_train_step(network, strategy)
-
-    def on_parts(one: Any) -> Any:
-        picture, label, weight = one
-        return step({"inputs": {"image": picture}, "label": label, "weight": weight})
-
-    return on_parts
+    return lambda one: step({"inputs": {"image": one[0]}, "label": one[1], "weight": one[2]})
 
 
 def feed(strategy: Any, step: Any, batches: Sequence[tuple[Any, ...]]) -> None:
@@ -111,17 +102,11 @@ def weights(network: Any) -> list[float]:
     return [float(x) for x in np.concatenate(flat)]
 
 
-def continuation(
-    strategy: Any, config: OptimizerConfig, soft: bool = False, rebuild: bool = False
-) -> list[str]:
-    """Six steps undisturbed; and the last three again, from what was kept after three.
+def continuation(strategy, config, soft=False, rebuild=False):
+    """Six steps undisturbed; and the last three again, from the state that was kept after three.
 
-    Args:
-        strategy: Whose replicas train.
-        config: How.
-        soft: Whether labels are shares of classes.
-        rebuild: Whether what was kept is put into a new model. The same one, which stands at
-            step six, takes half the time: any state that was not kept shows there as well.
+    With `rebuild` the kept state is put into a new model. The same model, which stands at step six,
+    takes half the time: any state that was not kept shows there as well.
     """
     batches = [batch(step, soft) for step in range(TOTAL_STEPS)]
     network = start(strategy, config)
@@ -138,35 +123,35 @@ def continuation(
     return [straight, digest([array for _, array in values(network)])]
 
 
-def _configs() -> dict[str, OptimizerConfig]:
-    plain = OptimizerConfig(learning_rate=0.01, warmup_steps=2, schedule="cosine")
-    found = {
-        name: dataclasses.replace(plain, optimizer=name, weight_decay=0.1, ema=0.9)
-        for name in OPTIMIZERS
-    }
-    sgd = dataclasses.replace(plain, optimizer="sgd", label_smoothing=0.1)
-    return found | {
-        "bfloat16": dataclasses.replace(sgd, precision="bfloat16"),
-        "float16": dataclasses.replace(found["adamw"], precision="float16"),
-        "plain": sgd,
-        "clipped": dataclasses.replace(sgd, clipnorm=0.05),
-    }
+BASE = OptimizerConfig(learning_rate=0.01, warmup_steps=2, schedule="cosine")
+AVERAGED = {"weight_decay": 0.1, "ema": 0.9}
+SMOOTHED = {"optimizer": "sgd", "label_smoothing": 0.1}
+CHANGES: dict[str, dict[str, Any]] = {
+    "sgd": {"optimizer": "sgd", **AVERAGED},
+    "adamw": {"optimizer": "adamw", **AVERAGED},
+    "bfloat16": {"precision": "bfloat16", **SMOOTHED},
+    "float16": {"optimizer": "adamw", "precision": "float16", **AVERAGED},
+    "plain": SMOOTHED,
+    "clipped": {"clipnorm": 0.05, **SMOOTHED},
+}
+CONFIGS = {name: dataclasses.replace(BASE, **changes) for name, changes in CHANGES.items()}
 
 
-CONFIGS = _configs()
+@contextlib.contextmanager
+def _eagerly(is_eager: bool = True) -> Iterator[None]:
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(is_eager)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 def _check_same(strategy: Any, name: str) -> Any:
     """The weights after training without dropout, which replicas draw differently."""
-    import tensorflow as tf
-
     network = start(strategy, CONFIGS[name], "tests.support.replica_run:no_dropout")
     # Two replicas take seconds to trace: `plain` is, the other optimizers take the same steps.
-    tf.config.run_functions_eagerly(name != "plain")
-    try:
+    with _eagerly(name != "plain"):
         train(strategy, network, [batch(step) for step in range(3)])
-    finally:
-        tf.config.run_functions_eagerly(False)
     return weights(network)
 
 
@@ -196,20 +181,15 @@ def _check_resume(strategy: Any, name: str) -> Any:
 
 def _check_frozen(strategy: Any, name: str) -> Any:
     """The weights after steps in which the head alone, and steps in which everything trained."""
-    import tensorflow as tf
-
     from trainer.models.freezing import Frozen, schedule_after
 
     network = start(strategy, CONFIGS[name], "tests.support.replica_run:no_dropout")
     schedule = schedule_after(CONFIGS[name], BATCH_SIZE, TOTAL_STEPS - 2)
     frozen = Frozen(network, "all", 1, schedule)
-    tf.config.run_functions_eagerly(True)  # as above
-    try:
+    with _eagerly():
         for epoch in range(2):
             frozen.begin_epoch(epoch)
             train(strategy, network, [batch(2 * epoch + step) for step in range(2)])
-    finally:
-        tf.config.run_functions_eagerly(False)
     return weights(network)
 
 
@@ -236,17 +216,12 @@ def _check_masks(strategy: Any, name: str) -> Any:
 
 def _check_statistics(strategy: Any, name: str) -> Any:
     """The moving means of every replica after a step, and after they were averaged."""
-    import tensorflow as tf
-
     from trainer.models.strategy import average_statistics
 
     network = start(strategy, CONFIGS["plain"])
     (norm,) = [layer for layer in network.layers if hasattr(layer, "moving_mean")]
-    tf.config.run_functions_eagerly(True)
-    try:
+    with _eagerly():
         train(strategy, network, [batch(0)])
-    finally:
-        tf.config.run_functions_eagerly(False)
     found = []
     for _ in range(3):
         found.append([part.numpy().tolist() for part in norm.moving_mean.value.values])
@@ -302,20 +277,9 @@ def _check_augment(strategy: Any, level: str) -> Any:
     return [*image.ravel().tolist(), *label.ravel().tolist(), *weight.tolist()]
 
 
-_CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "same": _check_same,
-    "resume": _check_resume,
-    "frozen": _check_frozen,
-    "masks": _check_masks,
-    "statistics": _check_statistics,
-    "overflow": _check_overflow,
-    "augment": _check_augment,
-}
-
-
 def check(strategy: Any, what: str) -> Any:
     kind, _, name = what.partition(":")
-    return _CHECKS[kind](strategy, name)
+    return globals()[f"_check_{kind}"](strategy, name)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ steps in one call of the graph.
 runs, one of them without a folder, say of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -68,17 +67,17 @@ class Counter(keras.callbacks.Callback):
         self.sums = self.sums + [logs["loss"], logs["brightness"]]
 
 
-class Killer(keras.callbacks.Callback):
-    """Sends this process a signal from a hook."""
+class AtStep(keras.callbacks.Callback):
+    """Does something in a hook after a step."""
 
-    def __init__(self, hook: str, step: int, signum: int) -> None:
+    def __init__(self, hook: str, step: int, act: Callable[[Any], None]) -> None:
         super().__init__()
-        self._step, self._signum = step, signum
+        self._step, self._act = step, act
         setattr(self, f"on_{hook}", self._called)
 
     def _called(self, *_: Any, **__: Any) -> None:
         if int(self.model.optimizer.iterations.numpy()) == self._step:
-            os.kill(os.getpid(), self._signum)
+            self._act(self.model)
 
 
 def compiled(num_classes: int, steps_per_execution: int = 1) -> keras.Model:
@@ -95,21 +94,10 @@ def compiled(num_classes: int, steps_per_execution: int = 1) -> keras.Model:
     return model
 
 
-class Apart(keras.callbacks.Callback):
+def move_last_replica(model: keras.Model) -> None:
     """What a faulty step on one replica does."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self._step = step
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if int(self.model.optimizer.iterations.numpy()) == self._step:
-            of_replicas = self.model.trainable_variables[-1].value.values
-            of_replicas[-1].assign_add(1e-6 * np.ones(of_replicas[-1].shape))
-
-
-def _digest(model: Any) -> str:
-    return hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
+    last = model.trainable_variables[-1].value.values[-1]
+    last.assign_add(1e-6 * np.ones(last.shape))
 
 
 def main() -> int:
@@ -123,14 +111,12 @@ def main() -> int:
     with strategy.scope():
         model = compiled(len(data.classes), int(size))
     if hook == "apart":
-        ends = []
+        ends, apart = [], AtStep("train_batch_end", int(step), move_last_replica)
         for folder in (None, run):
             with strategy.scope():
                 model = compiled(len(data.classes))
             try:
-                ims.fit(
-                    model, train, checkpoint_dir=folder, callbacks=[Apart(int(step))], verbose=0
-                )
+                ims.fit(model, train, checkpoint_dir=folder, callbacks=[apart], verbose=0)
             except ims.UserError as e:
                 ends.append(str(e))
         print(json.dumps(ends))
@@ -140,21 +126,19 @@ def main() -> int:
     slower = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=9.0, cooldown=0)
     is_signal = hook.startswith("SIG")
     signum = signal.Signals[hook] if is_signal else signal.SIGKILL
-    killer = Killer("train_batch_end" if is_signal else hook, int(step or 0), signum)
+    hook = "train_batch_end" if is_signal else hook
+    killer = AtStep(hook, int(step or 0), lambda model: os.kill(os.getpid(), signum))
     history = ims.fit(
         model, train, validation_data=validation, epochs=2, checkpoint_steps=1,
         checkpoint_dir=None if run == "none" else run,
         callbacks=[counter, stopping, slower, killer], verbose=0,
     )  # fmt: skip
+    digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
     found = {
-        "digest": _digest(model),
-        "history": history.history,
-        "epochs": history.epoch,
-        "steps": counter.steps,
-        "sums": counter.sums.tolist(),
-        "best_epoch": stopping.best_epoch,
+        "digest": digest, "history": history.history, "epochs": history.epoch,
+        "steps": counter.steps, "sums": counter.sums.tolist(), "best_epoch": stopping.best_epoch,
         "rate": float(model.optimizer.learning_rate.numpy()),
-    }
+    }  # fmt: skip
     print(json.dumps(found))
     return 0
 

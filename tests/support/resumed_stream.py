@@ -1,7 +1,5 @@
 """Proof that a stream goes on anywhere: begun at every step, compared with itself."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,13 +15,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 def assert_resumes(stream: Callable[[int], Iterable[Any]], steps: int, more: int = 2) -> None:
-    """Begins at each step up to `steps`, and finds what the whole stream has there.
-
-    Args:
-        stream: Step → what comes from it on: arrays, or dictionaries and tuples of them.
-        steps: How many.
-        more: How many elements are looked at from each step on.
-    """
+    """Begins at each step up to `steps`, and finds the next elements of the whole stream there."""
     whole = list(itertools.islice(stream(0), steps + more))
     assert len(whole) == steps + more
     for start in range(1, steps + 1):

@@ -1,7 +1,5 @@
 """Flags of `imageshards train`, and what a run has left, to be compared with another one's."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,15 +1,12 @@
 """Small untrained models with cards, to be saved, exported and served."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from imageshards.images.options import ImageOptions
 from imageshards.manifest import Image
-from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs, input_name
+from trainer.dataset.spec import ImageSpec, ModelCard, ModelInputs, input_name
 
 # As the manifest of a data set of 48-pixel pictures has it.
 OPTIONS = ImageOptions(48, 48, icc="drop").to_manifest()
@@ -20,12 +17,7 @@ def image_spec(options: Image = OPTIONS) -> ImageSpec:
     return ImageSpec(SIZE, False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1), options)
 
 
-def card(
-    features: Mapping[str, FeatureSpec] | None = None,
-    classes: tuple[str, ...] = ("cat", "dog"),
-    target: Mapping[str, Any] | None = None,
-    **changes: Any,
-) -> ModelCard:
+def card(features=None, classes=("cat", "dog"), target=None, **changes: Any) -> ModelCard:
     """`target` has what the card says of it, where that is not a class."""
     inputs = ModelInputs(SIZE, changes.pop("image", image_spec()), features or {}, **changes)
     made = ModelCard(classes, inputs, fingerprint="f00d", training={"epochs": 3}, step=7)
@@ -56,8 +48,8 @@ def network(of: ModelCard) -> Any:
         shape = (inputs.sequence_length,) if spec.shape is None else spec.shape
         taken[name] = keras.Input(shape, dtype=spec.dtype, name=name)
         number = keras.ops.cast(taken[name], "float32")
-        parts.append(keras.ops.sum(keras.ops.reshape(number, (-1, 1)), -1, keepdims=True)
-                     if not shape else keras.ops.sum(number, -1, keepdims=True))  # fmt: skip
+        number = number if shape else keras.ops.reshape(number, (-1, 1))
+        parts.append(keras.ops.sum(number, -1, keepdims=True))
     x = keras.layers.Concatenate()(parts)
     logits = keras.layers.Dense(of.num_outputs, kernel_initializer="glorot_normal")(x)
     return keras.Model(taken if inputs.features else image, logits, name="small")
@@ -67,12 +59,10 @@ def picture_reader(of: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> A
     """Files, string [b] → the pictures a model of `size` sees, uint8 [b, *size, channels]."""
     import tensorflow as tf
 
-    from imageshards.images.options import ImageOptions
     from trainer.augment.decode import batch_pictures
     from trainer.serving.preprocess import record_jpeg
 
     options = ImageOptions.from_manifest(of.options)
-
     pictures = batch_pictures(of, size, crop)
 
     def read(encoded: Any) -> Any:

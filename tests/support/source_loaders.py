@@ -6,8 +6,6 @@ the index and `source[i]`:
 Prints the keys of one epoch, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable
@@ -21,22 +19,17 @@ import imageshards as ims
 def by_torch(source: Any, method: str) -> Iterable[dict[str, Any]]:
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(
-        source, 4, shuffle=True, num_workers=2, collate_fn=list, multiprocessing_context=method
-    )
+    workers = {"num_workers": 2, "multiprocessing_context": method}
+    loader = DataLoader(source, 4, shuffle=True, collate_fn=list, **workers)
     return (record for batch in loader for record in batch)
 
 
 def by_grain(source: Any) -> Iterable[dict[str, Any]]:
     import grain.python as grain
 
-    sampler = grain.IndexSampler(
-        len(source), shard_options=grain.NoSharding(), shuffle=True, num_epochs=1, seed=1
-    )
-    loader: Iterable[dict[str, Any]] = grain.DataLoader(
-        data_source=source, sampler=sampler, worker_count=2
-    )
-    return loader
+    order = {"shuffle": True, "num_epochs": 1, "seed": 1}
+    sampler = grain.IndexSampler(len(source), shard_options=grain.NoSharding(), **order)
+    return grain.DataLoader(data_source=source, sampler=sampler, worker_count=2)
 
 
 def main(loader: str, directory: str) -> None:

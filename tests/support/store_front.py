@@ -7,8 +7,6 @@ requests. It prints its ports, for http and https, and ends when its standard in
 Paths below `/__stand_in__/` are for tests: `store_servers.StoreServer` asks for them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -7,8 +7,6 @@
 Each is a process of its own on a free port, and ends with the process that started it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -43,16 +41,10 @@ class StoreServer:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.https_url = f"https://127.0.0.1:{https_port}"
-        self.environ = (
-            {
-                "AWS_ENDPOINT_URL": self.url,
-                "AWS_ACCESS_KEY_ID": "testing",
-                "AWS_SECRET_ACCESS_KEY": "testing",
-                "AWS_DEFAULT_REGION": "us-east-1",
-            }
-            if scheme == "s3"
-            else {"STORAGE_EMULATOR_HOST": self.url}
-        )
+        self.environ = {"STORAGE_EMULATOR_HOST": self.url}
+        if scheme == "s3":
+            keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "testing")
+            self.environ = {"AWS_ENDPOINT_URL": self.url, "AWS_DEFAULT_REGION": "us-east-1", **keys}
 
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
@@ -82,15 +74,10 @@ class StoreServer:
         self._ask("__stand_in__/set", {"replay": f"/{name}/"})
 
     def fail(self, kind: int | str, times: int = 1, matching: str = "", method: str = "") -> None:
-        """Faults for the next requests.
+        """The next requests of a method fail, those that have a text in their path or query.
 
-        Args:
-            kind: A status (429, 503, …), `reset` (the connection is cut), `drop_answer` (it
-                is cut after the request was done), `short` (within the answer), `hang`, or
-                `no_range` (all is sent).
-            times: How many requests fail.
-            matching: Text in the path and query of a request (escaped as it is sent).
-            method: Of the requests; any if empty.
+        The kind is a status, `reset` (the connection is cut), `drop_answer` (cut after the request
+        was done), `short` (cut within the answer), `hang`, or `no_range` (all is sent).
         """
         fault = {"kind": kind, "times": times, "matching": matching, "method": method}
         self._ask("__stand_in__/fail", fault)
@@ -106,31 +93,22 @@ class StoreServer:
         self._ask("__stand_in__/clear", {})
 
     def _ask(self, path: str, body: Any = None, method: str | None = None) -> bytes:
-        request = urllib.request.Request(
-            f"{self.url}/{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-            method=method,
-        )
+        data = None if body is None else json.dumps(body).encode()
+        kind = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/{path}", data, kind, method=method)
         with urllib.request.urlopen(request, timeout=30) as reply:
             return bytes(reply.read())
 
 
 @contextlib.contextmanager
-def store_server(
-    scheme: str, cores: set[int] | None = None, certificate: pathlib.Path | None = None
-) -> Iterator[StoreServer]:
+def store_server(scheme, cores=None, certificate=None) -> Iterator[StoreServer]:
     """Starts a stand-in for `s3` or `gs`, perhaps with `cores` of its own or a certificate."""
     more = [str(certificate.absolute())] if certificate else []
     environ = {k: v for k, v in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.store_front", scheme, *more],
-        cwd=_REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environ,
-    )
+        [sys.executable, "-m", "tests.support.store_front", scheme, *more], cwd=_REPOSITORY,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ,
+    )  # fmt: skip
     try:
         if cores is not None:
             os.sched_setaffinity(process.pid, cores)

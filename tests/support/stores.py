@@ -1,7 +1,5 @@
 """A store for tests: a folder of this machine under a scheme that makes it a remote one."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """JSON as a stranger may write it: a real document with any value at any place."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import defaultdict
@@ -14,13 +12,10 @@ from hypothesis import strategies as st
 SENTINEL = "sentinel"
 NAMES = [
     f"../{SENTINEL}", f"a/../../{SENTINEL}", f"index/../../{SENTINEL}", "..", ".", "", "a/b",
-    "a\\b", "a\0b", "/home/u", "s3://elsewhere/a",
-    "/home/u/.bashrc", ".bashrc", "manifest.json", "index", "x", "\ud800", "0" * 64,
-    "none", "shortest",
+    "a\\b", "a\0b", "/home/u", "s3://elsewhere/a", "/home/u/.bashrc", ".bashrc", "manifest.json",
+    "index", "x", "\ud800", "0" * 64, "none", "shortest",
 ]  # fmt: skip
-NUMBERS = [
-    0, 1, -1, 2, 255, 2.5, 2**31, 2**63, 10**30, math.nan, math.inf, True, False, None
-]  # fmt: skip
+NUMBERS = [0, 1, -1, 2, 255, 2.5, 2**31, 2**63, 10**30, math.nan, math.inf, True, False, None]
 NESTED: list[Any] = [[], {}, [[]], [1], ["a"], {"a": 1}, {"file": f"../{SENTINEL}"}, [16, 16]]
 
 

@@ -1,8 +1,5 @@
 """Pictures of one colour, and columns that are functions of it: something to find for a model."""
 
-from __future__ import annotations
-
-import io
 import pathlib
 from typing import Any
 
@@ -10,8 +7,10 @@ import numpy as np
 from PIL import Image
 
 from imageshards.example import decode_example, encode_example
+from imageshards.manifest import load_manifest
+from imageshards.tfrecord import read_records
 from tests.support.dataset_factory import Dataset
-from tests.support.pictures import saved
+from tests.support.pictures import opened_bytes, saved
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "bright": {"dtype": "float32", "shape": []},
@@ -61,8 +60,7 @@ def make_targets(folder: pathlib.Path, shards: dict[str, int], per_shard: int = 
             colour = np.random.default_rng(number).integers(0, 256, 3)
             flat = np.broadcast_to(colour.astype(np.uint8), (16, 16, 3))
             encoded = saved(Image.fromarray(flat), quality=95)
-            with Image.open(io.BytesIO(encoded)) as stored:
-                columns = columns_of(np.asarray(stored), number)
+            columns = columns_of(np.asarray(opened_bytes(encoded)), number)
             changed = decode_example(payload) | {"image/encoded": [encoded], **columns}
             payloads[place] = encode_example(changed)
             number += 1
@@ -74,12 +72,6 @@ def make_targets(folder: pathlib.Path, shards: dict[str, int], per_shard: int = 
 
 def read_columns(folder: pathlib.Path, split: str) -> list[dict[str, Any]]:
     """The features of each record of a split, read alone."""
-    from imageshards.manifest import load_manifest
-    from imageshards.tfrecord import read_records
-
-    shards = load_manifest(str(folder)).splits[split].shards
-    return [
-        dict(decode_example(record.payload))
-        for shard in shards
-        for record in read_records(str(folder / shard.file))
-    ]
+    files = [shard.file for shard in load_manifest(str(folder)).splits[split].shards]
+    records = [record for file in files for record in read_records(str(folder / file))]
+    return [dict(decode_example(record.payload)) for record in records]

@@ -1,7 +1,5 @@
 """What processes of a pool, ours or Beam's, are asked to do, in a module that they can import."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal

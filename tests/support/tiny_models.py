@@ -1,7 +1,5 @@
 """Models of a user's own, right and wrong: `--model tests.support.tiny_models:NAME`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,13 +106,10 @@ class Hot(keras.Model):
 def hot(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     x = layers.Flatten()(layers.Rescaling(1 / 255)(inputs["image"]))
     model = Hot(dict(inputs), layers.Dense(num_classes, activation="sigmoid")(x))
-    weighted = [
-        keras.metrics.BinaryAccuracy(name="right"),
-        keras.metrics.AUC(multi_label=True, name="auc"),
-    ]
-    model.compile(
-        keras.optimizers.SGD(0.01, clipnorm=0.1), "binary_crossentropy", weighted_metrics=weighted
-    )
+    right = keras.metrics.BinaryAccuracy(name="right")
+    weighted = [right, keras.metrics.AUC(multi_label=True, name="auc")]
+    sgd = keras.optimizers.SGD(0.01, clipnorm=0.1)
+    model.compile(sgd, "binary_crossentropy", weighted_metrics=weighted)
     return model
 
 

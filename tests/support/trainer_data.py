@@ -1,13 +1,10 @@
 """Small data sets as the contract describes them, drawn here: shapes on a noisy ground."""
 
-from __future__ import annotations
-
 import hashlib
-import io
 import json
 import pathlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +16,7 @@ from imageshards.index import IndexRows, index_table, write_index
 from imageshards.tfrecord import read_records, write_records
 from tests.support import manifests
 from tests.support.manifests import typed_features
+from tests.support.pictures import saved
 
 CLASSES = ("circle", "square", "triangle")
 RECORD_FEATURES: dict[str, Any] = {
@@ -27,9 +25,7 @@ RECORD_FEATURES: dict[str, Any] = {
 }
 
 
-def draw_shape(
-    kind: int, rng: np.random.Generator, size_px: tuple[int, int], grey: bool
-) -> Image.Image:
+def draw_shape(kind, rng, size_px, grey) -> Image.Image:
     """A filled shape of random place, size and colour; `size_px` is (height, width)."""
     height, width = size_px
     ground = rng.integers(0, 256, 3)
@@ -41,22 +37,18 @@ def draw_shape(
     draw = ImageDraw.Draw(image)
     fill = tuple(int(c) for c in colour)
     box = (x - radius, y - radius, x + radius, y + radius)
-    if kind == 0:
-        draw.ellipse(box, fill=fill)
-    elif kind == 1:
-        draw.rectangle(box, fill=fill)
-    else:
+    if kind == 2:
         draw.polygon([(x, y - radius), (x + radius, y + radius), (x - radius, y + radius)], fill)
+    else:
+        (draw.rectangle if kind else draw.ellipse)(box, fill=fill)
     return image.convert("L") if grey else image
 
 
 # Which features of records an adopted data set names.
 ROLES = {
-    "image": "image/encoded",
-    "label": "image/class/label",
-    "text": "image/class/text",
+    "image": "image/encoded", "label": "image/class/label", "text": "image/class/text",
     "filename": "image/filename",
-}
+}  # fmt: skip
 
 
 def make_data_set(
@@ -85,10 +77,8 @@ def make_data_set(
         for i in range(count):
             image = draw_shape(i % 3, rng, size_px[i % len(size_px)], grey)
             means.append(np.asarray(image).reshape(-1, 1 if grey else 3).mean(0) / 255)
-            encoded = io.BytesIO()
-            image.save(encoded, "JPEG", quality=90)
             values: dict[str, Values] = {
-                "image/encoded": [encoded.getvalue()],
+                "image/encoded": [saved(image, quality=90)],
                 "image/class/label": [i % 3 + first_label],
                 "image/filename": [f"{split}-{i}".encode()],
                 "image/height": [image.height],
@@ -121,25 +111,14 @@ def make_data_set(
 
 def write_manifest(folder: pathlib.Path, **changes: Any) -> None:
     manifest = {
-        "format_version": 1,
-        "classes": list(CLASSES),
-        "features": RECORD_FEATURES,
-        "listed": 0,
-        "rejects": {},
-        "fingerprint": "0" * 64,
-    }
+        "format_version": 1, "classes": list(CLASSES), "features": RECORD_FEATURES, "listed": 0,
+        "rejects": {}, "fingerprint": "0" * 64,
+    }  # fmt: skip
     manifests.write_manifest(str(folder), manifest | changes)
 
 
 def write_shard(
-    folder: pathlib.Path,
-    split: str,
-    file: str,
-    records: Sequence[bytes],
-    features: Mapping[str, Any],
-    classes: Sequence[str] = CLASSES,
-    first_label: int = 0,
-    written: Sequence[bytes] | None = None,
+    folder, split, file, records, features, classes=CLASSES, first_label=0, written=None
 ) -> dict[str, Any]:
     """Writes a shard and its index; what the manifest says of them.
 
@@ -174,19 +153,12 @@ def write_shard(
 def rewrite_shard(folder: pathlib.Path, file: str, payloads: Sequence[bytes]) -> None:
     """Puts other records into a shard, with rows of the index and a manifest that fit them."""
     raw = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    ((split, entry),) = (
-        (name, entry)
-        for name, one in raw["splits"].items()
-        for entry in one["shards"]
-        if entry["file"] == file
-    )
+    ((split, entry),) = (one for one in manifests.shards_of(raw) if one[1]["file"] == file)
     old = [record.payload for record in read_records(str(folder / file))]
     rows = [old[place % len(old)] for place in range(len(payloads))]
     raw["splits"][split]["num_records"] += len(payloads) - entry["num_records"]
-    first_label = raw.get("first_label", 0)
-    entry |= write_shard(
-        folder, split, file, rows, raw["features"], raw["classes"], first_label, payloads
-    )
+    described = raw["features"], raw["classes"], raw.get("first_label", 0)
+    entry |= write_shard(folder, split, file, rows, *described, payloads)
     edit_manifest(folder, splits=raw["splits"])
 
 

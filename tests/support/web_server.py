@@ -1,7 +1,5 @@
 """An HTTP server on loopback that answers as its paths say, mostly wrongly."""
 
-from __future__ import annotations
-
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any

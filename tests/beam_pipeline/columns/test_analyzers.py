@@ -1,7 +1,5 @@
 """Statistics that no order of the values changes."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """`--transform_module`, and the exported model in plain TensorFlow."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -13,7 +11,6 @@ from beam_pipeline.columns.preprocessing import TransformModule
 from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
-from imageshards.errors import UserError
 from imageshards.manifest import FeatureSpec
 from tests.support.columns_run import ODD_LABELS, analyse, batches_of
 from tests.support.errors import refused
@@ -87,12 +84,9 @@ def test_a_module_that_does_not_load_is_refused(tmp_path, source, message):
     (tmp_path / "m.py").write_text(source)
     with refused("transform_module", message):
         TransformModule(str(tmp_path / "m.py"))
-
-
-@pytest.mark.parametrize("absent", ["/no/such/file.py", "no.such.module"])
-def test_a_module_that_is_not_there_is_refused(absent):
-    with refused("transform_module", absent):
-        AnalyseColumns("transform", transform_module=absent)
+    for absent in ("/no/such/file.py", "no.such.module"):
+        with refused("transform_module", absent):
+            AnalyseColumns("transform", transform_module=absent)
 
 
 def test_dotted_module_is_found(tmp_path, monkeypatch):
@@ -110,7 +104,7 @@ def test_dotted_module_is_found(tmp_path, monkeypatch):
         ("return {'image/height': inputs['n']}", "'image/height' as a feature, a name every"),
         ("return {'x': 3}", "'x' as a int; expected a tensor"),
         ("import tensorflow as tf; return {'x': tf.cast(inputs['n'], tf.float64)}", "of float64"),
-        ("import tensorflow as tf; return {'x': tf.constant(1.0)}", r"with shape \(\)"),
+        ("import tensorflow as tf; return {'x': tf.constant(1.0)}", "with shape ()"),
     ],
 )
 def test_a_preprocessing_fn_that_cannot_be_used_is_refused(tmp_path, body, message):
@@ -118,9 +112,8 @@ def test_a_preprocessing_fn_that_cannot_be_used_is_refused(tmp_path, body, messa
     path.write_text(f"def preprocessing_fn(inputs):\n    {body}\n")
     refs = [ImageRef("k", "u", "l", columns={"n": 1})]
     columns = (ColumnSpec("n", "int"),)
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(None, message):
         analyse(tmp_path, [RefBatch(refs)], columns=columns, transform_module=str(path))
-    assert "\n" not in str(caught.value)
 
 
 SERVE = """
@@ -145,13 +138,9 @@ print(json.dumps([plain | {"kept": kept}, sorted(imported)]))
 def test_exported_model_serves_with_plain_tensorflow(through_module):
     command = [sys.executable, "-c", SERVE, through_module[1]]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(result.stdout.splitlines()[-1]) == [
-        {
-            "image/class/label": [0, -1], "double": [3.0, 5.0], "mean": [2.0, 2.0],
-            "kept": [[7, 8], [9, 0]],
-        },
-        [],
-    ]  # fmt: skip
+    served = {"double": [3.0, 5.0], "mean": [2.0, 2.0], "kept": [[7, 8], [9, 0]]}
+    expected = [{"image/class/label": [0, -1]} | served, []]
+    assert json.loads(result.stdout.splitlines()[-1]) == expected
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Where tensorflow-transform's files go: TensorFlow on every worker must see the place."""
 
-from __future__ import annotations
-
+import contextlib
 import os
 
 import pytest
@@ -18,33 +17,25 @@ def folder_for(output, columns=(), is_local_run=False, **more):
     return transform_temp_folder(options, columns, is_local_run, f"{output}/.staging")
 
 
-EMULATOR = {"STORAGE_EMULATOR_HOST": "http://localhost:1"}
-
-
 @pytest.mark.parametrize(
-    ("output", "columns", "more", "environment", "is_there"),
+    ("output", "columns", "more", "emulator", "is_there"),
     [
-        ("/out", COLUMNS, {}, {}, True),
-        ("gs://b/set", COLUMNS, {}, {}, True),
-        ("gs://b/set", COLUMNS, {}, EMULATOR, False),  # TensorFlow does not know it
-        ("s3://b/set", COLUMNS, {}, {}, False),
-        ("s3://b/set", (), {"transform_module": "m.py"}, {}, False),
-        ("s3://b/set", (), {}, {}, True),  # nothing is put there
+        ("gs://b/set", COLUMNS, {}, "", True),
+        ("gs://b/set", COLUMNS, {}, "http://localhost:1", False),  # TensorFlow does not know it
+        ("s3://b/set", COLUMNS, {}, "", False),
+        ("s3://b/set", (), {"transform_module": "m.py"}, "", False),
+        ("s3://b/set", (), {}, "", True),  # nothing is put there
     ],
 )
 def test_the_output_holds_the_temp_folder_if_tensorflow_can(
-    monkeypatch, output, columns, more, environment, is_there
+    monkeypatch, output, columns, more, emulator, is_there
 ):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    wanted = folder_for(output, columns, **more)
-    if is_there:
-        with wanted as folder:
-            assert folder == f"{output}/.staging/tft_temp"
-    else:
-        with refused("output", output, "transform_temp_dir"):
-            wanted.__enter__()
+    if emulator:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
+    expected = contextlib.nullcontext() if is_there else refused("output", output)
+    with expected, folder_for(output, columns, **more) as folder:
+        assert folder == f"{output}/.staging/tft_temp"
 
 
 def test_a_local_run_uses_a_local_temp_folder():

@@ -1,11 +1,8 @@
 """Images at addresses of a real server: what comes, what does not, and where nobody connects."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import socket
 import time
-from typing import Any
 
 import pytest
 
@@ -36,31 +33,31 @@ def impatient(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def served():
+def server():
     with WebServer(PICTURES) as server:
-        yield server, server.url
+        yield server
 
 
-def fetch(url: str, options: UrlOptions = STEADY, max_bytes: int = 1000) -> bytes | str:
-    """Bytes, or the reason."""
-    found = fetch_url(url, max_bytes, options)
-    return found.code if isinstance(found, ImageError) else found
+def fetch(url, options=STEADY):
+    """Bytes, or the code and the message of the error."""
+    found = fetch_url(url, 1000, options)
+    return (found.code, found.message) if isinstance(found, ImageError) else (found, "")
 
 
-ANSWERS: list[tuple[str, bytes | str, str]] = [
+ANSWERS = [
     ("/a.jpg", b"aaaa", ""),
     ("/b é.jpg", b"bb", ""),
     ("/empty", b"", ""),
     ("/html", HTML, ""),
     ("/to?/to?/a.jpg", b"aaaa", ""),
     ("/long", b"x" * 10, ""),
+    ("/digits", b"x", ""),
     ("/none.jpg", "http_404", "none.jpg answered 404 Not Found"),
     ("/status/503", "http_503", "answered 503"),
     ("/status/204", "http_204", "answered 204"),
     ("/loop", "url_redirects", "more than 5 redirects"),
     ("/to?ftp://x/y", "url_redirects", "redirects to ftp://x/y, which is not http(s)://"),
     ("/to?http://[", "url_redirects", "redirects to 'http://[', which is no address"),
-    ("/digits", b"x", ""),
     ("/large", "too_many_bytes", "1001 bytes; the limit is 1000"),
     ("/endless", "too_many_bytes", "the limit of 1000"),
     ("/short", "url_incomplete", "ended early"),
@@ -72,28 +69,25 @@ ANSWERS: list[tuple[str, bytes | str, str]] = [
 
 
 @pytest.mark.parametrize(("path", "expected", "words"), ANSWERS, ids=[row[0] for row in ANSWERS])
-def test_answers_become_bytes_or_rejects(served, path, expected, words):
-    options = FAST if expected == "url_timeout" else STEADY
-    found = fetch_url(served[1] + path, 1000, options)
-    if isinstance(found, ImageError):
-        assert found.code == expected and words in found.message
-    else:
-        assert found == expected
+def test_answers_become_bytes_or_rejects(server, path, expected, words):
+    found, message = fetch(server.url + path, FAST if expected == "url_timeout" else STEADY)
+    assert found == expected and words in message
 
 
-def test_an_answer_that_may_be_another_is_asked_for_again(served):
-    server, root = served
-    assert fetch(root + "/flaky/2/a.jpg", PATIENT) == b"aaaa"
-    assert server.times_asked("/flaky/2/a.jpg") == 3
-    assert fetch(root + "/status/429?retry_after=1", PATIENT) == "http_429"
-    assert server.times_asked("/status/429?retry_after=1") == 3
-    found = fetch_url(root + "/flaky/9/a.jpg", 1000, PATIENT)
-    assert isinstance(found, ImageError) and found.message.endswith("; tried 3 times")
-    assert fetch(root + "/gone", PATIENT) == "http_404"
-    assert server.times_asked("/gone") == 1
-    # No wait goes beyond the time of an image.
-    assert fetch(root + "/status/503?retry_after=600", PATIENT) == "http_503"
-    assert server.times_asked("/status/503?retry_after=600") == 1
+@pytest.mark.parametrize(
+    ("path", "expected", "times"),
+    [
+        ("/flaky/2/a.jpg", b"aaaa", 3),
+        ("/status/429?retry_after=1", "http_429", 3),
+        ("/gone", "http_404", 1),
+        # No wait goes beyond the time of an image.
+        ("/status/503?retry_after=600", "http_503", 1),
+    ],
+)
+def test_an_answer_that_may_be_another_is_asked_for_again(server, path, expected, times):
+    found, message = fetch(server.url + path, PATIENT)
+    assert found == expected and server.times_asked(path) == times
+    assert ("; tried 3 times" in message) == (found == "http_429")
 
 
 def test_a_host_has_a_limit_of_requests_and_keeps_connections():
@@ -107,30 +101,28 @@ def test_a_host_has_a_limit_of_requests_and_keeps_connections():
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f000001", "[::ffff:127.0.0.1]"])
-def test_nobody_connects_to_a_private_host(served, host):
-    server, root = served
+def test_nobody_connects_to_a_private_host(server, host):
     before = server.connections
-    url = f"http://{host}:{root.rpartition(':')[2]}/a.jpg"
-    found = fetch_url(url, 100, UrlOptions())
-    assert isinstance(found, ImageError) and found.code == "url_private_address"
-    assert "--allow_private_hosts permits it" in found.message
+    code, message = fetch(f"http://{host}:{server.port}/a.jpg", UrlOptions())
+    assert code == "url_private_address" and "--allow_private_hosts permits it" in message
     assert server.connections == before
 
 
-def test_a_redirect_or_a_name_does_not_lead_to_a_private_host(served, monkeypatch):
+def test_a_redirect_or_a_name_does_not_lead_to_a_private_host(server, monkeypatch):
     """127.0.0.1 stands for a host of the internet, 127.0.0.2 for one that is not."""
     monkeypatch.setattr(urls_module, "is_public", lambda address: address == "127.0.0.1")
-    answers = {"inside.test": "127.0.0.2"}
-    real = socket.getaddrinfo
-    monkeypatch.setattr(
-        socket, "getaddrinfo", lambda host, *a, **k: real(answers.get(host, host), *a, **k)
-    )
+    answers, real = {"inside.test": "127.0.0.2"}, socket.getaddrinfo
+
+    def resolve(host, *more, **named):
+        return real(answers.get(host, host), *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     strict = UrlOptions(url_retries=0)
     with WebServer(PICTURES, address="127.0.0.2") as inside:
-        assert fetch(served[1] + "/a.jpg", strict) == b"aaaa"
+        assert fetch(server.url + "/a.jpg", strict)[0] == b"aaaa"
         for target in (inside.url, f"http://inside.test:{inside.port}"):
-            assert fetch(f"{served[1]}/to?{target}/a.jpg", strict) == "url_private_address"
-            assert fetch(f"{target}/a.jpg", strict) == "url_private_address"
+            for url in (f"{server.url}/to?{target}/a.jpg", f"{target}/a.jpg"):
+                assert fetch(url, strict)[0] == "url_private_address"
         assert inside.connections == 0
 
 
@@ -151,10 +143,10 @@ def test_unreachable_and_invalid_addresses_are_told_apart():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-        assert fetch(f"http://127.0.0.1:{port}/a.jpg") == "url_unreachable"
-    assert fetch("http://does-not-exist.invalid/a.jpg") == "url_unreachable"
-    assert fetch("http:///a.jpg") == "url_invalid"
-    assert fetch("http://[::1/a.jpg") == "url_invalid"
+        assert fetch(f"http://127.0.0.1:{port}/a.jpg")[0] == "url_unreachable"
+    assert fetch("http://does-not-exist.invalid/a.jpg")[0] == "url_unreachable"
+    for url in ("http:///a.jpg", "http://[::1/a.jpg"):
+        assert fetch(url)[0] == "url_invalid"
 
 
 def test_nobody_answers_a_connection():
@@ -166,9 +158,8 @@ def test_nobody_answers_a_connection():
             other.setblocking(False)
             other.connect_ex(full.getsockname())
         options = UrlOptions((0.2, 1.0, 3.0), 0, allow_private_hosts=True)
-        found = fetch_url(f"http://127.0.0.1:{full.getsockname()[1]}/", 100, options)
-        assert isinstance(found, ImageError) and found.code == "url_timeout"
-        assert "let nobody connect for 0.2 s" in found.message
+        code, message = fetch(f"http://127.0.0.1:{full.getsockname()[1]}/", options)
+        assert code == "url_timeout" and "let nobody connect for 0.2 s" in message
         for other in others:
             other.close()
 
@@ -178,23 +169,23 @@ def test_https_is_checked_and_timed(tmp_path, monkeypatch):
     path.write_bytes(self_signed("localhost"))
     with WebServer(PICTURES, certificate=path) as server:
         root = server.https_url
-        found = fetch_url(root + "/a.jpg", 100, STEADY)
-        assert isinstance(found, ImageError) and "cannot be trusted" in found.message
+        assert "cannot be trusted" in fetch(root + "/a.jpg")[1]
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
         urls_module._forget_pools()
-        assert fetch(root + "/a.jpg") == b"aaaa"
+        assert fetch(root + "/a.jpg")[0] == b"aaaa"
         began = time.monotonic()
-        assert fetch(root + "/drip", FAST) == fetch(root + "/drip_head", FAST) == "url_timeout"
+        for path in ("/drip", "/drip_head"):
+            assert fetch(root + path, FAST)[0] == "url_timeout"
         assert time.monotonic() - began < 60  # neither ever ends by itself
     urls_module._forget_pools()
 
 
-def test_files_stores_and_addresses_stand_in_one_list(served, tmp_path):
+def test_files_stores_and_addresses_stand_in_one_list(server, tmp_path):
     (tmp_path / "x.jpg").write_bytes(b"local")
     refs = [
         ImageRef("x", str(tmp_path / "x.jpg"), "a"),
-        ImageRef("a", served[1].upper().replace("HTTP", "Http") + "/a.jpg", "a"),
-        ImageRef("n", served[1] + "/none", "a"),
+        ImageRef("a", server.url.upper().replace("HTTP", "Http") + "/a.jpg", "a"),
+        ImageRef("n", server.url + "/none", "a"),
     ]
     found = [data for _, data in read_images(refs, 100, STEADY)]
     assert found[:2] == [b"local", b"aaaa"]
@@ -205,7 +196,7 @@ class AtOnce(concurrent.futures.Executor):
     """Reads a file as soon as it is asked for: nothing depends on how fast threads are."""
 
     def submit(self, fn, /, *args, **kwargs):
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future: concurrent.futures.Future = concurrent.futures.Future()
         future.set_result(fn(*args, **kwargs))
         return future
 

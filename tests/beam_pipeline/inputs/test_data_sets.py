@@ -1,7 +1,5 @@
 """What finished data sets bring to a build, and how their records are listed."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -23,11 +21,6 @@ def opened(*inputs, given=(), **more) -> BuildOptions:
     return open_inputs(BuildOptions(first, "/out", tuple(others), given=frozenset(given), **more))
 
 
-def contribution(source: InputOptions) -> CopiedInput:
-    assert isinstance(source, CopiedInput)
-    return source
-
-
 def error_of(*inputs, given=(), **more) -> str:
     with pytest.raises(UserError) as error:
         opened(*inputs, given=given, **more)
@@ -40,13 +33,14 @@ def test_a_folder_with_a_manifest_is_a_data_set_whose_options_the_build_takes(ma
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     found = opened(tmp_path / "photos", made.directory)
     assert [source.layout for source in found.sources] == ["auto", "data_set"]
-    assert contribution(found.more_sources[0]).fingerprint == made.manifest["fingerprint"]
+    (copied,) = found.more_sources
+    assert isinstance(copied, CopiedInput) and copied.keeps_splits
+    assert copied.fingerprint == made.manifest["fingerprint"]
     # Data sets from before profiles were converted do not say --icc.
     assert "icc" not in made.manifest["image"]
     assert found.image == ImageOptions(height_px=16, width_px=16, icc="drop")
     assert found.plan.splits == {"train": 0.5, "test": 0.5} and found.plan.salt == "s"
     assert found.plan.pinned_classes == ("cat", "dog")
-    assert contribution(found.more_sources[0]).keeps_splits
 
 
 def test_limits_that_are_given_stay(made):
@@ -58,12 +52,13 @@ def test_limits_that_are_given_stay(made):
 def test_splits_that_are_given_are_drawn_again_unless_they_are_its_own(made):
     plan = PlanOptions(splits={"train": 0.5, "test": 0.5})
     again = opened(made.directory, given={"splits"}, plan=plan)
-    assert not contribution(again.source).keeps_splits and again.plan.splits == plan.splits
+    assert isinstance(again.source, CopiedInput) and not again.source.keeps_splits
+    assert again.plan.splits == plan.splits
     own = {"splits": dict(plan.splits), "salt": plan.salt}
     made.manifest["options"] = {"plan": own, "input": {"group_column": "who"}}
     made.save()
     same = opened(made.directory, given={"splits"}, plan=plan).source
-    assert contribution(same).keeps_splits
+    assert isinstance(same, CopiedInput) and same.keeps_splits
     other = dataclasses.replace(plan, splits={"train": 1.0})
     said = error_of(made.directory, given={"splits"}, plan=other)
     assert "group_column='who'" in said and "leave splits out" in said
@@ -99,8 +94,7 @@ def test_columns_are_copied_where_data_sets_agree(tmp_path):
     found = opened(plain.directory).copied
     assert found and found.as_given and found.transform == str(plain.directory / "transform")
     with_age(tmp_path / "b")
-    both = opened(plain.directory, tmp_path / "b").copied
-    assert both == found
+    assert opened(plain.directory, tmp_path / "b").copied == found
     scaled = with_age(tmp_path / "c", as_given=False)
     alone = opened(scaled.directory).copied
     assert alone and not alone.as_given
@@ -127,15 +121,13 @@ def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belo
     rows = tmp_path / "rows.csv"
     rows.write_text("image,label,who\na.jpg,cat,x\n")
     source = InputOptions(str(made.directory))
-    for given in (
-        dataclasses.replace(source, label_regex="^(a)"),
-        dataclasses.replace(source, label_separator="|"),
-    ):
-        with refused("label_regex" if given.label_regex else "label_separator", given.input):
+    options: dict = {"label_regex": "^(a)", "label_separator": "|"}
+    for flag, value in options.items():
+        given = InputOptions(source.input, **{flag: value})
+        with refused(flag, given.input):
             open_inputs(BuildOptions(given, "/out"))
     named = InputOptions(str(rows), image_column="image", allow_any_path=True)
-    found = open_inputs(
-        BuildOptions(named, "/out", (dataclasses.replace(named, input=str(made.directory)),))
-    )
+    copied = dataclasses.replace(named, input=str(made.directory))
+    found = open_inputs(BuildOptions(named, "/out", (copied,)))
     assert [source.image_column for source in found.sources] == ["image", None]
     assert [source.allow_any_path for source in found.sources] == [True, False]

@@ -1,8 +1,6 @@
 """A key that occurs twice is found wherever its images are, and named."""
 
-from __future__ import annotations
-
-import re
+import collections
 
 import apache_beam as beam
 import numpy as np
@@ -30,29 +28,23 @@ def check(batches: list[RefBatch]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "said"),
+    ("batches", "words"),
     [
-        (
-            batches_of([*(f"k{i}" for i in range(40)), "k17"]),
-            "input received the key 'k17' twice, for '/017.jpg' and '/040.jpg'; expected unique",
-        ),
-        (
-            [RefBatch([ImageRef("a.jpg", "/a.jpg", "x")] * 2)],
-            "input received two rows with the key 'a.jpg' for the image '/a.jpg'; .* as lists",
-        ),
+        (batches_of([*(f"k{i}" for i in range(40)), "k17"]), ["'k17'", "'/017.jpg'", "'/040.jpg'"]),
+        ([RefBatch([ImageRef("a.jpg", "/a.jpg", "x")] * 2)], ["two rows", "'a.jpg'", "'/a.jpg'"]),
     ],
     ids=["two images", "two rows of one image"],
 )
-def test_equal_keys_are_refused_with_both_images(batches, said):
+def test_equal_keys_are_refused_with_both_images(batches, words):
     with pytest.raises(Exception, match="twice|two rows") as error:
         check(batches)
-    assert re.match(said, str(user_error_in(error.value)))
+    said = str(user_error_in(error.value))
+    assert all(word in said for word in words), said
 
 
 def test_equal_hashes_of_two_keys_are_no_duplicate(monkeypatch):
-    monkeypatch.setattr(
-        duplicate_keys, "hash_keys", lambda batch: np.full(len(batch), 7, np.dtype("<i8"))
-    )
+    same = np.int64(7)
+    monkeypatch.setattr(duplicate_keys, "hash_keys", lambda batch: np.repeat(same, len(batch)))
     check(batches_of(["a", "b", "c", "d"]))
 
 
@@ -62,17 +54,14 @@ def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, num_buckets):
         patch.setattr(duplicate_keys, "NUM_BUCKETS", num_buckets)
         patch.setattr(duplicate_keys, "MAX_SUSPECTS", 100)
         batches = batches_of(keys, 7)
-        buckets: dict[int, list[bytes]] = {}
+        buckets = collections.defaultdict(list)
         for batch in batches:
             for bucket, hashes in duplicate_keys.bucketed_hashes(batch):
-                buckets.setdefault(bucket, []).append(hashes)
+                buckets[bucket].append(hashes)
         suspects = [each for of in buckets.values() for each in duplicate_keys.equal_hashes(of)]
-        found = {
-            key
-            for batch in batches
-            for key, _ in duplicate_keys.images_with_hashes(batch, suspects)
-        }
-    assert found == {key for key in keys if keys.count(key) > 1}
+        found = [duplicate_keys.images_with_hashes(batch, suspects) for batch in batches]
+        suspected = {key for pairs in found for key, _ in pairs}
+    assert suspected == {key for key in keys if keys.count(key) > 1}
 
 
 def test_one_key_for_all_images_gathers_nothing_large():

@@ -1,7 +1,5 @@
 """From an input to references: layouts, labels, splits and keys."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import json
@@ -24,7 +22,6 @@ from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import names_of
-from imageshards.errors import UserError
 from tests.support.errors import refused
 from tests.support.listings import labels, listed, put
 from tests.support.stores import store_uri
@@ -42,15 +39,7 @@ SPLIT_FOLDERS = {"layout": "split_folders"}
 IN_BOTH = pytest.mark.parametrize("where", [str, store_uri], ids=["here", "store"])
 
 
-def packed(kind: str, folder: pathlib.Path) -> str:
-    return shutil.make_archive(f"{folder}-packed", kind, folder)
-
-
-@pytest.mark.parametrize(
-    "where",
-    [str, store_uri, functools.partial(packed, "tar"), functools.partial(packed, "zip")],
-    ids=["here", "store", "tar", "zip"],
-)
+@pytest.mark.parametrize("where", [str, store_uri, "tar", "zip"])
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -76,7 +65,10 @@ def test_labels_splits_and_groups_are_those_of_the_layout(tmp_path, where, optio
     wanted = [(*each.split(":"), "", "")[:4] for each in expected.split()]
     put(tmp_path, *(key for key, *_ in wanted))
     put((tmp_path / wanted[0][0]).parent, "notes.txt", ".hidden.jpg")
-    refs, skipped = listed(where(tmp_path), **options)
+    if isinstance(where, str):
+        where = functools.partial(shutil.make_archive, f"{tmp_path}-set", where)
+    path = where(tmp_path)
+    refs, skipped = listed(path, **options)
     found = [
         (key, ",".join(names_of(ref.label)), ref.split or "", ref.group or "")
         for key, ref in refs.items()
@@ -110,28 +102,28 @@ def test_a_label_in_a_file_name_or_table_is_in_one_form_of_unicode(tmp_path):
     for regex in (rf"^({nfc})\.", rf"^({nfd})\."):
         assert labels(tmp_path, label_regex=regex) == expected
     rows = [f"{key},{key[:-6]}" for key in expected]
-    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]) + "\n")
+    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]))
     assert labels(tmp_path / "rows.csv") == expected
-    several = dict.fromkeys(expected, ((nfc,), None))
     rows = [f"{key},{nfc}|{nfd}" for key in expected]
-    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]) + "\n")
+    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]))
+    several = dict.fromkeys(expected, ((nfc,), None))
     assert labels(tmp_path / "rows.csv", label_separator="|") == several
 
 
 @pytest.mark.parametrize(
     "names",
     [
-        ["train/cat/x.jpg", "val/cat/x.jpg", "devkit/readme.txt"],
-        ["train/x.jpg", "test/y.jpg"],
-        ["train/cat/x.jpg", "bus/x.jpg"],
+        "train/cat/x.jpg val/cat/x.jpg devkit/readme.txt",
+        "train/x.jpg test/y.jpg",
+        "train/cat/x.jpg bus/x.jpg",
     ],
 )
 def test_folders_that_may_be_splits_or_classes_need_a_layout(tmp_path, names):
-    put(tmp_path, *names)
+    put(tmp_path, *names.split())
     with refused("input", "layout='split_folders'", "layout='class_folders'"):
         listed(tmp_path)
     by_class = labels(tmp_path, layout="class_folders")
-    assert by_class["/".join(names[0].split("/"))] == ("train", None)
+    assert by_class[names.split()[0]] == ("train", None)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +132,6 @@ def test_folders_that_may_be_splits_or_classes_need_a_layout(tmp_path, names):
         ([], "none", {}, ["cannot be listed (No such file"]),
         (["x.jpg"], "x.jpg", {}, ["cannot be listed (Not a directory)", ".csv"]),
         (["x.jpg"], ".", {}, ["no class folder", "ROOT/<class>", "label_regex"]),
-        ([".hidden/x.jpg"], ".", {}, ["no class folder"]),
         (["x.jpg"], ".", {"layout": "flat"}, ["flat", "label_regex"]),
         (["x.jpg"], ".", {"label_regex": "^(cat)"}, ["label_regex", "'x.jpg'", "match"]),
         (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["label_regex", "image table"]),
@@ -148,11 +139,8 @@ def test_folders_that_may_be_splits_or_classes_need_a_layout(tmp_path, names):
 )
 def test_an_input_without_labels_is_refused(tmp_path, names, path, options, words):
     put(tmp_path, *names)
-    with pytest.raises(UserError) as error:
+    with refused(None, *words):
         listed(f"{tmp_path}/{path}".removesuffix("/."), **options)
-    text = str(error.value)
-    assert all(word in text for word in words), text
-    assert "\n" not in text
 
 
 def test_a_table_is_known_by_its_name_or_by_its_flag():
@@ -168,11 +156,10 @@ def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_
         pass
 
     def check_refs(batches):
-        assert len(batches) == 1  # of three small folders
-        refs = sorted(ref for batch in batches for ref in batch.refs)
-        assert [ref.key for ref in refs] == ["\\udcff/\\udcfe.jpg", "cat/x.jpg", "dog/y.jpg"]
-        assert [ref.label for ref in refs] == ["\\udcff", "cat", "dog"]
-        assert all(os.path.exists(ref.uri) for ref in refs)
+        (batch,) = batches  # of three small folders
+        labels = {ref.key: ref.label for ref in batch.refs if os.path.exists(ref.uri)}
+        odd = {"\\udcff/\\udcfe.jpg": "\\udcff"}
+        assert labels == odd | {"cat/x.jpg": "cat", "dog/y.jpg": "dog"}
 
     def check_skipped(found):
         assert sorted(found, key=str) == [{"not_an_image_name": 1}, {"outside_class_folders": 2}]
@@ -242,12 +229,11 @@ def test_a_data_set_among_the_images_is_no_split_and_no_class(tmp_path, where, p
 
 
 @IN_BOTH
-def test_a_finished_data_set_is_no_input(tmp_path, where):
+@pytest.mark.parametrize(("pattern", "options"), [("", {}), ("", REGEX), ("/*/*.png", REGEX)])
+def test_a_finished_data_set_is_no_input(tmp_path, where, pattern, options):
     data_set(tmp_path)
-    path = where(tmp_path)
-    for given, options in ((path, {}), (path, REGEX), (f"{path}/*/*.png", REGEX)):
-        with refused("input", "layout='data_set'"):
-            listed(given, **options)
+    with refused("input", "layout='data_set'"):
+        listed(where(tmp_path) + pattern, **options)
 
 
 @pytest.mark.parametrize(
@@ -275,9 +261,8 @@ def test_an_input_of_closed_folders_is_refused(tmp_path, nobody_closes, path, op
 
 @pytest.mark.parametrize("layout", ["table", "data_set"])
 def test_globs_are_not_for_inputs_that_have_keys(layout):
-    source = InputOptions("/in", layout=layout, exclude_glob=("old",))
     with refused("exclude_glob", "'/in'"):
-        schema_of(source)
+        schema_of(InputOptions("/in", layout=layout, exclude_glob=("old",)))
 
 
 PHONES = "cat/a.jpg cat/b.HEIC cat/c.heic dog/d.NEF dog/notes.txt"
@@ -288,30 +273,19 @@ PHONES = "cat/a.jpg cat/b.HEIC cat/c.heic dog/d.NEF dog/notes.txt"
     ("names", "options", "told"),
     [
         ("cat/x.jpg dog/z.jpg dog/a.txt", {}, []),
+        ("Train/cat/x.jpg val/cat/x.jpg a.txt", {}, ["given_split: Train", "given_split: val"]),
         (
-            "Train/cat/x.jpg val/cat/z.jpg val/stray.jpg a.txt",
-            {},
-            ["given_split: Train", "given_split: val"],
-        ),
-        (
-            PHONES,
-            {"extensions": (".jpg",)},
+            PHONES, {"extensions": (".jpg",)},
             ["empty_class_folder: dog", *["unread_format: .heic"] * 2, "unread_format: .nef"],
         ),
         # The extra that reads HEIC is installed.
         (PHONES, {}, ["empty_class_folder: dog", "unread_format: .nef"]),
         (
-            "train/cat/a.jpg val/cat/a.txt test/a.txt emu/.hidden.jpg",
-            SPLIT_FOLDERS,
-            [
-                "empty_class_folder: val/cat",
-                "empty_split_folder: emu",
-                "empty_split_folder: test",
-                "given_split: train",
-            ],
+            "train/cat/a.jpg val/cat/a.txt test/.a.jpg", SPLIT_FOLDERS,
+            ["empty_class_folder: val/cat", "empty_split_folder: test", "given_split: train"],
         ),
     ],
-)
+)  # fmt: skip
 def test_what_deserves_a_warning_is_named(tmp_path, where, names, options, told):
     put(tmp_path, *names.split())
     assert warned_of(where(tmp_path), **options) == collections.Counter(told)

@@ -1,7 +1,5 @@
 """The records of data sets are listed with their places, from the index."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -23,13 +21,13 @@ def made(tmp_path):
     return Dataset(tmp_path / "a")
 
 
-def source_of(made: Dataset) -> CopiedInput:
+def source_of(made):
     source = open_inputs(BuildOptions(InputOptions(str(made.directory)), "/out")).source
     assert isinstance(source, CopiedInput)
     return source
 
 
-def refs_of(made: Dataset) -> list:
+def refs_of(made):
     (found,) = [f for f in shards_to_list(source_of(made)) if f[0].endswith(SHARD)]
     return list(list_records(*found))
 

@@ -1,13 +1,12 @@
 """Builds whose originals are in a store: the bytes of the same build from this machine."""
 
-from __future__ import annotations
-
 import pytest
 
 from beam_pipeline.images.read import read_images
 from imageshards import storage
-from imageshards.errors import ImageError, UserError
+from imageshards.errors import ImageError
 from tests.support.builds import build, class_folders, manifest, shard_bytes
+from tests.support.errors import refused
 from tests.support.listings import listed
 from tests.support.store_servers import store_server
 
@@ -43,12 +42,6 @@ def there(server, photos):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def healed(server):
-    yield
-    server.heal()
-
-
 @pytest.mark.slow
 def test_only_lasting_errors_of_a_store_end_a_build(server, here, there, tmp_path, capfd):
     output = tmp_path / "out"
@@ -57,8 +50,7 @@ def test_only_lasting_errors_of_a_store_end_a_build(server, here, there, tmp_pat
     server.fail(403, times=10**6, matching="/o?maxResults=1&projection=noAcl&prefix=&")
     assert build("--input", there, "--output", output, *FLAGS) == 2
     said = capfd.readouterr().err
-    assert "refused (403)" in said
-    assert "Traceback" not in said
+    assert "refused (403)" in said and "Traceback" not in said
     assert not (output / "manifest.json").exists()
 
     server.heal()
@@ -74,8 +66,7 @@ def test_only_lasting_errors_of_a_store_end_a_build(server, here, there, tmp_pat
     assert f"stores: {len(asked)} requests, 9 of them sent again;" in capfd.readouterr().out
     failed = [a for a in asked if a.status not in (200, 206, 404)]  # it is no data set
     images = [a for a in asked if ".jpg" in a.target and a not in failed]
-    assert len(failed) == 9
-    assert len(images) == 54  # one request for each
+    assert len(failed) == 9 and len(images) == 54  # one request for each
     # The bucket, whether the folder holds archives, a look at each of two folders, the listing.
     assert len(asked) - len(images) - len(failed) <= 11
 
@@ -87,28 +78,18 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
         name = refs[n].key.replace(" ", "%20").rpartition("/")[2]
         server.fail(status, times=10**6, matching=name)
     small = min(r.size_bytes for r in refs[4:])
-    read = [data for _, data in read_images(refs, max_bytes=small)]
-    codes = [data.code if isinstance(data, ImageError) else len(data) for data in read]
-    assert codes[:3] == ["permission_denied", "not_found", "read_error"]
-    assert codes[3:] == [
-        r.size_bytes if r.size_bytes <= small else "too_many_bytes" for r in refs[3:]
-    ]
-    unknown = [ref._replace(size_bytes=-1) for ref in refs[3:]]  # as a table gives them
-    again = [data for _, data in read_images(unknown, max_bytes=small)]
-    assert [d.code if isinstance(d, ImageError) else len(d) for d in again] == codes[3:]
+    codes: list = ["permission_denied", "not_found", "read_error"]
+    codes += [r.size_bytes if r.size_bytes <= small else "too_many_bytes" for r in refs[3:]]
+    unknown = [ref._replace(size_bytes=-1) for ref in refs]  # as a table gives them
+    for given in (refs, unknown):
+        read = [data for _, data in read_images(given, max_bytes=small)]
+        assert [d.code if isinstance(d, ImageError) else len(d) for d in read] == codes
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("no-such-bucket/photos", "names a bucket that does not exist"),
-        ("{}/nothing", "it holds nothing"),
-        ("{}/rows.csv", "cannot be read"),
-    ],
-)
-def test_a_missing_bucket_folder_or_table_is_refused(server, there, name, words):
+@pytest.mark.parametrize("name", ["no-such-bucket/photos", "{}/nothing", "{}/rows.csv"])
+def test_a_missing_bucket_folder_or_table_is_refused(server, there, name):
     uri = f"{server.scheme}://{name.format(there.split('/')[2])}"
-    with pytest.raises(UserError, match=f"^[^\n]*{server.scheme}://[^\n]*{words}[^\n]*$"):
+    with refused(None, uri):
         listed(uri)
 
 
@@ -128,5 +109,4 @@ def test_a_flat_folder_or_glob_is_listed_by_few_requests(server, pattern, expect
     server.clear()
     found, _ = listed(root + pattern, layout="flat", label_regex=r"(.)\.")
     assert [*found] == expected
-    # For the bucket, a manifest.json, and the names; for a folder also whether it holds archives.
-    assert len(server.requests()) == (3 if pattern else 4)
+    assert len(server.requests()) == 3  # for the bucket, a manifest.json, and the names

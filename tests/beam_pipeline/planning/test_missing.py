@@ -1,16 +1,9 @@
 """A build whose paths are all wrong is told one of them, and what is there in its stead."""
 
-from __future__ import annotations
-
 import pytest
 
-from beam_pipeline.planning.missing import (
-    Missing,
-    add_missing,
-    check_some_exist,
-    missing_of,
-    why_missing,
-)
+from beam_pipeline.planning import missing
+from beam_pipeline.planning.missing import Missing, check_some_exist, missing_of, why_missing
 from beam_pipeline.planning.refs import MISSING, ImageRef
 from tests.support.errors import refused
 
@@ -34,29 +27,22 @@ def tables(tmp_path):
     ],
 )
 def test_the_place_where_a_path_ceases_to_exist_is_named(tables, path, said):
-    wanted = said.replace("{t}", str(tables))
     place = f"{tables}/{path}"
-    assert why_missing(place) == f"{place!r} (the folder {wanted}"
+    assert why_missing(place) == f"{place!r} (the folder {said.replace('{t}', str(tables))}"
 
 
-def test_a_place_in_a_store_is_named_alone():
+def test_places_in_stores_below_the_root_and_of_windows_are_named():
     assert why_missing("gs://bucket/x.jpg") == "'gs://bucket/x.jpg'"
-
-
-def test_the_roots_of_a_path_end_the_search():
     assert why_missing("/no-such/x.jpg").startswith("'/no-such/x.jpg' (the folder '/' has no fol")
+    assert "is an absolute path of Windows" in why_missing("/C:\\photos\\1.jpg")
 
 
 def test_a_build_ends_only_where_all_images_are_missing(tables):
     gone = [ImageRef(n, f"{tables}/{n}", "a", mtime_ns=MISSING) for n in ("c.jpg", "b.jpg")]
     unknown = ImageRef("d", f"{tables}/d", "a")
-    found = add_missing([missing_of(gone[:1]), missing_of(gone[1:]), missing_of([unknown])])
+    found = missing.add_missing([missing_of(gone[:1]), missing_of(gone[1:]), missing_of([unknown])])
     assert found == Missing(2, f"{tables}/b.jpg")
     check_some_exist(3, found)
     check_some_exist(0, Missing())
     with refused("input", "2 images", "b.jpg", "relative to"):
         check_some_exist(2, found)
-
-
-def test_an_absolute_path_of_windows_is_named_as_such(tmp_path):
-    assert "is an absolute path of Windows" in why_missing(f"{tmp_path}/C:\\photos\\1.jpg")

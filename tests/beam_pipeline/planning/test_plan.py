@@ -1,7 +1,5 @@
 """Splits, class order and shards: arithmetic, so tables and properties."""
 
-from __future__ import annotations
-
 import collections
 import math
 
@@ -13,7 +11,7 @@ from beam_pipeline.options import PlanOptions
 from beam_pipeline.planning import plan as planning
 from beam_pipeline.planning.classes import ClassOrder, distinct_labels
 from beam_pipeline.planning.refs import RANK, SPLIT, ImageRef, KeyHasher, RefBatch
-from imageshards.errors import UserError
+from tests.support.errors import refused
 
 # {(split, label): images}
 COUNTS = st.dictionaries(
@@ -29,8 +27,7 @@ def make_plan(counts, **options):
 
 def assigned(plan):
     """(split, shard) → class id → images, from the ranks alone."""
-    shards: dict[tuple[str, int], collections.Counter[int]]
-    shards = collections.defaultdict(collections.Counter)
+    shards: dict = collections.defaultdict(collections.Counter)
     for (split, class_id), count in plan.counts.items():
         for rank in range(count):
             of_split = plan.first_ranks[split, class_id] + rank
@@ -84,7 +81,6 @@ def test_a_split_has_16_shards_where_each_holds_32_records(images, options, expe
     ("counts", "shards", "expected"),
     [
         ({"a": 1}, 1, [1]),
-        ({"a": 10}, 10, [1]),
         ({"a": 11}, 10, [2]),
         ({"a": 11}, 1, [1]),  # one shard holds them all, so they fit
         ({"a": 600, "b": 400}, 5, [3, 2]),  # 200 a shard
@@ -126,7 +122,6 @@ def test_growing_train_takes_from_its_neighbour_only():
 @pytest.mark.parametrize(
     ("labels", "class_names", "pinned", "expected"),
     [
-        ("cab", None, (), ["a", "b", "c"]),
         ("ba", ("b", "x", "a"), (), ["b", "x", "a"]),
         ("dab", None, ("c", "a"), ["c", "a", "b", "d"]),
         (["10", "9", "é", "Z"], None, (), ["9", "10", "Z", "é"]),
@@ -140,24 +135,15 @@ def test_class_order(labels, class_names, pinned, expected):
 
 
 @pytest.mark.parametrize(
-    ("label", "class_names", "words"),
-    [
-        (" ", None, "the label ' ' of 'bad.jpg' cannot name a class"),
-        ("a\nb", None, r"the label 'a\\nb' of 'bad.jpg' cannot name a class"),
-        ("a\rb", None, r"the label 'a\\rb' of 'bad.jpg' cannot name a class"),
-        ("\udcff", None, r"the label '\\udcff' of 'bad.jpg' cannot name a class"),
-        (
-            "cow",
-            ("cat",),
-            "class_names received no 'cow', the label of 'bad.jpg'; expected one of 'cat':",
-        ),
-    ],
+    ("label", "class_names", "argument"),
+    [(" ", None, ""), ("a\nb", None, ""), ("a\rb", None, ""), ("\udcff", None, ""),
+     ("cow", ("cat",), "class_names")],
     ids=["blank", "newline", "carriage return", "no text", "unknown"],
-)
-def test_a_bad_label_is_refused_with_its_image(label, class_names, words):
+)  # fmt: skip
+def test_a_bad_label_is_refused_with_its_image(label, class_names, argument):
     refs = [ImageRef("good.jpg", "u", "cat"), ImageRef("bad.jpg", "u", label)]
     assert distinct_labels(RefBatch(refs[:1]), class_names) == {"cat"}
-    with pytest.raises(UserError, match=words):
+    with refused(argument, repr(label), "'bad.jpg'"):
         distinct_labels(RefBatch(refs), class_names)
 
 
@@ -176,15 +162,13 @@ def test_a_bad_label_is_refused_with_its_image(label, class_names, words):
 )
 def test_what_cannot_be_planned_is_refused(counts, kinds, options, words):
     given = PlanOptions(**{"allow_one_class": True} | options)
-    with pytest.raises(UserError) as error:
+    with refused(None, *words):
         planning.make_plan(counts, given, 1000.0, kinds)
-    assert all(word in str(error.value) for word in words), str(error.value)
 
 
 def test_images_with_one_of_several_labels_or_none_need_no_other_class():
     plan = planning.make_plan({("train", "a"): 2}, PlanOptions(), 1000.0, {("train", "several"): 3})
     assert plan.classes == ("a",) and plan.num_images == 3
-    plan = planning.make_plan(
-        {}, PlanOptions(pinned_classes=("a",)), 1000.0, {("train", "none"): 3}
-    )
+    pinned = PlanOptions(pinned_classes=("a",))
+    plan = planning.make_plan({}, pinned, 1000.0, {("train", "none"): 3})
     assert plan.classes == () and plan.num_images == 3

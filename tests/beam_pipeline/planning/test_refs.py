@@ -1,7 +1,5 @@
 """How references, batches of them and shards travel."""
 
-from __future__ import annotations
-
 import pickle
 
 from hypothesis import example, given

@@ -1,9 +1,6 @@
 """The numbers of shards that a resumed build keeps."""
 
-from __future__ import annotations
-
 import dataclasses
-import pathlib
 
 import pytest
 
@@ -14,15 +11,10 @@ COUNTS = {("train", "a"): 600, ("train", "b"): 400}
 OPTIONS = PlanOptions(splits={"train": 1.0}, shard_mb=0.1)
 
 
-def shards_of(
-    path: pathlib.Path,
-    mean_bytes: float,
-    counts: dict[tuple[str, str], int] = COUNTS,
-    options: PlanOptions = OPTIONS,
-    image: ImageOptions = ImageOptions(),  # noqa: B008
-) -> int:
+def shards_of(path, mean_bytes, counts=COUNTS, options=OPTIONS, **image):
     kinds = {("train", "one"): sum(counts.values())}
-    plan = make_plan_once(str(path), counts, kinds, options, image, lambda: mean_bytes)
+    image_options = ImageOptions(**image)
+    plan = make_plan_once(str(path), counts, kinds, options, image_options, lambda: mean_bytes)
     return plan.num_shards["train"]
 
 
@@ -34,7 +26,7 @@ def test_the_numbers_of_shards_of_an_earlier_run_are_used_for_the_same_survey_on
     assert shards_of(path, 4000.0) == 40
     smaller = dataclasses.replace(OPTIONS, shard_mb=0.05)
     assert shards_of(path, 4000.0, options=smaller) == 80
-    assert shards_of(path, 6000.0, options=smaller, image=ImageOptions(quality=50)) == 120
+    assert shards_of(path, 6000.0, options=smaller, quality=50) == 120
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"survey": "x", "num_shards": {"train": 0}}'])

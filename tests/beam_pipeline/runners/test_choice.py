@@ -1,7 +1,5 @@
 """Which runner Beam's flags ask for, and flags that nobody knows."""
 
-from __future__ import annotations
-
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, TypeOptions
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers

@@ -4,14 +4,10 @@ Nothing here runs on Dataflow: jobs are taken by `tests/support/dataflow_stand_i
 graph are staged into the Cloud Storage emulator, and the graph is run from what was staged.
 """
 
-from __future__ import annotations
-
 import json
-import pathlib
 import sys
 import time
 import types
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,12 +19,12 @@ from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.runners.dataflow import DataflowRunner
 from beam_pipeline.runners.runner import job_name
 from imageshards import storage
-from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
+from tests.support.errors import refused
 from tests.support.portable_builds import run_here
-from tests.support.store_servers import StoreServer, store_server
+from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
 
@@ -37,7 +33,7 @@ REAL = ("--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def impatient_client() -> Iterator[None]:
+def impatient_client():
     """Beam's client looks at a job every five seconds, and names plugins that other tests made."""
     plugins = BeamPlugin.get_all_plugin_paths
     quick = types.SimpleNamespace(time=time.time, sleep=lambda sec: time.sleep(min(sec, 0.1)))
@@ -49,13 +45,13 @@ def impatient_client() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[StoreServer]:
+def store():
     with store_server("gs") as server, server.environment():
         yield server
 
 
 @pytest.fixture(scope="module")
-def bucket(store: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+def bucket(store, tmp_path_factory):
     """A bucket with pictures in `photos`."""
     images = tmp_path_factory.mktemp("images") / "photos"
     builds.class_folders(images, {"cat": 30, "dog": 20})
@@ -65,7 +61,7 @@ def bucket(store: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def service(store: StoreServer, tmp_path: pathlib.Path) -> Iterator[StandIn]:
+def service(store, tmp_path):
     with StandIn(tmp_path / "jobs", store.environ) as stand_in:
         yield stand_in
 
@@ -82,8 +78,6 @@ def flags(bucket: str, output: str) -> list[str]:
 
 
 class Submitted(NamedTuple):
-    """A job that was submitted and run."""
-
     said: str
     job: dict[str, Any]
     asked: list[str]
@@ -115,9 +109,8 @@ def submitted(store, bucket, request, tmp_path_factory) -> Submitted:
         # TensorFlow knows of no emulator: client and worker see a folder of this machine.
         temp = ["--transform_temp_dir", str(jobs / "tft")]
     with StandIn(jobs, store.environ) as stand_in:
-        code, said = run_here(
-            *asked, *temp, "--output", output, *staged_in(bucket), *stand_in.flags
-        )
+        where = ["--output", output, *staged_in(bucket)]
+        code, said = run_here(*asked, *temp, *where, *stand_in.flags)
         (job,) = stand_in.jobs.values()
     assert code == 0, said
     (used,) = [json.loads(path.read_text()) for path in jobs.rglob("used.json")]
@@ -168,7 +161,7 @@ class TestTheStagedJob:
 
 
 @pytest.fixture
-def package(tmp_path: pathlib.Path) -> list[str]:
+def package(tmp_path):
     """Flags for a package of workers that needs no building."""
     path = tmp_path / "imageshards-0.tar.gz"
     path.write_bytes(b"never unpacked")
@@ -207,26 +200,25 @@ class TestASubmission:
 
 
 @pytest.mark.parametrize(
-    ("changed", "paths", "sentence"),
+    ("changed", "argument", "word"),
     [
-        ({"project": None}, {}, "Missing required option: project"),
-        ({"temp_location": None}, {}, "Missing GCS path option: temp_location"),
-        ({"temp_location": "/x"}, {}, r"Invalid GCS path \(/x\), given for .* temp_location"),
-        ({"s3_secret_access_key": "x"}, {}, "--s3_secret_access_key received a secret"),
-        ({"sdk_container_image": None}, {}, "workers would have no imageshards"),
-        ({"streaming": True}, {}, "--streaming received"),
-        ({}, {"source": "/data"}, "input received '/data'"),
-        ({}, {"output": "/out"}, "output received '/out'"),
+        ({"project": None}, "", "project"),
+        ({"temp_location": None}, "", "temp_location"),
+        ({"temp_location": "/x"}, "", "/x"),
+        ({"s3_secret_access_key": "x"}, "s3_secret_access_key", "a secret"),
+        ({"sdk_container_image": None}, "", "workers would have no imageshards"),
+        ({"streaming": True}, "streaming", "True"),
+        ({"source": "/data"}, "input", "'/data'"),
+        ({"output": "/out"}, "output", "'/out'"),
     ],
 )
-def test_what_cannot_run_there_is_refused_before_the_job_is_submitted(changed, paths, sentence):
+def test_what_cannot_run_there_is_refused_before_the_job_is_submitted(changed, argument, word):
     given = {"temp_location": "gs://my-bucket/temp", "sdk_container_image": "registry/image"}
     given |= {"project": PROJECT, "region": REGION, "runner": "DataflowRunner", "dry_run": "True"}
-    options = PipelineOptions.from_dictionary(
-        {name: value for name, value in (given | changed).items() if value is not None}
-    )
-    places = {"source": "gs://photos/raw", "output": "gs://sets/pets"} | paths
-    runner = DataflowRunner(options, BuildOptions(InputOptions(places["source"]), places["output"]))
-    with pytest.raises(UserError, match=sentence):
+    given |= {"source": "gs://photos/raw", "output": "gs://sets/pets"} | changed
+    build = BuildOptions(InputOptions(given.pop("source")), given.pop("output"))
+    given = {name: value for name, value in given.items() if value is not None}
+    runner = DataflowRunner(PipelineOptions.from_dictionary(given), build)
+    with refused(argument, word):
         runner.check()
         runner.new_pipeline()

@@ -1,7 +1,5 @@
 """A job service and a worker pool, real and killed for real: the same bytes in the end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,8 +1,7 @@
 """A job elsewhere: what it needs, its name, how it fails, and how it is cancelled."""
 
-from __future__ import annotations
-
-import dataclasses
+import itertools
+from unittest import mock
 
 import apache_beam as beam
 import grpc
@@ -21,31 +20,12 @@ pytestmark = pytest.mark.process
 BUILD = BuildOptions(InputOptions("in"), "out")
 
 
-@dataclasses.dataclass
-class Result:
-    """What Beam gives for a job that was submitted."""
-
-    error: BaseException
-    running_for: int = 0
-    is_gone: bool = False
-    states: list[str] = dataclasses.field(default_factory=list)
-
-    def wait_until_finish(self) -> None:
-        raise self.error
-
-    def cancel(self) -> None:
-        if self.is_gone:
-            raise grpc.RpcError("gone")
-
-    @property
-    def state(self) -> str:
-        is_over = len(self.states) >= self.running_for
-        self.states.append("CANCELLED" if is_over else "RUNNING")
-        return self.states[-1]
-
-
-def run(monkeypatch: pytest.MonkeyPatch, result: Result) -> BaseException:
-    """What comes out of a job with this result."""
+def run(monkeypatch, error, states=(), cancel=None):
+    """What comes out of a job that ends with `error`, or whose states are these one by one."""
+    result = mock.MagicMock()
+    result.wait_until_finish.side_effect = error
+    result.cancel.side_effect = cancel
+    type(result).state = mock.PropertyMock(side_effect=states)
     monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: result)
     monkeypatch.setattr(runner_module, "_POLL_SEC", 0.0)
     runner = choose(["--runner", "PortableRunner", "--job_name=mine"], BUILD)
@@ -68,7 +48,7 @@ _OF_A_WORKER = "…\nbeam_pipeline.errors.UserError: --quality is wrong. [while 
     ids=["unexpected", "of a worker"],
 )
 def test_a_failed_job_ends_with_one_sentence(error, kind, sentence, monkeypatch):
-    raised = run(monkeypatch, Result(error))
+    raised = run(monkeypatch, error)
     assert type(raised) is kind and sentence in str(raised)
     assert kind is RuntimeError or "\n" not in str(raised)
 
@@ -77,14 +57,14 @@ def test_a_failed_job_ends_with_one_sentence(error, kind, sentence, monkeypatch)
 def test_ctrl_c_cancels_the_job_and_says_where_it_may_still_run(mishap, monkeypatch, capsys):
     if mishap == "it goes on":
         monkeypatch.setattr(runner_module, "CANCEL_TIMEOUT_SEC", 0.0)
-    running_for = 10**9 if mishap == "it goes on" else 3
-    result = Result(KeyboardInterrupt(), running_for, is_gone=mishap == "its service is gone")
-    assert type(run(monkeypatch, result)) is KeyboardInterrupt
+    ends = [] if mishap == "it goes on" else ["CANCELLED"]
+    states = itertools.chain(itertools.repeat("RUNNING", 3 if ends else 10**9), ends)
+    gone = grpc.RpcError("gone") if mishap == "its service is gone" else None
+    assert type(run(monkeypatch, KeyboardInterrupt(), states, gone)) is KeyboardInterrupt
     said = capsys.readouterr().err
     assert "cancelling the job" in said
     assert ("the job mine may still run (" in said) == bool(mishap)
-    if not mishap:  # its end was waited for
-        assert result.states == ["RUNNING"] * 3 + ["CANCELLED"]
+    assert mishap or not [*states]  # the end of the job was waited for
 
 
 @pytest.mark.parametrize(

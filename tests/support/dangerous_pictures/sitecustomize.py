@@ -1,7 +1,5 @@
 """With this folder on PYTHONPATH, pictures of some widths do to their decoder what none should."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,6 @@
 """Types told from cells, and cells checked against types."""
 
-from __future__ import annotations
-
+import contextlib
 import json
 import math
 from typing import Any
@@ -11,22 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.inputs.tables.cells import (
-    about_commas,
-    column_of,
-    column_of_arrow,
-    convert,
-    infer,
-    labels_in,
-)
+from beam_pipeline.inputs.tables import cells as cells_module
+from beam_pipeline.inputs.tables.cells import column_of, column_of_arrow, convert, infer, labels_in
 from beam_pipeline.options import ColumnSpec
-from imageshards.errors import UserError
 from tests.support.errors import refused
 
 INT, FLOAT, STRING = (ColumnSpec("c", kind) for kind in ("int", "float", "string"))
 INTS, FLOATS, STRINGS = (ColumnSpec("c", kind, None) for kind in ("int", "float", "string"))
 PAIR = ColumnSpec("c", "float", (2,))
-
 
 # Column → cells, as a CSV has them (text) or as JSON does.
 INFERRED: list[tuple[ColumnSpec, list[list[Any]]]] = [
@@ -52,10 +43,6 @@ INFERRED: list[tuple[ColumnSpec, list[list[Any]]]] = [
 )
 def test_a_column_is_the_narrowest_type_that_fits(expected, cells):
     assert infer("c", cells) == expected
-
-
-def test_a_caption_may_read_like_a_list():
-    assert column_of("c", [("row", cell) for cell in ("[1]", "a", "b", None, "")]) == STRING
 
 
 @pytest.mark.parametrize(
@@ -99,7 +86,7 @@ def test_cells_become_values_of_their_column(column, cell, expected):
     ],
 )  # fmt: skip
 def test_other_cells_are_refused(column, cell):
-    with pytest.raises(UserError, match=r"row 1 has .* in column 'c'; expected ") as error:
+    with refused("", "row 1", "'c'") as error:
         convert("row 1", column, cell)
     said = str(error.value)
     assert len(said) < 300
@@ -133,11 +120,12 @@ def test_numbers_written_as_text_are_what_arrow_takes_them_for(values, as_lists)
     )
 
 
-@given(
-    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="eE"), max_size=5), min_size=1)
-)
+# Without e, as 1e99 is a float, but none of 32 bits, and refused with its row.
+_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="eE"), max_size=5)
+
+
+@given(st.lists(_TEXT, min_size=1))
 def test_cells_fit_the_type_that_is_inferred_from_them(cells):
-    """Without e, as 1e99 is a float, but none of 32 bits, and refused with its row."""
     column = infer("c", cells)
     for cell in cells:
         if cell.strip() or column.kind != "int":  # float32 does not hold each integer
@@ -161,25 +149,24 @@ def test_cells_fit_the_type_that_is_inferred_from_them(cells):
     ids=str,
 )  # fmt: skip
 def test_arrow_types_are_taken_as_they_are_or_refused_by_name(kind, expected):
-    if expected:
+    with contextlib.nullcontext() if expected else refused("input", "'c'", "columns"):
         assert column_of_arrow("c", kind) == expected
-        return
-    with refused("input", "'c'", "columns"):
-        column_of_arrow("c", kind)
 
 
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ([7] * 8 + ["old"], "row 8 has 'old' in column 'c', where most rows have values such as 7"),
-        (["old", "young", 7, "old"], "row 2 has 7 .* such as 'old'; expected one type"),
-        ([[1], [2], ["a"]], r"row 2 has \['a'\] .* such as \[1\]"),
-        (["[1, 2]", "[3]", "[4, "], r"row 2 has '\[4, ' .* written \[1, 2\] or"),
+        ([7] * 8 + ["old"], ["row 8 has 'old'", "'c'", "such as 7"]),
+        (["old", "young", 7, "old"], ["row 2 has 7", "such as 'old'"]),
+        ([[1], [2], ["a"]], ["row 2 has ['a']", "such as [1]"]),
+        (["[1, 2]", "[3]", "[4, "], ["row 2 has '[4, '"]),
     ],
 )
 def test_a_column_of_two_types_names_the_row_that_does_not_fit(cells, words):
-    with pytest.raises(UserError, match=words):
+    with refused("", *words):
         column_of("c", [(f"row {n}", cell) for n, cell in enumerate(cells)])
+    caption = [("row", cell) for cell in ("[1]", "a", "b", None, "")]  # may read like a list
+    assert column_of("c", caption) == STRING
 
 
 @pytest.mark.parametrize(
@@ -192,7 +179,7 @@ def test_a_column_of_two_types_names_the_row_that_does_not_fit(cells, words):
     ],
 )  # fmt: skip
 def test_a_decimal_comma_is_warned_of_where_it_alone_makes_text(cells, expected):
-    warnings = list(about_commas(infer("c", cells), [("row", cell) for cell in cells]))
+    warnings = list(cells_module.about_commas(infer("c", cells), [("row", cell) for cell in cells]))
     assert len(warnings) == (expected is not None)
     assert all(f"values such as '{expected}' have" in warning for warning in warnings)
 

@@ -1,7 +1,5 @@
 """From an image table to references with typed columns."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -17,7 +15,6 @@ from beam_pipeline.inputs.tables.references import merge_boxes, read_refs
 from beam_pipeline.inputs.tables.schema import INFERENCE_ROWS, TableSchema, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
-from imageshards.errors import UserError
 from imageshards.manifest import OBJECT_PREFIX
 from tests.support.errors import refused
 from tests.support.listings import listed, put
@@ -43,12 +40,11 @@ def write(path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
     """Writes rows in the format of the name."""
     if path.suffix == ".csv":
         with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0].keys())
-            writer.writeheader()
+            writer = csv.writer(file)
+            writer.writerow(rows[0])
             for row in rows:
-                writer.writerow(
-                    {k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()}
-                )
+                cells = (json.dumps(v) if isinstance(v, list) else v for v in row.values())
+                writer.writerow(cells)
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     else:
@@ -116,22 +112,14 @@ def test_an_image_is_a_path_or_an_address_and_is_missing_only_where_its_path_end
     assert {ref.key: (ref.uri, ref.size_bytes, ref.mtime_ns) for ref in found} == expected
 
 
-@pytest.mark.parametrize(
-    "image",
-    [
-        "/etc/passwd",
-        "../x.jpg",
-        "sub/../../x.jpg",
-        "link/../../x.jpg",
-        "..",
-        "file:///etc/passwd",
-        "FILE:///etc/passwd",
-        "file:///{folder}/%2e%2e/x.jpg",
-        "{folder}er/x.jpg",
-        "./a://../../../x.jpg",
-        "{folder}/a://../../../x.jpg",
-    ],
+OUTSIDE = (
+    "/etc/passwd ../x.jpg sub/../../x.jpg link/../../x.jpg .. file:///etc/passwd FILE:///etc/passwd"
+    " file:///{folder}/%2e%2e/x.jpg {folder}er/x.jpg ./a://../../../x.jpg"
+    " {folder}/a://../../../x.jpg"
 )
+
+
+@pytest.mark.parametrize("image", OUTSIDE.split())
 def test_a_path_out_of_the_tables_folder_needs_the_users_trust(tmp_path, monkeypatch, image):
     folder = tmp_path / "table"
     (folder / "sub").mkdir(parents=True)
@@ -141,12 +129,9 @@ def test_a_path_out_of_the_tables_folder_needs_the_users_trust(tmp_path, monkeyp
     monkeypatch.chdir(folder)
     image = image.format(folder=folder)
     path = write(folder / "m.csv", [{"image": image, "label": "a"}])
-    with pytest.raises(UserError) as error:
-        refs(path)
-    said = str(error.value)
     (ref,) = refs(path, allow_any_path=True)
-    words = ["line 2", repr(image)[:40], repr(ref.uri), repr(str(folder)), "allow_any_path"]
-    assert all(word in said for word in words), said
+    with refused("", "line 2", repr(image)[:40], repr(ref.uri), repr(str(folder))):
+        refs(path)
     assert ref.uri == os.path.normpath(ref.uri)  # what the system opens is what was checked
 
 
@@ -197,10 +182,9 @@ def test_roles_by_name_and_by_flag_of_texts_and_numbers(tmp_path):
         {"image": "x", "label": 3, "key": 12, "split": "", "g": None},
         {"image": "y", "label": "007", "key": "b", "split": None, "g": "p"},
     ]
+    expected = [("12", "3", None, None), ("b", "007", None, "p")]
     found = refs(write(tmp_path / "m.jsonl", rows), group_column="g")
-    assert [(r.key, r.label, r.split, r.group) for r in found] == [
-        ("12", "3", None, None), ("b", "007", None, "p"),
-    ]  # fmt: skip
+    assert [(ref.key, ref.label, ref.split, ref.group) for ref in found] == expected
 
 
 def test_names_of_roles_are_found_in_any_case_and_first_in_the_exact_one(tmp_path):
@@ -215,45 +199,38 @@ def test_only_the_columns_named_are_taken(tmp_path):
     path = text(tmp_path / "m.csv", "image,label,age,zip,junk\nx,a,1,007,?\n")
     (ref,) = refs(path, columns=(ColumnSpec("zip", "string"), ColumnSpec("age", "float")))
     assert ref.columns == {"zip": "007", "age": 1.0}
-    (ref,) = refs(path, columns=())
-    assert ref.columns is None
-    (ref,) = refs(path)
-    assert ref.columns == {"age": 1, "zip": "007", "junk": "?"}
+    assert [ref.columns for ref in refs(path, columns=())] == [None]
+    assert [ref.columns for ref in refs(path)] == [{"age": 1, "zip": "007", "junk": "?"}]
 
 
-LEFT_OUT = "--columns leaves out 'zip', 'tags', 'seen' of --input; name what is to stay"
-DECIMAL_COMMA = (
-    "column 'age' of --input is taken as text, as values such as '0,5' have a decimal comma; "
-    "to have numbers, write decimal points (0.5)"
-)
-DECIMAL_LABELS = (
-    "column 'label' of --input has numbers such as 0.37, and each becomes a class; "
-    "name a column of classes by --label_column: a number to be learnt is an extra column"
-)
+LEFT_OUT = "--columns leaves out 'zip', 'tags', 'seen'"
+DECIMAL_COMMA = "column 'age' of --input is taken as text"
+DECIMAL_LABELS = "column 'label' of --input has numbers such as 0.37"
 UNDECLARED = 'image,label,age,zip,tags,seen\na,cat,1,007,"[""x""]",0.5\n'
 COMMAS = "image;label;age;note\nx;a;0,5;b\ny;a;2;c, d\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "columns", "warnings"),
+    ("content", "columns", "warning"),
     [
-        (UNDECLARED, ("age:int",), (LEFT_OUT,)),
-        (UNDECLARED, None, ()),  # all of them
-        (UNDECLARED, (), ()),  # none of them
-        (COMMAS, None, (DECIMAL_COMMA,)),
-        (COMMAS, ("age:string", "note:string"), ()),
-        ("image,label\na,-1\na,\na,0.37\n", None, (DECIMAL_LABELS,)),
-        ("image,label\na,cat\na,1.5\n", None, ()),
-        ("image,label\na,1\na,N/A\na,\n", None, ()),
-        ("image,label\na,007\na,1.5\n", None, ()),
-        ("image,label\na,[1]\na,cat\n", None, ()),
+        (UNDECLARED, ("age:int",), LEFT_OUT),
+        (UNDECLARED, None, ""),  # all of them
+        (UNDECLARED, (), ""),  # none of them
+        (COMMAS, None, DECIMAL_COMMA),
+        (COMMAS, ("age:string", "note:string"), ""),
+        ("image,label\na,-1\na,\na,0.37\n", None, DECIMAL_LABELS),
+        ("image,label\na,cat\na,1.5\n", None, ""),
+        ("image,label\na,1\na,N/A\na,\n", None, ""),
+        ("image,label\na,007\na,1.5\n", None, ""),
+        ("image,label\na,[1]\na,cat\n", None, ""),
     ],
 )
-def test_odd_columns_and_labels_are_warned_of(tmp_path, content, columns, warnings):
+def test_odd_columns_and_labels_are_warned_of(tmp_path, content, columns, warning):
     if columns is not None:
         columns = tuple(ColumnSpec(*each.split(":")) for each in columns)
     source = InputOptions(str(text(tmp_path / "m.csv", content)), columns=columns)
-    assert read_schema(source).warnings == warnings
+    warnings = read_schema(source).warnings
+    assert len(warnings) == bool(warning) and "".join(warnings).startswith(warning)
 
 
 def test_an_undeclared_column_may_have_an_unsupported_type(tmp_path):
@@ -286,11 +263,11 @@ PIXELS, XYWH = {"bbox_format": "pixels"}, {"bbox_format": "xywh"}
 def test_boxes_of_plain_names(tmp_path, names, options, cells, sides, suffix, is_list):
     given = [[cell, cell] if is_list else cell for cell in cells]
     row = {"image": "x", "label": "a b", **dict(zip(names.split(","), given, strict=True))}
+    path = tmp_path / f"m{suffix}"
     if suffix == ".parquet":
-        path = tmp_path / "m.parquet"
         parquet.write_table(pa.Table.from_pylist([row]), path)
     else:
-        path = write(tmp_path / f"m{suffix}", [row])
+        write(path, [row])
     schema = read_schema(InputOptions(str(path), **options))
     assert schema.box_a_row is not is_list
     (ref,) = refs(path, **options)
@@ -329,109 +306,88 @@ OF_ONE_IMAGE = "x,traffic light,n,1,0,0,1,0.5\nx,a,n,2,0,0,0.5,1\n"
 @pytest.mark.parametrize(
     ("content", "options", "words"),
     [
-        (
-            OF_ONE_IMAGE, {},
-            ["'traffic light' and 'a'", "'label'", "'x'", "label='several'", "label='none'"],
-        ),
-        (
-            "x,a,n,1,0,0,1,1\nx,a,other,1,0,0,1,1\n", {},
-            ["'n' and 'other'", "'note'", "'x'", "columns", "image/object/note"],
-        ),
-        (
-            "x,a,n,1,0,0,1,1\nx,a,m,1,0,0,1,1\n", {"split_column": "note"},
-            ["'n' and 'm'", "'note'", "'x'"],
-        ),
+        (OF_ONE_IMAGE, {}, ["'traffic light'", "'a'", "'label'", "'x'", "label='several'"]),
+        ("x,a,n,1,0,0,1,1\nx,a,m,1,0,0,1,1\n", {}, ["'n'", "'m'", "'x'", "image/object/note"]),
+        ("x,a,n,1,0,0,1,1\nx,a,m,1,0,0,1,1\n", {"split_column": "note"}, ["'n'", "'m'", "'note'"]),
     ],
 )  # fmt: skip
 def test_rows_of_one_image_that_differ_are_refused(tmp_path, content, options, words):
     path = text(tmp_path / "m.csv", BOXES + content)
-    with pytest.raises(UserError) as error:
+    with refused("input", *words):
         merge_boxes(refs(path, **options), read_schema(InputOptions(str(path), **options)))
-    assert all(word in str(error.value) for word in words), error.value
 
 
 H = "image,label,age\n"
 J = '{"image": "x", "label": "a", "age": 1}\n'
 B = f"image,label,{','.join(SIDES)}\n"
 COLUMNS = {"columns": (ColumnSpec("age", "int"),)}
-
-
 SEVERAL = {"label": "several"}
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "options", "words"),
+    ("content", "options", "words"),
     [
-        ("m.csv", "", {}, ["no row"]),
-        ("m.csv", "pic,label\nx,a\n", {}, ["no image column", "'pic', 'label'", "image_column"]),
-        ("m.csv", "image,target\nx,a\n", {}, ["no label column", "'target'", "label_column"]),
-        ("m.csv", H + "x,a,1\n", {"label_column": "x"}, ["label_column", "'x'", "'age'"]),
-        ("m.csv", H + "x,a,1\n", {"columns": (ColumnSpec("b", "int"),)}, ["columns", "'b'"]),
-        ("m.csv", "image,label,image/height\nx,a,1\n", {}, ["'image/height'", "rename"]),
-        ("m.csv", H + "x,a,1\ny,b,old\n", COLUMNS, ["line 3", "'old'", "'age'", "expected int"]),
-        ("m.csv", H + "x,a,1\ny,b,\n", COLUMNS, ["line 3", "''", "columns='age:float'"]),
+        ("", {}, ["no row"]),
+        ("pic,label\nx,a\n", {}, ["no image column", "'pic', 'label'", "image_column"]),
+        ("image,target\nx,a\n", {}, ["no label column", "'target'", "label_column"]),
+        (H + "x,a,1\n", {"label_column": "x"}, ["label_column", "'x'", "'age'"]),
+        (H + "x,a,1\n", {"columns": (ColumnSpec("b", "int"),)}, ["columns", "'b'"]),
+        ("image,label,image/height\nx,a,1\n", {}, ["'image/height'", "rename"]),
+        (H + "x,a,1\ny,b,\n", COLUMNS, ["line 3", "''", "columns='age:float'"]),
         # Types are inferred from the first rows, which later ones must fit.
+        (H + "x,a,1\n" * INFERENCE_ROWS + "y,b,\n", {}, ["line 1002", "''", "columns='age:float'"]),
+        (H + "x,a,1\n,b,2\n", {}, ["line 3", "'image'", "not empty"]),
+        (J + '{"image": "y", "age": 2}\n', {}, ["line 2", "None", "'label'"]),
         (
-            "m.csv", H + "x,a,1\n" * INFERENCE_ROWS + "y,b,\n", {},
-            ["line 1002", "''", "columns='age:float'"],
-        ),
-        ("m.csv", H + "x,a,1\n,b,2\n", {}, ["line 3", "'image'", "not empty"]),
-        ("m.jsonl", J + '{"image": "y", "age": 2}\n', {}, ["line 2", "None", "'label'"]),
-        ("m.jsonl", J + '{"image": "y", "label": "b"}\n', COLUMNS, ["line 2", "age:float"]),
-        (
-            "m.jsonl", '{"image": "x", "label": "a", "age": "x"}\n{"image": "y", "label": "b"}\n',
+            '{"image": "x", "label": "a", "age": "x"}\n{"image": "y", "label": "b"}\n',
             {}, ["line 2", "no column 'age'"],
         ),
         (
-            "m.jsonl", J + '{"image": "y", "label": 0.5, "age": 1}', {},
+            J + '{"image": "y", "label": 0.5, "age": 1}', {},
             ["line 2", "0.5", "label='none' and columns='label:float'", "target='label'"],
         ),
-        ("m.jsonl", J + '{"image": "y", "label": NaN, "age": 1}', {}, ["line 2", "nan", "fill it"]),
-        ("m.jsonl", J + '{"image": {"path": "y"}, "label": 1}', {}, ["line 2", "'path'", "text"]),
-        ("m.csv", "x/a.jpg,cat\nx/b.jpg,cat\n", {}, ["'x/a.jpg'", "first line looks like a row"]),
-        ("m.csv", "Id,Label\na.JPG,cat\n", {}, ["no image column", "image_column='Id' holds"]),
-        ("m.csv", "image,cat,dog\nx,1.0,0.0\n", {}, ["'cat', 'dog' hold 0 and 1", "one-hot"]),
-        ("m.jsonl", J + '{"image": "\\ud800", "label": "b", "age": 1}', {}, ["line 2", "'image'"]),
-        ("m.csv", "image,label,split\nx,a,my split\n", {}, ["line 2", "'my split'", "letters"]),
-        ("m.csv", B + 'x,a,0,1,0,1\ny,b,"[0,0]",1,0,1\n', {}, ["line 3", "different number"]),
-        ("m.csv", B + "x,a,0,nan,0,1\n", {}, ["line 2", "nan", "0 to 1"]),
+        (J + '{"image": "y", "label": NaN, "age": 1}', {}, ["line 2", "nan", "fill it"]),
+        (J + '{"image": {"path": "y"}, "label": 1}', {}, ["line 2", "'path'", "text"]),
+        ("x/a.jpg,cat\nx/b.jpg,cat\n", {}, ["'x/a.jpg'", "first line looks like a row"]),
+        ("Id,Label\na.JPG,cat\n", {}, ["no image column", "image_column='Id' holds"]),
+        ("image,cat,dog\nx,1.0,0.0\n", {}, ["'cat', 'dog' hold 0 and 1", "one-hot"]),
+        (J + '{"image": "\\ud800", "label": "b", "age": 1}', {}, ["line 2", "'image'"]),
+        ("image,label,split\nx,a,my split\n", {}, ["line 2", "'my split'", "letters"]),
+        (B + 'x,a,0,1,0,1\ny,b,"[0,0]",1,0,1\n', {}, ["line 3", "different number"]),
         (
-            "m.csv", "image,label,XMin,YMin,XMax,YMax\nx,a,0,10,20,30\n", {},
+            "image,label,XMin,YMin,XMax,YMax\nx,a,0,10,20,30\n", {},
             ["line 2", "'XMax'", "20", "0 to 1", "bbox_format='pixels'"],
         ),
-        ("m.csv", B + "x,a,0,nan,0,1\n", PIXELS, ["line 2", "nan", "numbers of pixels"]),
-        ("m.csv", B + "x,a,0,1,0,1\ny,a,0,,0,1\n", {}, ["line 3", "''", SIDES[1], "float"]),
-        ("m.csv", B + "x,,0,1,0,1\n", {"label": "none"}, ["line 2", "'label'", "not empty"]),
-        ("m.csv", B + "x,a,0,1,0,1\n", XYWH, ["bbox_format", "xywh", "x, y, width, height"]),
-        ("m.csv", H + "x,a,1\n", PIXELS, ["bbox_format", "pixels", "xmin, ymin, xmax, ymax"]),
+        (B + "x,a,0,nan,0,1\n", PIXELS, ["line 2", "nan", "numbers of pixels"]),
+        (B + "x,,0,1,0,1\n", {"label": "none"}, ["line 2", "'label'", "not empty"]),
+        (B + "x,a,0,1,0,1\n", XYWH, ["bbox_format", "xywh", "x, y, width, height"]),
+        (H + "x,a,1\n", PIXELS, ["bbox_format", "pixels", "xmin, ymin, xmax, ymax"]),
         (
-            "m.csv", H + "x,a,1\n", {"label": "none", "label_column": "label"},
+            H + "x,a,1\n", {"label": "none", "label_column": "label"},
             ["label_column", "label='none'"],
         ),
-        ("m.csv", f"image,label,{SIDES[0]}\nx,a,0\n", {}, [SIDES[0], "without", SIDES[1]]),
+        (f"image,label,{SIDES[0]}\nx,a,0\n", {}, [SIDES[0], "without", SIDES[1]]),
         (
-            "m.csv", 'image,label\na,"[""cat""]"\n', {},
+            'image,label\na,"[""cat""]"\n', {},
             ["line 2", "'[\"cat\"]'", "expected one class", "label='several'", "label_column"],
         ),
-        ("m.csv", "image,label\na,b\n", SEVERAL, ["line 2", "'b'", "list", "label_separator"]),
+        ("image,label\na,b\n", SEVERAL, ["line 2", "'b'", "list", "label_separator"]),
         (
-            "m.csv", 'image,label\na,"[""cat""]"\n', {"label_separator": ","},
+            'image,label\na,"[""cat""]"\n', {"label_separator": ","},
             ["line 2", "expected labels with ',' between", "leave label_separator out"],
         ),
         (
-            "m.csv", B + "x,a,0,1,0,1\n",
+            B + "x,a,0,1,0,1\n",
             {"columns": tuple(ColumnSpec(side, "float") for side in SIDES)},
             ["columns", f"{SIDES[0]}:float[]"],
         ),
     ],
 )  # fmt: skip
-def test_a_wrong_table_is_refused_in_one_sentence(tmp_path, name, content, options, words):
-    with pytest.raises(UserError) as error:
+def test_a_wrong_table_is_refused_in_one_sentence(tmp_path, content, options, words):
+    name = "m.jsonl" if content.startswith("{") else "m.csv"
+    with refused(None, *words) as error:
         refs(text(tmp_path / name, content), **options)
-    found = str(error.value)
-    assert all(word in found for word in words), found
-    assert "\n" not in found
-    found.encode()
+    str(error.value).encode()
 
 
 @pytest.mark.parametrize(
@@ -522,10 +478,8 @@ def test_pictures_of_a_parquet_file_are_ranges_of_spooled_files(tmp_path, kind, 
     refs: list[ImageRef] = []
     for groups in (range(1), range(1, 2)):
         refs += only_refs(path, schema, groups, str(tmp_path / "spool"))
-    name = "test-00000-of-00001.parquet row"
-    assert [ref.key for ref in refs] == (
-        ["x.jpg", f"{name} 2", "z.jpg"] if paths else [f"{name} {n}" for n in (1, 2, 3)]
-    )
+    keys = [f"test-00000-of-00001.parquet row {n}" for n in (1, 2, 3)]
+    assert [ref.key for ref in refs] == (["x.jpg", keys[1], "z.jpg"] if paths else keys)
     assert [ref.columns for ref in refs] == [{"age": n} for n in (1, 2, 3)]
     assert {(ref.split, ref.uri) for ref in refs} == {("test", path)}
     assert [data for _, data in read_images(refs, 100)] == PICTURES
@@ -552,9 +506,3 @@ def test_metadata_that_name_no_class_change_nothing(tmp_path, said):
     schema = read_schema(InputOptions(str(path)))
     (ref,) = only_refs(str(path), schema, None, str(tmp_path / "spool"))
     assert schema.class_names == () and ref.label == "4"
-
-
-def test_a_parquet_table_without_an_image_column_says_which_column_holds_names(tmp_path):
-    parquet.write_table(pa.table({"photo": ["a.jpg"], "label": ["a"]}), tmp_path / "a.parquet")
-    with refused("input", "image_column='photo'"):
-        read_schema(InputOptions(str(tmp_path / "a.parquet")))

@@ -1,11 +1,8 @@
 """Rows of CSV, JSON Lines and Parquet files, and where a file is damaged."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
-import pathlib
 
 import pyarrow as pa
 import pytest
@@ -15,7 +12,6 @@ from pyarrow import parquet
 
 from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.tables.rows import parts, read_rows
-from imageshards.errors import UserError
 from tests.support.errors import refused
 from tests.support.stores import store_uri
 
@@ -24,12 +20,7 @@ def rows(path: object) -> list[dict]:
     return [row for _, row in read_rows(str(path))]
 
 
-def places(path: object) -> list[str]:
-    """`line N` of each row."""
-    return [where.removeprefix(f"{path} ") for where, _ in read_rows(str(path))]
-
-
-def put(folder: pathlib.Path, name: str, data: str | bytes) -> pathlib.Path:
+def put(folder, name, data):
     path = folder / name
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     return path
@@ -109,22 +100,21 @@ def test_what_separates_the_cells_is_what_the_header_has_most_of(tmp_path, text,
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_line_numbers_are_those_an_editor_shows(tmp_path, line_end, mark):
     long = "word " * 100_000  # the csv module's own limit is 128 KiB
-    text = f'{mark}a,b\n1,"{long}\ny"\n\n2,z\n'.replace("\n", line_end)
-    assert places(put(tmp_path, "x.csv", text)) == ["line 2", "line 5"]
-    text = f'{mark}sep=;\na;b\n1;"2\n3"\n4;5\n'.replace("\n", line_end)
-    assert places(put(tmp_path, "x.csv", text)) == ["line 3", "line 5"]
-    text = f'{mark}{{"a": 1}}\n\n{{"a": 2}}'.replace("\n", line_end)
-    assert places(put(tmp_path, "x.jsonl", text)) == ["line 1", "line 3"]
+    for name, text, lines in (
+        ("x.csv", f'a,b\n1,"{long}\ny"\n\n2,z\n', (2, 5)),
+        ("x.csv", 'sep=;\na;b\n1;"2\n3"\n4;5\n', (3, 5)),
+        ("x.jsonl", '{"a": 1}\n\n{"a": 2}', (1, 3)),
+    ):
+        path = put(tmp_path, name, mark + text.replace("\n", line_end))
+        assert [where for where, _ in read_rows(str(path))] == [f"{path} line {n}" for n in lines]
 
 
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
         ("x.csv", "a,b\n1,2\n3\n", ["line 3", "1 cell;", "expected 2"]),
-        ("x.csv", "a,b\n1,2,3\n", ["line 2", "3 cells", "quotes"]),
         ("x.csv", "sep=|\na|b\n1\n", ["line 3 has 1 cell", "separated by '|'"]),
         ("x.csv", "a,a\n1,2\n", ["line 1", "'a' twice"]),
-        ("x.csv", 'a,b\n1,"x"y\n', ["line 2", "not CSV"]),
         ("x.csv", 'a,b\n1,2\n3,"open\n5,6\n', ["line 3", "not CSV"]),
         ("x.csv", b"a,b\n1,2\n3,\xff\n", ["line 3", "UTF-8"]),
         ("x.jsonl", '{"a": 1}\n{"a": }\n', ["line 2", "not JSON", "column 7"]),
@@ -136,20 +126,16 @@ def test_line_numbers_are_those_an_editor_shows(tmp_path, line_end, mark):
     ],
 )
 def test_a_damaged_file_is_refused_with_its_line(tmp_path, name, data, words):
-    with pytest.raises(UserError) as error:
+    with refused(None, *words):
         rows(put(tmp_path, name, data))
-    text = str(error.value)
-    assert all(word in text for word in words), text
-    assert "\n" not in text
 
 
 @pytest.mark.parametrize("name", ["none.csv", "none.jsonl", "none.parquet", "folder.csv"])
 @pytest.mark.parametrize("where", [str, store_uri, lambda path: f"nostore://bucket/{path.name}"])
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, name, where):
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(UserError, match="cannot be read") as error:
+    with refused(None, "cannot be read"):
         rows(where(tmp_path / name))
-    assert "\n" not in str(error.value)
 
 
 def test_a_parquet_file_that_was_replaced_meanwhile_is_refused(tmp_path):
