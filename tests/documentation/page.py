@@ -53,12 +53,9 @@ class Page:
             Failed: It ended with an error, or not in time.
             Skipped: A package that it imports, and that may be absent, is not installed.
         """
-        if block.language == "python":
-            self._run_python(block)
-        else:
+        if block.language != "python":
             run_bash(commands_of(block), self._folder, self._environment)
-
-    def _run_python(self, block: Block) -> None:
+            return
         if self._python is None:
             self._python = subprocess.Popen(
                 ["python", "-m", "tests.documentation.python_session", self._path],
@@ -71,18 +68,19 @@ class Page:
             )
         assert self._python.stdin is not None and self._python.stdout is not None
         printed = self._folder.with_name(f"{self._folder.name}-{block.line}.log")
+        printed.touch()
         request = json.dumps([block.line + 1, block.source, str(printed)])
         with contextlib.suppress(BrokenPipeError):
             self._python.stdin.write(request + "\n")
             self._python.stdin.flush()
         answer = self._python.stdout.readline()  # `make test` ends what takes too long
         if not answer:
-            raise Failed(f"{_text(printed)}\nit ended with {self._python.wait()}")
+            raise Failed(f"{printed.read_text()}\nit ended with {self._python.wait()}")
         error = json.loads(answer)
         if error.get("missing") in MAY_BE_ABSENT:
             pytest.skip(f"the package {error['missing']} is not installed")
         if error:
-            raise Failed(f"{_text(printed)}\n{error['error']}")
+            raise Failed(f"{printed.read_text()}\n{error['error']}")
 
     def close(self) -> None:
         """Ends its Python."""
@@ -152,7 +150,3 @@ def _write_rows(folder: pathlib.Path) -> None:
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()
         table.writerows({**row, "tokens": json.dumps(row["tokens"])} for row in rows)
-
-
-def _text(path: pathlib.Path) -> str:
-    return path.read_text("utf-8", "replace") if path.exists() else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import pytest
 from sybil import Document
 from sybil.example import SybilFailure
@@ -57,9 +55,7 @@ WRONG = "\n".join(
 )
 
 
-def test_a_wrong_block_fails_with_its_place_and_its_output(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_block_fails_with_its_place_and_its_output(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.documentation.page.MAY_BE_ABSENT", {"absent_package"})
     path = tmp_path / "page.md"
     path.write_text(WRONG)

@@ -35,11 +35,7 @@ def programs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib
     return folder
 
 
-@pytest.mark.parametrize(
-    ("version", "expected"),
-    [(f"v{BEAM}", "ready\n"), ("v2.1.0", "built\n")],
-    ids=["copied", "built"],
-)
+@pytest.mark.parametrize(("version", "expected"), [(f"v{BEAM}", "ready\n"), ("v2.1.0", "built\n")])
 def test_prism_is_made_ready_once(programs, tmp_path, version, expected):
     for name, text in (("go", GO.format(folder=tmp_path, version=version)), ("prism", "ready\n")):
         (programs / name).write_text(text)

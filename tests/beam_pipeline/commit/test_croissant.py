@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any
 
 import pytest
 
@@ -15,14 +14,11 @@ from tests.support.manifests import shards_of, typed
 pytestmark = pytest.mark.process
 
 
-def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {one["@id"]: one for one in found}
-
-
 def test_lists_shards_with_checksums_the_index_splits_classes_and_columns(insects):
     found = json.loads((insects / "croissant.json").read_text())
     assert found["description"].startswith("36 labelled JPEG images of 3 classes (train ")
-    files, sets = by_id(found["distribution"]), by_id(found["recordSet"])
+    files = {file["@id"]: file for file in found["distribution"]}
+    sets = {records["@id"]: records for records in found["recordSet"]}
     entries = [shard for _, shard in shards_of(manifest(insects))]
     assert list(files) == ["index", *(shard["file"] for shard in entries)]
     for shard in entries:
@@ -51,11 +47,10 @@ def test_mlcroissant_finds_it_valid_and_reads_the_index(insects):
     assert len(found) == len(rows) == 36
     for row in rows:
         for name, value in row.items():
-            said = found[row["key"]][f"records/{name}"]
-            assert decoded(said) == pytest.approx(value)
+            assert decoded(found[row["key"]][f"records/{name}"]) == pytest.approx(value)
 
 
-def decoded(value: Any) -> Any:
+def decoded(value):
     """Texts in place of bytes."""
     if isinstance(value, list):
         return [decoded(one) for one in value]

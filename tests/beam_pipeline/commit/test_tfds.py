@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -16,13 +13,12 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def builder(insects) -> Any:
+def builder(insects):
     return pytest.importorskip("tensorflow_datasets").builder_from_directory(insects)
 
 
 @pytest.fixture
-def described(insects) -> dict[str, Any]:
-    """The manifest of a built data set."""
+def described(insects):
     return manifest(insects)
 
 
@@ -53,7 +49,7 @@ def test_counts_names_and_shapes(builder, described):
     assert info.features["tokens"].shape == (None,) and info.features["place"].shape == (2,)
 
 
-def features_of(folder: pathlib.Path, described: dict[str, Any]) -> Any:
+def features_of(folder, described):
     """What TFDS makes of the features of a manifest."""
     tfds = pytest.importorskip("tensorflow_datasets")
     for file, text in tfds_files(typed(described)).items():
