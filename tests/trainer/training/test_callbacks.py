@@ -28,8 +28,6 @@ def _fit(train: Any, optimizer: Any, *callbacks: Any, epochs: int = 2) -> None:
 class _Fetches(Execution):
     """Says of each step that its batch took so long to come."""
 
-    fetch_sec = 0.3
-
     def take(self, batches: Any, steps: int) -> dict[str, Any]:
         self.calls += 1
         return {"loss": tf.constant(1.0)}
@@ -39,6 +37,7 @@ def test_fetching_during_a_step_is_no_waiting(train: Any) -> None:
     with refused("callbacks", "WaitingTime"):  # Keras's own fit says nothing of waiting.
         _fit(train, "sgd", WaitingTime(8))
     waiting, execution = WaitingTime(8), _Fetches(lambda batch: {})
+    execution.fetch_sec = 0.3
     waiting.take(execution, None, 1)  # it traces: nothing of it counts
     assert (waiting.wait_sec, waiting.train_sec, waiting.images) == (0.0, 0.0, 0)
     waiting.take(execution, None, 1)  # nothing runs on a device meanwhile
