@@ -15,6 +15,7 @@ from PIL import Image
 
 from beam_pipeline.__main__ import main
 from beam_pipeline.images import process_pool
+from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from tests.support.pictures import saved
@@ -27,10 +28,16 @@ def jpeg(seed: int, width: int = 60, height: int = 40, **save: Any) -> bytes:
     return saved(small.resize((width, height), Image.Resampling.BICUBIC), **save)
 
 
-def class_folders(root: pathlib.Path, counts: dict[str, int], seed: int = 0) -> pathlib.Path:
-    """`root/<class>/<class> N.jpg`, so many of each."""
+def class_folders(
+    root: pathlib.Path, counts: dict[str, int], seed: int = 0, broken: int = 0
+) -> pathlib.Path:
+    """`root/<class>/<class> N.jpg`, so many of each; broken ones, of the first, move records."""
+    for i in range(broken):
+        path = root / next(iter(counts)) / f"broken {i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\xff\xd8 no picture")
     for name, count in counts.items():
-        (root / name).mkdir(parents=True)
+        (root / name).mkdir(parents=True, exist_ok=True)
         for i in range(count):
             number = seed + 10_000 * (sorted(counts).index(name) + 1) + i
             (root / name / f"{name} {i}.jpg").write_bytes(jpeg(number))
@@ -69,12 +76,13 @@ def rejects_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
     return {row["key"]: row for row in map(json.loads, lines)}
 
 
-def quarantined(output: pathlib.Path) -> dict[str, Any]:
+def quarantined(output: object) -> dict[str, Any]:
     """Key → original bytes in the quarantine, in a list; None where they are not kept."""
     rejects = [
         dict[str, Any](decode_example(record.payload))
-        for path in sorted((output / "quarantine").glob("*.tfrecord"))
-        for record in read_records(str(path))
+        for file in storage.files_below(f"{output}/quarantine")
+        if file.path.endswith(".tfrecord")
+        for record in read_records(file.path)
     ]
     return {r["image/filename"][0].decode(): r.get("image/encoded") for r in rejects}
 
