@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import pathlib
-import signal
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from pyarrow import parquet
 from imageshards import storage
 from tests.support import portable_servers
 from tests.support.builds import build, class_folders, records_of, shard_bytes
-from tests.support.commands import ForkedBuild, kill_at
+from tests.support.commands import build_killed_at
 from tests.support.portable_builds import run_here
 from tests.support.store_servers import store_server
 
@@ -29,23 +28,24 @@ FLAGS = ["--image_size", "32", "--num_shards", "train=3,validation=1", "--no_rep
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> pathlib.Path:
+def folder(tmp_path_factory) -> pathlib.Path:
     root = class_folders(tmp_path_factory.mktemp("photos") / "photos", {"cat": 12, "dog": 15}, 1)
     (root / "notes.txt").write_text("no picture")
     return root
 
 
 @pytest.fixture(scope="module")
-def expected(photos, tmp_path_factory) -> Mapping[str, bytes]:
-    output = tmp_path_factory.mktemp("expected") / "out"
-    assert build("--input", photos, "--output", output, *FLAGS) == 0
-    return shard_bytes(output)
-
-
-def files_of(photos: pathlib.Path) -> dict[str, bytes]:
+def photos(folder) -> dict[str, bytes]:
     """Path below the folder → content."""
-    files = sorted(path for path in photos.rglob("*") if path.is_file())
-    return {str(path.relative_to(photos)): path.read_bytes() for path in files}
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="module")
+def expected(folder, tmp_path_factory) -> dict[str, bytes]:
+    output = tmp_path_factory.mktemp("expected") / "out"
+    assert build("--input", folder, "--output", output, *FLAGS) == 0
+    return shard_bytes(output)
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
@@ -67,11 +67,11 @@ def zip_of(files: Mapping[str, bytes], method: int) -> bytes:
 
 
 def tar_of_tars(files: Mapping[str, bytes]) -> bytes:
-    folders: dict[str, dict[str, bytes]] = {"cat": {}, "dog": {}}
-    for name, data in images_of(files).items():
-        folder, _, below = name.partition("/")
-        folders[folder][below] = data
-    return tar_of({f"{folder}.tar": tar_of(inside) for folder, inside in folders.items()})
+    def inside(folder: str) -> dict[str, bytes]:
+        images = images_of(files).items()
+        return {name.removeprefix(folder): data for name, data in images if folder in name}
+
+    return tar_of({f"{name}.tar": tar_of(inside(f"{name}/")) for name in ("cat", "dog")})
 
 
 def put_below(folder: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -118,17 +118,19 @@ PACKED: dict[str, Callable[[Mapping[str, bytes]], bytes]] = {
     "photos.tgz": lambda files: gzip.compress(tar_of(put_below("flower_photos", files))),
     "photos.tar.bz2": lambda files: bz2.compress(tar_of(files)),
     "data.parquet": parquet_of,
-    "tars/00000.tar": webdataset,
+    "ids/00000.tar": webdataset,
+    "json/00000.tar": webdataset,
 }
-OF_IDS = ["--class_names", "cat,dog", "--columns", ""]
+LABELS = {"ids": ["--class_names", "cat,dog"], "json": ["--label_column", "folder"]}
 
 
-def pack(name: str, photos: pathlib.Path, folder: pathlib.Path) -> list[str | pathlib.Path]:
+def pack(name: str, photos: Mapping[str, bytes], folder: pathlib.Path) -> list[str | pathlib.Path]:
     """Packs photos into a file of a name; returns the flags to build from it."""
     path = folder / name
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(PACKED[name](files_of(photos)))
-    return ["--input", path, *(OF_IDS if "/" in name else []), *FLAGS]
+    path.write_bytes(PACKED[name](photos))
+    labels = [*LABELS[path.parent.name], "--columns", ""] if "/" in name else []
+    return ["--input", path, *labels, *FLAGS]
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -140,18 +142,10 @@ def test_an_archive_gives_the_shards_of_its_folder(photos, expected, tmp_path, n
     assert is_spooled == name.endswith((".tgz", ".bz2", ".parquet"))
 
 
-def test_webdataset_may_have_its_labels_in_json(photos, expected, tmp_path):
-    (tmp_path / "00000.tar").write_bytes(webdataset(files_of(photos)))
-    flags = ["--label_column", "folder", "--columns", "", *FLAGS]
-    assert build("--input", tmp_path / "00000.tar", "--output", tmp_path / "out", *flags) == 0
-    assert shard_bytes(tmp_path / "out") == expected
-
-
 def test_several_webdataset_archives_with_columns(photos, tmp_path):
-    files = files_of(photos)
     (tmp_path / "set").mkdir()
     for number, folder in enumerate(("cat", "dog")):
-        some = {name: data for name, data in files.items() if name.startswith(folder)}
+        some = {name: data for name, data in photos.items() if name.startswith(folder)}
         (tmp_path / "set" / f"0000{number}.tar").write_bytes(webdataset(some))
     flags = ["--class_names", "cat,dog", "--columns", "size:int", *FLAGS]
     for given, output in ((tmp_path / "set", "a"), (f"{tmp_path}/set/{{00000..00001}}.tar", "b")):
@@ -161,15 +155,15 @@ def test_several_webdataset_archives_with_columns(photos, tmp_path):
     assert len(records) == 27
     for key, features in records.items():
         assert key.startswith(("00000/cat/", "00001/dog/"))
-        assert features["size"] == [len(files[key.partition("/")[2]])]
+        assert features["size"] == [len(photos[key.partition("/")[2]])]
 
 
-FORMS = [name for name in PACKED if name not in ("dotted.tar", "photos.tar.bz2")]
+FORMS = PACKED.keys() - {"dotted.tar", "photos.tar.bz2", "json/00000.tar"}
 
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", sorted(FORMS))
 def test_from_a_store_whatever_is_killed(photos, expected, tmp_path, form):
     _, path, *flags = map(str, pack(form, photos, tmp_path))
     with store_server("s3") as running, running.environment():
@@ -178,13 +172,11 @@ def test_from_a_store_whatever_is_killed(photos, expected, tmp_path, form):
         output = tmp_path / "out"
         command = ["--input", uri, "--output", str(output), *flags]
         kill = ("beam_pipeline.planning.transforms", "make_unit", 2)
-        killed = ForkedBuild("--direct_num_workers", "2", *command, before=kill_at, given=kill)
-        assert killed.wait(180) == -signal.SIGKILL, killed.communicate()[0]
+        build_killed_at(*kill, "--direct_num_workers", "2", *command)
         spooled = {path: path.stat().st_mtime_ns for path in output.glob(".staging/spool/*")}
         assert bool(spooled) == form.endswith((".tgz", ".parquet"))
         late = ("beam_pipeline.commit.transforms", "finalize_shard", 2)
-        killed = ForkedBuild("--direct_num_workers", "2", *command, before=kill_at, given=late)
-        assert killed.wait(180) == -signal.SIGKILL, killed.communicate()[0]
+        build_killed_at(*late, "--direct_num_workers", "2", *command)
         # What was spooled is not spooled again.
         assert spooled == {path: path.stat().st_mtime_ns for path in spooled}
         assert build(*command) == 0
@@ -198,11 +190,9 @@ def test_through_a_job_service(photos, expected, tmp_path):
     """Prism's workers list, spool and read all forms."""
     portable_servers.prism_binary()
     with portable_servers.running(tmp_path) as servers:
-        for form in FORMS:
-            folder = tmp_path / f"of-{form.replace('/', '-')}"
-            folder.mkdir()
-            output = folder / "out"
-            command = [*pack(form, photos, folder), "--output", output, *servers.flags]
+        for number, form in enumerate(FORMS):
+            output = tmp_path / f"out-{number}"
+            command = [*pack(form, photos, tmp_path), "--output", output, *servers.flags]
             code, said = run_here(*map(str, command))
             assert code == 0, said
             assert shard_bytes(output) == expected, form

@@ -15,14 +15,7 @@ from beam_pipeline.planning.transforms import PlanShards
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from imageshards.example import Values, decode_example
 from imageshards.tfrecord import read_records
-from tests.support.builds import (
-    build,
-    class_folders,
-    jpeg,
-    manifest,
-    quarantined,
-    rejects_of,
-)  # fmt: skip
+from tests.support.builds import build, class_folders, jpeg, manifest, quarantined, rejects_of
 
 pytestmark = pytest.mark.process
 
@@ -45,19 +38,17 @@ def dangerous_decoder(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
 
-def flags(photos: pathlib.Path, output: pathlib.Path, *more: str) -> list[str]:
-    return [
-        "--input", str(photos), "--output", str(output), "--image_size", "32", "--no_report",
-        "--splits", "train=1", "--max_reject_fraction", "0.3", *more,
-    ]  # fmt: skip
+def build_of(photos, output, *more: str) -> int:
+    flags = ["--image_size", "32", "--splits", "train=1", "--no_report", *more]
+    return build("--input", photos, "--output", output, *flags)
 
 
 @pytest.mark.slow
-def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
+def test_a_build_names_them_keeps_their_bytes_and_all_others_become_records(
     photos, tmp_path, capfd
 ):
     several = tmp_path / "several"
-    assert build(*flags(photos, several, "--num_shards", "3")) == 0
+    assert build_of(photos, several, "--num_shards", "3", "--max_reject_fraction", "0.3") == 0
     left_out = {key: row["reason"] for key, row in rejects_of(several).items()}
     assert left_out == dict.fromkeys(KILLING, "decoder_crashed")
     assert quarantined(several) == {key: [(photos / key).read_bytes()] for key in KILLING}
@@ -72,9 +63,9 @@ def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
 
 def test_the_next_run_tries_them_again(photos, tmp_path, monkeypatch):
     output = tmp_path / "set"
-    assert build(*flags(photos, output, "--num_shards", "1", "--max_reject_fraction", "0")) == 2
+    assert build_of(photos, output, "--num_shards", "1") == 2
     monkeypatch.delenv("PYTHONPATH")
-    assert build(*flags(photos, output, "--num_shards", "1", "--max_reject_fraction", "0")) == 0
+    assert build_of(photos, output, "--num_shards", "1") == 0
     assert manifest(output)["splits"]["train"]["num_records"] == 27
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-import signal
 
 import pytest
 
@@ -20,33 +19,25 @@ from tests.support.builds import (
     rejects_of,
     shard_bytes,
 )
-from tests.support.commands import ForkedBuild, kill_at
+from tests.support.commands import build_killed_at
 from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
 
-TIMEOUT_S = 180
 FLAGS = ["--no_report"]
-OF_PHOTOS = ["--image_size", "32", *FLAGS]
-
-
-def photos_of(folder: pathlib.Path, name: str, counts: dict[str, int], seed: int) -> pathlib.Path:
-    """Class folders whose files are called after the folder, so that no two have one key."""
-    root = class_folders(folder / name, counts, seed)
-    for path in sorted(root.rglob("*.jpg")):
-        path.rename(path.with_name(f"{name} {path.name}"))
-    return root
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> pathlib.Path:
     """Photos and data sets: `a` of `old`, `b` of `new`, `seven` of `old` in seven shards."""
     folder = tmp_path_factory.mktemp("sets")
-    old = photos_of(folder, "old", {"cat": 40, "dog": 40}, seed=1)
-    new = photos_of(folder, "new", {"cat": 10, "eel": 20}, seed=500)
-    assert build("--input", old, "--output", folder / "a", "--num_shards", "4", *OF_PHOTOS) == 0
-    assert build("--input", new, "--output", folder / "b", "--num_shards", "2", *OF_PHOTOS) == 0
-    assert build("--input", old, "--output", folder / "seven", "--num_shards", "7", *OF_PHOTOS) == 0
+    class_folders(folder / "old", {"cat": 40, "dog": 40}, seed=1)
+    class_folders(folder / "new", {"cat": 10, "eel": 20}, seed=500)
+    for path in folder.rglob("*.jpg"):  # so that no two have one key
+        path.rename(path.with_name(f"{path.parts[-3]} {path.name}"))
+    for output, photos, shards in (("a", "old", "4"), ("b", "new", "2"), ("seven", "old", "7")):
+        flags = ["--output", folder / output, "--num_shards", shards, "--image_size", "32", *FLAGS]
+        assert build("--input", folder / photos, *flags) == 0
     return folder
 
 
@@ -174,9 +165,7 @@ def test_a_data_set_in_a_store_is_copied_there_whatever_is_killed(folder, joined
         storage.copy_folder(str(folder / "a"), small)
         inputs = ["--input", small, "--input", str(folder / "b"), "--output", grown]
         flags = [*inputs, "--num_shards", "5", "--direct_num_workers", "2", *FLAGS]
-        kill = ("beam_pipeline.commit.transforms", "finalize_shard", 3)
-        killed = ForkedBuild(*flags, before=kill_at, given=kill)
-        assert killed.wait(TIMEOUT_S) == -signal.SIGKILL, killed.communicate()[0]
+        build_killed_at("beam_pipeline.commit.transforms", "finalize_shard", 3, *flags)
         assert not storage.exists(f"{grown}/manifest.json")
         assert build(*flags) == 0
         for name, data in shard_bytes(joined).items():

@@ -22,8 +22,6 @@ from tests.support import builds
 from tests.support import portable_graph as graphs
 from tests.support.portable_graph import Graph, Sizes, sizes_of
 
-KINDS = ("labels", "manifest", "columns")
-
 # What Flink's translators take, and what Java's fuser puts into stages for the workers.
 NATIVE = {graphs.IMPULSE, graphs.FLATTEN, graphs.GROUP_BY_KEY, graphs.RESHUFFLE}
 FUSIBLE = {graphs.PAR_DO, graphs.WINDOW_INTO, *graphs.COMBINE_PARTS}
@@ -34,7 +32,6 @@ SIDE_EFFECTS = re.compile(
     r"(Instrument|WaitAndClear|PrepareToClear|Create\w+TensorRepresentations|MapToTensor"
     r"|MakeCheapBarrier|CreateSavedModel.*/Count/)"
 )
-
 
 SMALL, LARGE = 40, 160
 # References of one shard, of a batch of them, and of a sample: small, so that their laws show.
@@ -48,41 +45,33 @@ class Case:
     kind: str
     built: beam.Pipeline
     graph: Graph
-    fused: Graph
 
 
 def _build(kind: str, count: int, folder: pathlib.Path) -> beam.Pipeline:
     images = builds.class_folders(folder / "in", {"cat": count // 2, "dog": count // 2})
-    options = graphs.options_of(
-        kind,
-        images,
-        folder,
-        splits={"train": 0.5, "validation": 0.5},
-        num_shards={"*": count // (2 * SHARD)},
+    shards = {"*": count // (2 * SHARD)}
+    splits = {"train": 0.5, "validation": 0.5}
+    return graphs.pipeline_of(
+        graphs.options_of(kind, images, folder, splits=splits, num_shards=shards)
     )
-    return graphs.pipeline_of(options)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["labels", "manifest", "columns"])
 def case(request, tmp_path_factory) -> Case:
     built = _build(request.param, SMALL, tmp_path_factory.mktemp(request.param))
-    fused = Graph(graphs.submitted(built, "--experiments=pre_optimize=all"))
-    return Case(request.param, built, Graph(graphs.submitted(built)), fused)
+    return Case(request.param, built, Graph(graphs.submitted(built)))
 
 
 def test_flink_or_its_workers_know_every_transform_and_fused_nothing_else_is_left(case):
     urns = {leaf.spec.urn for leaf in case.graph.leaves.values()}
     assert urns <= NATIVE | FUSIBLE
-    fused = {leaf.spec.urn for leaf in case.fused.leaves.values()}
-    assert fused <= NATIVE | {graphs.EXECUTABLE_STAGE}
+    fused = Graph(graphs.submitted(case.built, "--experiments=pre_optimize=all"))
+    assert {leaf.spec.urn for leaf in fused.leaves.values()} <= NATIVE | {graphs.EXECUTABLE_STAGE}
 
 
-def test_no_step_asks_for_state_timers_stable_input_or_a_splittable_source(case):
-    # Beam writes each of these into the requirements of the whole graph.
+def test_the_graph_asks_for_nothing_special_and_is_bounded_in_one_window_and_environment(case):
+    # State, timers, stable input and splittable sources would be among the requirements.
     assert list(case.graph.proto.requirements) == []
-
-
-def test_everything_is_bounded_in_the_global_window_and_in_one_environment(case):
     components = case.graph.proto.components
     bounded = beam_runner_api_pb2.IsBounded.BOUNDED
     assert {each.is_bounded for each in components.pcollections.values()} == {bounded}

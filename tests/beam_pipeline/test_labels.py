@@ -20,6 +20,7 @@ from imageshards.index import read_index
 from imageshards.manifest import FeatureSpec, load_manifest
 from imageshards.verification.command import verify
 from tests.support.builds import build, jpeg, manifest, records_of, rejects_of
+from tests.support.manifests import shards_of
 
 pytestmark = pytest.mark.process
 
@@ -57,10 +58,6 @@ def several(photos, tmp_path_factory) -> pathlib.Path:
     return output
 
 
-def shards(output: pathlib.Path) -> list[dict[str, Any]]:
-    return [shard for split in manifest(output)["splits"].values() for shard in split["shards"]]
-
-
 def assert_even(output: pathlib.Path) -> None:
     for split in manifest(output)["splits"].values():
         counts = [shard["num_records"] for shard in split["shards"]]
@@ -68,33 +65,29 @@ def assert_even(output: pathlib.Path) -> None:
     assert verify(str(output)).problems == []
 
 
-def labels_of(output: pathlib.Path) -> dict[str, tuple[list[int], list[bytes]]]:
+def labels_of(output):
     found = records_of(output).items()
     return {key: (r["image/class/labels"], r["image/class/text"]) for key, r in found}
 
 
-def expected(labels: dict[str, list[str]], ids: dict[str, int]) -> dict[str, Any]:
-    found = {
-        key: sorted(names, key=ids.__getitem__)
-        for key, names in labels.items()
-        if key not in BROKEN
-    }
-    return {
-        key: ([ids[name] for name in names], [name.encode() for name in names])
-        for key, names in found.items()
-    }
+def expected(labels: dict[str, list[str]], *classes: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key in labels.keys() - BROKEN:
+        ids = [number for number, name in enumerate(classes) if name in labels[key]]
+        found[key] = ids, [classes[number].encode() for number in ids]
+    return found
 
 
 def test_texts_at_a_separator_are_labels_by_their_ids_and_rejects_leave_no_hole(several):
     assert_even(several)
-    assert labels_of(several) == expected(LABELS, {"bird": 0, "cat": 1, "dog": 2})
+    assert labels_of(several) == expected(LABELS, "bird", "cat", "dog")
     said = load_manifest(str(several), complete=True)
     assert said.features["image/class/labels"] == FeatureSpec("int64", None)
     assert said.features["image/class/text"] == FeatureSpec("string", None)
     assert "image/class/label" not in said.features
     accepted = {key: names for key, names in LABELS.items() if key not in BROKEN}
     counts = Counter[str]()
-    for shard in shards(several):
+    for _, shard in shards_of(manifest(several)):
         counts.update(shard["classes"])
     assert counts == Counter(itertools.chain(*accepted.values()))
     assert rejects_of(several).keys() == BROKEN
@@ -135,8 +128,8 @@ def test_copies_have_renamed_labels_each_once_and_a_rebuild_renumbers_none(
     output, flags = tmp_path / "set", ["--num_shards", "3", "--no_report"]
     assert build("--input", several, "--output", output, "--class_map", "dog=cat", *flags) == 0
     assert_even(output)
-    joined = {k: sorted({"cat" if n == "dog" else n for n in ns}) for k, ns in LABELS.items()}
-    assert labels_of(output) == expected(joined, {"bird": 0, "cat": 1})
+    joined = {k: ["cat" if name == "dog" else name for name in ns] for k, ns in LABELS.items()}
+    assert labels_of(output) == expected(joined, "bird", "cat")
     before = records_of(several)
     for key, record in records_of(output).items():
         assert record["image/encoded"] == before[key]["image/encoded"]
@@ -145,7 +138,7 @@ def test_copies_have_renamed_labels_each_once_and_a_rebuild_renumbers_none(
     more = ["--label_separator", "|", "--max_reject_fraction", "0.2", "--overwrite"]
     assert build("--input", rows, "--output", output, *more, *flags, *FLAGS) == 0
     assert manifest(output)["classes"] == ["bird", "cat", "ant", "dog"]
-    assert labels_of(output) == expected(labels, {"bird": 0, "cat": 1, "ant": 2, "dog": 3})
+    assert labels_of(output) == expected(labels, "bird", "cat", "ant", "dog")
 
 
 def test_copies_can_leave_labels_out(several, tmp_path):
@@ -167,7 +160,7 @@ def test_lists_of_a_parquet_file_beside_an_extra_column(photos, tmp_path):
     more = ["--label", "several", "--no_report", *FLAGS]
     assert build("--input", photos / "rows.parquet", "--output", output, *more) == 0
     assert_even(output)
-    assert labels_of(output) == expected(LABELS, {"bird": 0, "cat": 1, "dog": 2})
+    assert labels_of(output) == expected(LABELS, "bird", "cat", "dog")
     assert manifest(output)["features"]["price"] == {"dtype": "float32", "shape": []}
     assert exported_classes(str(output / "transform")) == ["bird", "cat", "dog"]
 
@@ -182,7 +175,7 @@ def test_images_without_a_label_in_folders_of_splits_or_whatever(tmp_path):
     assert build("--input", tmp_path / "photos", "--output", output, *more) == 0
     assert_even(output)
     said = load_manifest(str(output), complete=True)
-    assert said.classes == [] and all(shard["classes"] == {} for shard in shards(output))
+    assert said.classes == [] and not any(shard.classes for _, shard in said.shards())
     found = records_of(output)
     assert len(found) == 37 and {*found["c/2.jpg"]} == {*said.features, "split"}
     assert not [name for name in said.features if "class" in name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -21,23 +21,22 @@ from beam_pipeline.shards import transforms
 from imageshards.verification import command as verify
 from tests.support.builds import class_folders, manifest, quarantined, rejects_of
 from tests.support.commands import Command, wait_until
+from tests.support.commit_steps import spreads
 from tests.support.web_server import WebServer
 
 pytestmark = pytest.mark.process
 
 
-def failing(
-    function: Callable[..., Any], calls: Iterator[int], *, after: bool
-) -> Callable[..., Any]:
+def failing(function, calls: Iterator[int], after: bool):
     """The function, whose first call fails, before or after it has done its work."""
 
-    def call(*args: Any, **named: Any) -> Any:
-        first = next(calls) == 0
-        if first and not after:
+    def call(*args, **named):
+        is_first = next(calls) == 0
+        if is_first and not after:
             raise OSError("disturbed")
         found = function(*args, **named)
         found = list(found) if function.__name__ == "finalize_write" else found
-        if first:
+        if is_first:
             raise OSError("disturbed")
         return found
 
@@ -65,10 +64,8 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
     broken = {"cat/bad.jpg": b"no picture", "dog/bad.jpg": b""}
     for key, data in broken.items():
         (root / key).write_bytes(data)
-    refs = [
-        bp.ImageRef(str(path.relative_to(root)), str(path), path.parent.name)
-        for path in sorted(root.glob("*/*.jpg"))
-    ]
+    paths = sorted(root.glob("*/*.jpg"))
+    refs = [bp.ImageRef(str(p.relative_to(root)), str(p), p.parent.name) for p in paths]
     options = bp.ShardOptions(
         image=bp.ImageOptions(height_px=16, width_px=16),
         plan=bp.PlanOptions(splits={"train": 0.7, "test": 0.3}, num_shards={"*": 2}),
@@ -87,7 +84,7 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
     ]
     calls = [itertools.count() for _ in steps]
     for (owner, name, after), counter in zip(steps, calls, strict=True):
-        monkeypatch.setattr(owner, name, failing(getattr(owner, name), counter, after=after))
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name), counter, after))
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
         own = pipeline | beam.Create(refs)
         batches = own | bp.BatchRefs() | bp.AssignSplits(options)
@@ -102,9 +99,7 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
     made = manifest(tmp_path / "set")
     assert (made["listed"], made["rejects"]) == (23, {"empty": 1, "not_an_image": 1})
     assert sum(split["num_records"] for split in made["splits"].values()) == 21
-    for split in made["splits"].values():
-        sizes = [shard["num_records"] for shard in split["shards"]]
-        assert max(sizes) - min(sizes) <= 1
+    assert spreads(tmp_path / "set") <= {0, 1}
     assert rejects_of(tmp_path / "set").keys() == broken.keys()
     assert quarantined(tmp_path / "set") == {key: [data] for key, data in broken.items()}
     assert verify.main([str(tmp_path / "set")]) == 0

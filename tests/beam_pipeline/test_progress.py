@@ -14,19 +14,15 @@ from imageshards.manifest import RECORD_FEATURES, IndexFile, Shard, Split
 from tests.support.manifests import blank
 
 
-def split_of(num_bytes: int, *classes: dict[str, int]) -> Split:
-    """A split with a shard of these bytes for each number of records of each class."""
+def shard(num_records: int, num_bytes: int, **classes: int) -> Shard:
     index = IndexFile("index/a", 1, "0" * 64)
-    shards = [
-        Shard(f"{num_bytes}-{number}", sum(of_class.values()), num_bytes, "0" * 64, of_class, index)
-        for number, of_class in enumerate(classes)
-    ]
-    return Split(sum(shard.num_records for shard in shards), shards)
+    return Shard("a", num_records, num_bytes, "0" * 64, classes, index)
 
 
-TRAIN = split_of(1_500_000, {"cat": 300, "dog": 329}, {"cat": 300, "dog": 330})
+TRAIN = [shard(629, 1_500_000, cat=300, dog=329), shard(630, 1_500_000, cat=300, dog=330)]
 MANIFEST = blank(
-    splits={"train": TRAIN, "test": split_of(0, {})}, classes=["cat", "dog", "emu"],
+    splits={"train": Split(1259, TRAIN), "test": Split(0, [shard(0, 0)])},
+    classes=["cat", "dog", "emu"],
     features=RECORD_FEATURES, listed=1399, rejects={"truncated": 3, "empty": 1},
     skipped={"hidden": 2},
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -20,7 +21,7 @@ from beam_pipeline.commit import data_set, staging
 from beam_pipeline.images.process_pool import LocalPool
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
-from tests.support.commands import ForkedBuild, kill_at, wait_until
+from tests.support.commands import ForkedBuild, build_killed_at, wait_until
 from tests.support.portable_builds import finished_shards
 
 pytestmark = pytest.mark.slow
@@ -30,10 +31,7 @@ SHARDS = 24
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    root = class_folders(tmp_path_factory.mktemp("in"), {"cat": 48, "dog": 48})
-    for i in range(2):  # so that records move between shards
-        (root / "cat" / f"broken {i}.jpg").write_bytes(b"\xff\xd8 no picture")
-    return root
+    return class_folders(tmp_path_factory.mktemp("in"), {"cat": 48, "dog": 48}, broken=2)
 
 
 def flags(photos, output) -> list[str]:
@@ -85,33 +83,22 @@ def hold_at(staging: str, limit: int) -> None:
     LocalPool._do = held  # type: ignore[method-assign]
 
 
-def build_killed_at(module: str, function: str, calls: int, arguments: list[str]) -> None:
-    """A build whose n-th call of a function is its last."""
-    killed = ForkedBuild(*arguments, before=kill_at, given=(module, function, calls))
-    assert killed.wait() == -signal.SIGKILL, killed.communicate()[0]
-
-
 def workers_of(process: ForkedBuild) -> list[psutil.Process]:
     """Processes that write shards."""
-    children = psutil.Process(process.pid).children()
-    return [child for child in children if "pool_worker" in " ".join(_command(child))]
+    found = []
+    for child in psutil.Process(process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # the exporter may end just now
+            if "pool_worker" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
-def _command(process: psutil.Process) -> list[str]:
-    """How a process was started; nothing of one that ended just now, as the exporter may."""
-    try:
-        return process.cmdline()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return []
-
-
-def assert_resumes(photos, output, undisturbed, before: int, capfd) -> None:
+def assert_resumes(photos, output, undisturbed, before, capfd):
     """The same command finishes the data set, doing only what was not finished."""
     capfd.readouterr()
     assert build(*flags(photos, output)) == 0
-    said = capfd.readouterr().out
-    reused = re.search(r"([\d,]+) images were finished by an earlier run", said)
-    images = int(reused[1].replace(",", "")) if reused else 0
+    reused = re.search(r"(\d+) images were finished by an earlier run", capfd.readouterr().out)
+    images = int(reused[1]) if reused else 0
     assert images >= before * (manifest(undisturbed)["listed"] // SHARDS)
     assert shard_bytes(output) == shard_bytes(undisturbed)
     assert manifest(output) == manifest(undisturbed)
@@ -126,8 +113,7 @@ def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, capfd):
         assert len(workers_of(process)) == 2
         process.kill()
         process.wait()
-        _, alive = psutil.wait_procs(family, timeout=20)
-        assert not alive
+        assert not psutil.wait_procs(family, timeout=20)[1]
         before = finished_shards(output)
         assert before < SHARDS
         assert not (output / "manifest.json").exists()
@@ -138,7 +124,7 @@ def test_classes_keep_their_ids_when_a_replacement_is_killed(small, tmp_path):
     output, again, _ = small
     class_folders(tmp_path / "in", {"a": 12})
     replacing = [*again, "--overwrite"]
-    build_killed_at("beam_pipeline.commit.transforms", "finalize_shard", 2, replacing)
+    build_killed_at("beam_pipeline.commit.transforms", "finalize_shard", 2, *replacing)
     assert not (output / "manifest.json").exists()
     assert build(*replacing) == 0
     assert manifest(output)["classes"] == ["m", "z", "a"]
@@ -166,7 +152,7 @@ def test_a_data_set_that_cannot_be_read_is_refused(small, capfd):
 def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, capfd):
     output, again, before = small
     replacing = [*again, "--overwrite", "--quality", "50"]
-    build_killed_at("beam_pipeline.commit.transforms", "begin_commit", 1, replacing)
+    build_killed_at("beam_pipeline.commit.transforms", "begin_commit", 1, *replacing)
     assert build(*again, "--quality", "50") == 2
     assert "--overwrite" in capfd.readouterr().err
     assert shard_bytes(output) == before
@@ -183,7 +169,7 @@ def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, 
 )
 def test_killed_while_it_commits(photos, undisturbed, tmp_path, module, function, calls, capfd):
     output = tmp_path / "set"
-    build_killed_at(module, function, calls, flags(photos, output))
+    build_killed_at(module, function, calls, *flags(photos, output))
     assert (output / "manifest.json").exists() == (function == "load_manifest")
     assert_resumes(photos, output, undisturbed, SHARDS, capfd)
 
@@ -233,10 +219,6 @@ def test_a_changed_image_is_noticed_by_the_job_that_resumes(photos, tmp_path):
     assert shard_bytes(output) == shard_bytes(fresh)
 
 
-def times_in(folder: pathlib.Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-
-
 def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     """So one that is slow to end cannot put its shard over one of the next job."""
     output, fresh = tmp_path / "set", tmp_path / "fresh"
@@ -249,10 +231,10 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     lock = str(output / ".staging" / "lock")
     opened = psutil.Process(following.pid)
     wait_until(lambda: lock in {f.path for f in opened.open_files()}, following)
-    before = times_in(output / ".staging")
+    before = {path: path.stat().st_mtime_ns for path in (output / ".staging").iterdir()}
     with pytest.raises(subprocess.TimeoutExpired):
         following.wait(1)
-    assert times_in(output / ".staging") == before
+    assert {path: path.stat().st_mtime_ns for path in (output / ".staging").iterdir()} == before
     worker.resume()
     said, _ = following.communicate()
     assert following.returncode == 0, said
@@ -269,7 +251,6 @@ def test_ctrl_c_stops_cleanly_and_the_job_can_go_on(photos, undisturbed, tmp_pat
     assert process.returncode == 130, said
     assert "run the same command again to resume" in said.lower()
     assert "Traceback" not in said
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert not alive
+    assert not psutil.wait_procs(family, timeout=20)[1]
     assert not (output / "manifest.json").exists()
     assert_resumes(photos, output, undisturbed, 3, capfd)

@@ -17,8 +17,7 @@ from tests.support.builds import class_folders
     [
         (1, "in", "out", [], 1),
         (1, "gs://a/in", "out", [], 2),  # while one waits for a store the other goes on
-        (8, "in", "s3://a/out", [], 9),
-        (17, "gs://a/in", "gs://a/out", [], 20),
+        (17, "in", "s3://a/out", [], 20),
         (16, "gs://a/in", "gs://a/out", ["--direct_num_workers", "0"], 18),
         (16, "gs://a/in", "gs://a/out", ["--direct_num_workers", "3"], 3),
         (16, "in", "out", ["--runner", "FlinkRunner"], 0),  # brings its own

@@ -55,10 +55,8 @@ def test_a_resumed_build_keeps_its_shards_when_a_sampled_picture_has_become_unre
         rows = [f"{server.url}{picture},{'ab'[len(picture) % 2]}" for picture in pictures]
         rows += [f"{server.url}/gone.jpg,a"]
         path.write_text("\n".join(["url,label", *rows]) + "\n")
-        command = [
-            "--input", path, "--output", output, "--shard_mb", "0.008", "--splits", "train=1",
-            "--image_size", "128", "--allow_private_hosts", *FEW_TRIES,
-        ]  # fmt: skip
+        command = ["--input", path, "--output", output, "--allow_private_hosts", *FEW_TRIES]
+        command += ["--shard_mb", "0.008", "--splits", "train=1", "--image_size", "128"]
         assert build(*command, "--max_reject_fraction", "0") == 2  # after all shards were written
         before = {found.name for found in (output / ".staging").glob("train-*.tfrecord")}
         del pictures["/noise.jpg"]

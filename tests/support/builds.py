@@ -13,6 +13,7 @@ from PIL import Image
 
 from beam_pipeline.__main__ import main
 from beam_pipeline.images import process_pool
+from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from tests.support import manifests
@@ -26,10 +27,16 @@ def jpeg(seed: int, width: int = 60, height: int = 40, **save: Any) -> bytes:
     return saved(small.resize((width, height), Image.Resampling.BICUBIC), **save)
 
 
-def class_folders(root: pathlib.Path, counts: dict[str, int], seed: int = 0) -> pathlib.Path:
-    """`root/<class>/<class> N.jpg`, so many of each."""
+def class_folders(
+    root: pathlib.Path, counts: dict[str, int], seed: int = 0, broken: int = 0
+) -> pathlib.Path:
+    """`root/<class>/<class> N.jpg`, so many of each; broken ones, of the first, move records."""
+    for i in range(broken):
+        path = root / next(iter(counts)) / f"broken {i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\xff\xd8 no picture")
     for name, count in counts.items():
-        (root / name).mkdir(parents=True)
+        (root / name).mkdir(parents=True, exist_ok=True)
         for i in range(count):
             number = seed + 10_000 * (sorted(counts).index(name) + 1) + i
             (root / name / f"{name} {i}.jpg").write_bytes(jpeg(number))
@@ -70,10 +77,15 @@ def rejects_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
     return {row["key"]: row for row in map(json.loads, lines)}
 
 
-def quarantined(output: pathlib.Path) -> dict[str, Any]:
+def quarantined(output: object) -> dict[str, Any]:
     """Key → original bytes in the quarantine, in a list; None where they are not kept."""
-    found = itertools.chain(*map(_examples, (output / "quarantine").glob("*.tfrecord")))
-    return {r["image/filename"][0].decode(): r.get("image/encoded") for r in found}
+    rejects = [
+        dict[str, Any](decode_example(record.payload))
+        for file in storage.files_below(f"{output}/quarantine")
+        if file.path.endswith(".tfrecord")
+        for record in read_records(file.path)
+    ]
+    return {r["image/filename"][0].decode(): r.get("image/encoded") for r in rejects}
 
 
 def run_example(documented: object, folder: pathlib.Path, monkeypatch) -> None:

@@ -143,6 +143,12 @@ class ForkedBuild(Command):
         super().__init__("beam_pipeline", "beam_pipeline", *arguments, one_output=True, **options)
 
 
+def build_killed_at(module: str, name: str, calls: int, *arguments: object) -> None:
+    """A build whose n-th call of a function is its last."""
+    killed = ForkedBuild(*arguments, before=kill_at, given=(module, name, calls))
+    assert killed.wait() == -signal.SIGKILL, killed.communicate()[0]
+
+
 def kill_at(module: str, name: str, calls: int, signum: str = "SIGKILL") -> None:
     """The n-th call of a function sends this process a signal: for `before`."""
     numbers = itertools.count(1)

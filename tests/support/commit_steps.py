@@ -1,6 +1,5 @@
 """The steps of a small build without a runner, on storage whose operations can be disturbed."""
 
-import collections
 import contextlib
 import dataclasses
 import errno
@@ -243,10 +242,12 @@ def fingerprint_if_whole(folder: str) -> str | None:
     return manifest.fingerprint
 
 
-def spreads(output: str) -> set[int]:
-    """How much the shards differ in records, and in records of each class."""
-    shards = [entry for _, entry in load_manifest(output).shards()]
-    rows = [collections.Counter(shard.classes) for shard in shards]
-    columns = [[shard.num_records for shard in shards]]
-    columns += [[row[name] for row in rows] for name in CLASSES]
+def spreads(output: object) -> set[int]:
+    """How much the shards of a split differ in records, and in records of each class."""
+    made = load_manifest(str(output))
+    columns = []
+    for split in made.splits.values():
+        columns.append([shard.num_records for shard in split.shards])
+        for name in made.classes:
+            columns.append([shard.classes.get(name, 0) for shard in split.shards])
     return {max(column) - min(column) for column in columns}

@@ -16,9 +16,7 @@ COLUMNS = "age:int,weight:float,place:float[2],tokens:int[],note:string,words:st
 def insects(tmp_path_factory) -> pathlib.Path:
     """36 pictures of three classes with columns of every kind; rejects made records move."""
     root = tmp_path_factory.mktemp("insects")
-    photos = class_folders(root / "photos", {"ant": 12, "bee's nest": 12, "Čmelák": 12})
-    for i in range(4):
-        (photos / "ant" / f"broken {i}.jpg").write_bytes(b"\xff\xd8 no picture")
+    photos = class_folders(root / "photos", {"ant": 12, "bee's nest": 12, "Čmelák": 12}, broken=4)
     rows = [
         {
             # Paths are keys, from which splits are drawn: not those of a temporary folder.

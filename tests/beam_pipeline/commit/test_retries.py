@@ -19,8 +19,7 @@ from beam_pipeline.commit.finalize import FinalizeTask, FinalShard
 from beam_pipeline.commit.staging import mark_committed
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
-from imageshards.example import Values, decode_example
-from imageshards.tfrecord import read_records
+from tests.support.builds import quarantined
 from tests.support.commit_steps import (
     Disturbed,
     Job,
@@ -63,7 +62,7 @@ class Attempts:
                 step()
         return step()
 
-    def begin(self) -> None:
+    def begin(self):
         self.tasks = self.attempt(self.job.begin_commit)
 
     def finalize(self, number: int) -> None:
@@ -99,7 +98,7 @@ def test_steps_that_are_done_again_make_the_same_data_set(disturbed, output, tmp
     job = Job(output, make_units(tmp_path / "new", 0), overwrite)
     job.run()
     expected = contents(output)
-    assert spreads(output) <= {0, 1} and len(originals(output)) == 5
+    assert spreads(output) <= {0, 1} and len(quarantined(output)) == 5
     assert not [name for name in expected if "of-00002" in name]
     restore(output, before)
     job.begin()
@@ -149,17 +148,6 @@ def test_a_job_that_lost_its_output_to_another_build_publishes_nothing(
     assert found == contents(output)
 
 
-def originals(output: str) -> dict[str, Values]:
-    """Key → bytes, of all that is in the quarantine."""
-    found = {}
-    for file in storage.files_below(storage.join(output, "quarantine")):
-        if file.path.endswith(".tfrecord"):
-            for record in read_records(file.path):
-                features = decode_example(record.payload)
-                found[str(features["image/filename"][0])] = features["image/encoded"]
-    return found
-
-
 def test_a_full_disk_at_any_write_leaves_the_old_data_set_or_the_new_one(
     disturbed, output, tmp_path
 ):
@@ -202,4 +190,4 @@ def test_a_finished_shard_is_reused_only_with_the_bytes_that_it_rejected(
     job.begin()
     assert job.reused.count(False) == 1
     job.run()
-    assert len(originals(output)) == 5
+    assert len(quarantined(output)) == 5

@@ -38,10 +38,7 @@ SHARD = re.compile(r"train-\d{5}-of-\d{5}\.tfrecord")
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> pathlib.Path:
-    root = class_folders(tmp_path_factory.mktemp("in") / "photos", {"cat": 40, "dog": 40})
-    for i in range(3):  # so that records move between shards
-        (root / "cat" / f"broken {i}.jpg").write_bytes(b"\xff\xd8 no picture")
-    return root
+    return class_folders(tmp_path_factory.mktemp("in") / "photos", {"cat": 40, "dog": 40}, broken=3)
 
 
 def flags(photos: pathlib.Path, output: object, *more: str) -> list[str]:
@@ -66,17 +63,16 @@ def server(request) -> Iterator[StoreServer]:
         yield running
 
 
-def unit_of(folder: pathlib.Path, count: int) -> ShardUnit:
-    """One shard of the pictures in a folder."""
-    paths = sorted(folder.glob("cat*.jpg"))[:count]
+def unit_of(photos: pathlib.Path) -> ShardUnit:
+    """One shard of twenty pictures."""
+    paths = sorted(photos.glob("cat/cat*.jpg"))[:20]
     refs = [ImageRef(path.name, str(path), "cat", "train") for path in paths]
     return ShardUnit("train", 0, 1, {"cat": 0}, refs, {})
 
 
 def places_of(output: str, in_place: bool) -> ShardPlaces:
-    return ShardPlaces(
-        output=output, staging=f"{output}/.staging", finished=output if in_place else ""
-    )
+    finished = output if in_place else ""
+    return ShardPlaces(output=output, staging=f"{output}/.staging", finished=finished)
 
 
 OPTIONS = ShardOptions(image=ImageOptions(height_px=32, width_px=32))
@@ -128,7 +124,7 @@ def test_a_data_set_in_a_store_is_byte_for_byte_that_of_a_folder(built, local):
 
 def test_a_shard_costs_four_requests_and_one_at_the_commit(server, photos):
     output = f"{server.bucket()}/set"
-    unit = unit_of(photos / "cat", 20)
+    unit = unit_of(photos)
     places = places_of(output, in_place=True)
     # A client's first requests, which find out about the bucket, are not a shard's.
     storage.write(f"{output}/x", b"")
@@ -162,7 +158,7 @@ def test_a_shard_costs_four_requests_and_one_at_the_commit(server, photos):
 @ONLY_S3
 def test_a_finished_result_is_not_used_where_its_shard_was_replaced(server, photos):
     output = f"{server.bucket()}/set"
-    unit, places = unit_of(photos / "cat", 20), places_of(output, in_place=True)
+    unit, places = unit_of(photos), places_of(output, in_place=True)
     result = write_shard(unit, places, OPTIONS)
     path = places.final_path(result.name)
     whole = storage.read(path)
@@ -202,8 +198,7 @@ def test_a_finished_data_set_is_refused_and_then_replaced(server, built, local, 
         assert method in ("GET", "HEAD") or "/.staging/" in target or target.endswith("/o")
 
 
-def renew_often() -> None:
-    """Leases are renewed ten times a second."""
+def renew_often():
     lock.Lease.__init__.__defaults__ = (lock.LeaseTimes(renew_sec=0.1),)
 
 
