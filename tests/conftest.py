@@ -1,7 +1,5 @@
 """The fast part of the tests, and fixtures every test may use."""
 
-from __future__ import annotations
-
 import gc
 import os
 import pathlib

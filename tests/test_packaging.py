@@ -1,7 +1,5 @@
 """What is installed, shipped to workers and locked agrees with setup.py."""
 
-from __future__ import annotations
-
 import pathlib
 import runpy
 import shutil

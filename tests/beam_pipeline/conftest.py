@@ -1,7 +1,5 @@
 """What tests of inputs and of images share."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 

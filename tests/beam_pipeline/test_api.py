@@ -1,7 +1,5 @@
 """`ims.build`: keywords are flags, it may be called again, a notebook shows what it made."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

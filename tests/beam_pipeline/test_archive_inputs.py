@@ -1,7 +1,5 @@
 """Whole builds from archives, WebDataset and Parquet: the records of the folder that they hold."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -1,7 +1,5 @@
 """What a user does wrong, and what is wrong with the world: one sentence, and nothing lost."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

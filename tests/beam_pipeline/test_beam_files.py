@@ -3,8 +3,6 @@
 Each is shown by what it changes: a build that ends otherwise, or another caller at the store.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The command line: every flag changes what is built, and what is wrong is said in a sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import unicodedata

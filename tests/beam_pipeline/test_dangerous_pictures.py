@@ -1,7 +1,5 @@
 """Pictures that kill or hang the process that decodes them: found, named, set aside, anywhere."""
 
-from __future__ import annotations
-
 import pathlib
 
 import apache_beam as beam

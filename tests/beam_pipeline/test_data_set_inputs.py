@@ -1,7 +1,5 @@
 """Whole builds of finished data sets: with other shards, joined, grown, and killed on the way."""
 
-from __future__ import annotations
-
 import pathlib
 import shutil
 

@@ -5,8 +5,6 @@ refuses, and what it must hold in memory, is known from its source. So the proto
 of labels alone, of an image table, and of extra columns through tensorflow-transform.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """Whole builds of images without a label, and with several each, read as others read them."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The transforms in a pipeline of one's own, whose steps Beam does again."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import signal

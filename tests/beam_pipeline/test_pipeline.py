@@ -1,7 +1,5 @@
 """Whole builds on Beam's local runner: what a person gets on disk."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole builds of manifests with extra columns: what TFT made of them is in the records."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`--plan_only` shows the plan and why the build would stop, and ends as it would."""
 
-from __future__ import annotations
-
 import pytest
 
 from beam_pipeline.images import process_pool

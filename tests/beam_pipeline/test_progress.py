@@ -1,7 +1,5 @@
 """What a person sees: lines and tables."""
 
-from __future__ import annotations
-
 import itertools
 import types
 from typing import Any

@@ -1,7 +1,5 @@
 """Real processes, killed by real signals: nothing is lost, and nothing is done twice."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Before Beam is imported: what is decided, a signal that comes, and the package's face."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Builds from a labelled list of addresses."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

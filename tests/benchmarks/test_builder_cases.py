@@ -1,7 +1,5 @@
 """What the benchmarks rest on: same work on both sides, honest sums, clear arguments."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

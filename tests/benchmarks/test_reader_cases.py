@@ -1,7 +1,5 @@
 """What the benchmarks of the reader rest on: every reader reads, in turn, and is counted."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import reader_cases, reader_rounds, waits

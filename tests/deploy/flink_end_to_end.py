@@ -4,8 +4,6 @@ Not a part of `make test`: it needs a cluster with a worker pool beside each Tas
 (docs/howto/flink.md), and Beam downloads its job server (150 MB).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The images of workers and of the trainer, and the commands that run in them."""
 
-from __future__ import annotations
-
 import re
 
 import apache_beam

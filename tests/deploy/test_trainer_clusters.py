@@ -1,7 +1,5 @@
 """Training on Kubernetes and Slurm: manifest, image and script, as far as they run here."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -4,8 +4,6 @@ A block is a fence with a language. `<!-- not run: REASON -->` on the line befor
 cannot be run here.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import textwrap

@@ -3,8 +3,6 @@
 Sybil finds the blocks and makes tests of them; conftest.py at the top names it to pytest.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Flags of commands that cannot be run here: parsed by the parsers that they are for."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Runs the code blocks of one page, in a folder of its own that has what examples name."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import fcntl

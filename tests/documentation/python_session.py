@@ -7,8 +7,6 @@ it prints. The answer is a line of JSON: null, the traceback of what was raised,
 package that is not installed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What is wrong with a page is noticed, with the place."""
 
-from __future__ import annotations
-
 import pytest
 from sybil import Document
 from sybil.example import SybilFailure

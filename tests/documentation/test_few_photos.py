@@ -1,7 +1,5 @@
 """The page on a few hundred photos runs from beginning to end, with random "published" weights."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 import sys

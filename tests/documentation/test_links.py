@@ -1,7 +1,5 @@
 """Links of the documentation lead somewhere in a checkout; test_site.py holds those of the site."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 from collections.abc import Iterator

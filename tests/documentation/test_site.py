@@ -1,7 +1,5 @@
 """The documentation's site: it builds without a warning, from this checkout alone."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """The tutorial is a notebook that runs from beginning to end."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 

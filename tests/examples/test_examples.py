@@ -1,7 +1,5 @@
 """The examples run, and do what their first lines say."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 

@@ -1,7 +1,5 @@
 """What only a GPU shows: `make test-gpu`. TensorFlow is imported by the tests, not before."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The recipes run, on a few pictures."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The demo: the same pictures each time, and a summary that notices what went wrong."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 

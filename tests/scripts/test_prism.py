@@ -1,7 +1,5 @@
 """`make prism`: Prism of Beam's version, copied or built once."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import pathlib

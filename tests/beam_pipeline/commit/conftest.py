@@ -1,7 +1,5 @@
 """One data set for all that the commit puts beside the shards."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 

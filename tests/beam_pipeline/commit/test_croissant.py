@@ -1,7 +1,5 @@
 """`croissant.json`: what it says, valid for `mlcroissant`, which reads the index by it."""
 
-from __future__ import annotations
-
 import json
 import logging
 

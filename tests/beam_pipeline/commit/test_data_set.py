@@ -1,7 +1,5 @@
 """What must hold before a manifest says so, in whole builds whose commit is disturbed."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib
@@ -11,7 +9,7 @@ import pytest
 
 import beam_pipeline.commit.transforms as commit
 from beam_pipeline.commit import finalize
-from imageshards.errors import OutputError
+from imageshards.errors import OutputError, UserError
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, manifest, run_example
 from tests.support.commit_steps import Job, fingerprint_if_whole, make_units, spreads

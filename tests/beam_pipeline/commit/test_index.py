@@ -1,7 +1,5 @@
 """The index of a built data set: a row for each record, where it is after records have moved."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

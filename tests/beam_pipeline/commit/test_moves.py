@@ -1,7 +1,5 @@
 """Which records move so that shards are even again."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Beam may run any step again: after it succeeded, after it failed, and twice at once."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

@@ -1,7 +1,5 @@
 """What an output folder may hold when a build begins."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

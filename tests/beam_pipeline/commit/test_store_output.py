@@ -1,7 +1,5 @@
 """Builds whose output is in a bucket: the same bytes, few requests, and nothing lost on the way."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pathlib

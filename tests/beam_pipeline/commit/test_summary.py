@@ -1,7 +1,5 @@
 """Rejects: their list, and how many are allowed."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 

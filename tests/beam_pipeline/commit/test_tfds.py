@@ -1,7 +1,5 @@
 """TFDS reads a built data set, as it is described by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

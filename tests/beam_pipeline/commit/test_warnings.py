@@ -1,7 +1,5 @@
 """What a person hears of a data set that trains something else than was meant."""
 
-from __future__ import annotations
-
 import pytest
 
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of

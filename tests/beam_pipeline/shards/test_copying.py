@@ -1,7 +1,5 @@
 """Records are read by ranges of their shards, and copied with the label they have now."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

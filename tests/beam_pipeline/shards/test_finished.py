@@ -1,7 +1,5 @@
 """What an earlier run has finished is known again, and nothing else is taken for it."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 

@@ -1,7 +1,5 @@
 """Features of a record."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Counts of shards add up in any order."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

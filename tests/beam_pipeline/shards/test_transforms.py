@@ -1,7 +1,5 @@
 """`WriteBalancedTFRecord` is a `WriteToTFRecord`: names, and writing again."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

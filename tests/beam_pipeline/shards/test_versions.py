@@ -1,7 +1,5 @@
 """A worker whose libraries would write other bytes refuses to write."""
 
-from __future__ import annotations
-
 import importlib.metadata
 
 import pytest

@@ -1,7 +1,5 @@
 """What a shard rejects is in a file beside its result, with its bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 
