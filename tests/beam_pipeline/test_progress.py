@@ -12,14 +12,17 @@ from imageshards.manifest import RECORD_FEATURES, IndexFile, Shard, Split
 from tests.support.manifests import blank
 
 
-def shard(num_records: int, num_bytes: int, **classes: int) -> Shard:
+def shard(file: str, num_records: int, num_bytes: int, **classes: int) -> Shard:
     index = IndexFile("index/a", 1, "0" * 64)
-    return Shard("a", num_records, num_bytes, "0" * 64, classes, index)
+    return Shard(file, num_records, num_bytes, "0" * 64, classes, index)
 
 
-TRAIN = [shard(629, 1_500_000, cat=300, dog=329), shard(630, 1_500_000, cat=300, dog=330)]
+TRAIN = [
+    shard("a", 629, 1_500_000, cat=300, dog=329),
+    shard("b", 630, 1_500_000, cat=300, dog=330),
+]
 MANIFEST = blank(
-    splits={"train": Split(1259, TRAIN), "test": Split(0, [shard(0, 0)])},
+    splits={"train": Split(1259, TRAIN), "test": Split(0, [shard("c", 0, 0)])},
     classes=["cat", "dog", "emu"],
     features=RECORD_FEATURES, listed=1399, rejects={"truncated": 3, "empty": 1},
     skipped={"hidden": 2},
