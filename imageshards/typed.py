@@ -16,12 +16,16 @@ bounds; keys that the struct does not name are allowed.
 from __future__ import annotations
 
 import codecs
+import threading
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 _T = TypeVar("_T")
+
+_LOCK = threading.Lock()
+_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A number of things: 0 or more, and no more than other programs can read."""
@@ -34,7 +38,7 @@ def decode(data: bytes | str, kind: type[_T]) -> _T:
         ValueError: The text is no JSON, holds what no file can hold, or another type; as a phrase.
     """
     said = data.encode() if isinstance(data, str) else data.removeprefix(codecs.BOM_UTF8)
-    return _checked(lambda: msgspec.json.decode(said, type=kind))
+    return _checked(lambda: _decoder_of(kind).decode(said))
 
 
 def convert(value: Any, kind: type[_T]) -> _T:
@@ -43,7 +47,20 @@ def convert(value: Any, kind: type[_T]) -> _T:
     Raises:
         ValueError: The object is of another type; as a phrase.
     """
+    _decoder_of(kind)
     return _checked(lambda: msgspec.convert(value, kind))
+
+
+def _decoder_of(kind: type[_T]) -> msgspec.json.Decoder[_T]:
+    """Returns the decoder of a type, made by one thread at a time.
+
+    msgspec 0.22 looks at a struct when the struct is first decoded, and crashes the process where
+    two threads do so at once.
+    """
+    with _LOCK:
+        if kind not in _DECODERS:
+            _DECODERS[kind] = msgspec.json.Decoder(kind)
+        return _DECODERS[kind]
 
 
 def _checked(make: Callable[[], _T]) -> _T:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -57,3 +59,31 @@ def test_what_no_file_can_hold_is_refused_without_a_traceback(said):
     with pytest.raises(ValueError) as refused:
         decode(said, Shard)
     assert "\n" not in str(refused.value)
+
+
+_AT_ONCE = """
+import sys, threading
+import msgspec
+from imageshards.typed import decode
+
+class Leaf(msgspec.Struct): a: "int"; b: "dict[str, list[int]]" = {}
+class Inner(msgspec.Struct): leaves: "list[Leaf]" = []; x: "Leaf | None" = None
+class Outer(msgspec.Struct): inner: "list[Inner]"; more: "dict[str, Inner]" = {}
+
+def first() -> None:
+    barrier.wait()
+    decode('{"inner":[{"leaves":[{"a":1,"b":{"x":[1]}}]}],"more":{"y":{"x":{"a":2}}}}', Outer)
+
+sys.setswitchinterval(1e-7)
+barrier = threading.Barrier(16)
+threads = [threading.Thread(target=first) for _ in range(16)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+@pytest.mark.process
+def test_threads_that_decode_a_type_at_once_for_the_first_time_crash_nothing():
+    """msgspec by itself crashed four of five such processes."""
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", _AT_ONCE], check=True)

@@ -40,5 +40,5 @@ def make_prices(folder: pathlib.Path, count: int = 400) -> pathlib.Path:
         "train=4,validation=2", "--split_column", "split", "--quality", 95,
     ).result()  # fmt: skip
     if ran.returncode:
-        raise RuntimeError(ran.stdout)
+        raise RuntimeError(f"{ran.returncode}: {ran.stdout}")
     return built

@@ -156,5 +156,5 @@ def test_python_gets_the_path_of_the_export(model_folder, tmp_path, capsys):
     with refused("output", str(tmp_path), "overwrite=True"):
         ims.export(model_folder, tmp_path, overwrite=True)
     assert photo.exists()
-    with refused("model", "none"):
+    with refused("model_path", "model received", "none"):
         ims.export(tmp_path / "none", tmp_path / "new")
