@@ -117,7 +117,8 @@ class UserError(Exception):
         remedy: What to do.
 
     Attributes:
-        argument, received, expected, remedy: As given; "" for what was not.
+        argument: The name of the option, without dashes; "" where no argument is to blame.
+        problem, received, expected, remedy: As given; "" for what was not.
     """
 
     def __init__(

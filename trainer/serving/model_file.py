@@ -48,7 +48,8 @@ def save_model(model: keras.Model, path: str, card: ModelCard) -> None:
     """Saves a Keras model and its card as a `.keras` file, whole or not at all.
 
     Without the optimizer, loss and metrics, which checkpoints hold, but of a user's compiled model.
-    The bytes are a function of the model, the card and the versions of Keras and h5py.
+    The bytes are a function of the model, the card and the versions of Keras and h5py, except for
+    the `shared_object_id`s in `config.json`: Keras writes memory addresses there.
 
     Raises:
         UserError: The file cannot be written, for example to a full disk.
