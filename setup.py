@@ -13,7 +13,7 @@ import setuptools
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
-# What a finished data set needs: every command but `build` and those for models. It is also what
+# What a finished dataset needs: every command but `build` and those for models. It is also what
 # Beam's `--setup_file` installs on a worker, which has Beam already, so it names all else that a
 # worker imports. Pillow's and PyArrow's upper bounds are Beam's own.
 LEAF = [
@@ -68,7 +68,7 @@ DEV = [
     "grain>=0.2.15",
     "hypothesis>=6.100",
     "import-linter>=2.3",
-    # Reads the croissant.json of a data set in a test.
+    # Reads the croissant.json of a dataset in a test.
     "mlcroissant>=1.1",
     # tensorflow-datasets 4.9.10 imports it without asking for it.
     "importlib-resources>=6",

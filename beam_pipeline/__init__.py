@@ -2,7 +2,7 @@
 
 `imageshards build` is the job. Its transforms compose in any pipeline:
 `ListImages`, `AssignSplits`, `AnalyseColumns`, `PlanShards`, `WriteBalancedTFRecord`, and
-`CommitShards`, which makes a data set of what was written.
+`CommitShards`, which makes a dataset of what was written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from imageshards import storage as _storage
 
 if TYPE_CHECKING:
     from beam_pipeline.columns.transforms import AnalyseColumns as AnalyseColumns
-    from beam_pipeline.commit.data_set import CommitSpec as CommitSpec
+    from beam_pipeline.commit.dataset import CommitSpec as CommitSpec
     from beam_pipeline.commit.transforms import CommitShards as CommitShards
     from beam_pipeline.inputs.listing import schema_of as schema_of
     from beam_pipeline.inputs.selection import SelectImages as SelectImages
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Where each name stands, as above.
 _HOMES = {
     "columns.transforms": ["AnalyseColumns"],
-    "commit.data_set": ["CommitSpec"],
+    "commit.dataset": ["CommitSpec"],
     "commit.transforms": ["CommitShards"],
     "inputs.listing": ["schema_of"],
     "inputs.selection": ["SelectImages"],

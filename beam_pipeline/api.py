@@ -1,4 +1,4 @@
-"""What people import to build a data set: `ims.build`, and what it gives."""
+"""What people import to build a dataset: `ims.build`, and what it gives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build(
     beam_args: Sequence[str] = (),
     **options: Any,
 ) -> BuildSummary:
-    """Turns images into a data set of balanced TFRecord shards, as `imageshards build` does.
+    """Turns images into a dataset of balanced TFRecord shards, as `imageshards build` does.
 
     Call it again after a kill or Ctrl-C: finished shards are not made again.
 
@@ -36,8 +36,8 @@ def build(
         ims.build("photos/", "pets/", image_size=256, splits={"train": 0.8, "validation": 0.2})
 
     Args:
-        input: Class folders, an image table, a finished data set, …; or several of them.
-        output: Folder of the data set, here or in a store.
+        input: Class folders, an image table, a finished dataset, …; or several of them.
+        output: Folder of the dataset, here or in a store.
         beam_args: Beam's own flags: `["--runner=FlinkRunner", "--flink_master=HOST:8081"]`.
         **options: Named as the flags of `imageshards build`, which its `--help` explains, without
             the dashes. A value is the text that the flag takes, or what it stands for: a number, a

@@ -27,11 +27,11 @@ from imageshards.images.options import ImageOptions as ImageOptions
 from imageshards.manifest import NONE, ONE, SEVERAL, SPLIT_NAME
 from imageshards.text import composed, printable
 
-DATA_SET = "data_set"
+DATASET = "dataset"
 TABLE = "table"
 ARCHIVES = "archives"  # as tells the name of an input
 WEBDATASET = "webdataset"
-LAYOUTS = ("auto", "class_folders", "split_folders", "flat", WEBDATASET, TABLE, DATA_SET)
+LAYOUTS = ("auto", "class_folders", "split_folders", "flat", WEBDATASET, TABLE, DATASET)
 ARCHIVE_SUFFIXES = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 # Options of an image table alone.
@@ -69,7 +69,7 @@ class InputOptions:
         "class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a glob "
         "with --label_regex; archives (.tar, also of tars, .zip, .tar.gz) with such folders in "
         "them; WebDataset tars; an image table (.csv, with commas, semicolons or tabs; .jsonl; "
-        ".parquet), also Parquet that holds the pictures; a finished data set, whose records are "
+        ".parquet), also Parquet that holds the pictures; a finished dataset, whose records are "
         "copied. Of archives and tables also a glob, with {0000..0099} for a range; give it again "
         "for more inputs",
         place=storage.absolute_place, metavar="PATH", action="append")]
@@ -77,7 +77,7 @@ class InputOptions:
         "how --input is laid out (default: auto, from names)", choices=LAYOUTS)] = "auto"
     label: Annotated[str, Option(
         "how many labels an image has: one; none, where no class is wanted; several, from a column "
-        "of lists (default: one, or as a data set among the inputs has it)",
+        "of lists (default: one, or as a dataset among the inputs has it)",
         choices=LABELS)] = ONE
     label_separator: Annotated[str | None, Option(
         "several labels, between which the text of a label has this: '|' for cat|dog",
@@ -91,7 +91,7 @@ class InputOptions:
         "(default: image, path, uri, file, filename or url)", metavar="NAME")] = None
     allow_any_path: Annotated[bool, Option(
         "let the rows of a table name files outside of the table's folder, too; any file that you "
-        "can read may then become part of the data set")] = False
+        "can read may then become part of the dataset")] = False
     label_column: Annotated[str | None, Option(
         "table column, or member of a WebDataset .json, with the label (default: label or class; "
         "in WebDataset the .cls)", metavar="NAME")] = None
@@ -157,7 +157,7 @@ class InputOptions:
                     received=repr(self.label_regex),
                     expected="a group that captures the label, for example '^([a-z]+)\\.'",
                 )
-            if self.layout in ("class_folders", TABLE, DATA_SET):
+            if self.layout in ("class_folders", TABLE, DATASET):
                 raise UserError(
                     argument="label_regex",
                     received=f"{self.label_regex!r} with "
@@ -205,7 +205,7 @@ class UrlOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CopiedColumns:
-    """Extra columns that records of data sets bring.
+    """Extra columns that records of datasets bring.
 
     Attributes:
         transform: Folder of the exported transform that made them.
@@ -223,14 +223,14 @@ class PlanOptions:
     Attributes:
         num_shards: Split name → shards; the key `*` stands for every split; empty for a number
             derived from `shard_mb`.
-        pinned_classes: Class order of the data set being rebuilt; new labels follow.
+        pinned_classes: Class order of the dataset being rebuilt; new labels follow.
     """
 
     # fmt: off
     splits: Annotated[Mapping[str, float], Option(
         "fractions of images without a given split, drawn by a salted hash of the key or of "
-        "--group_column, so that more images move none; records of a data set keep theirs unless "
-        "this is given (default: those of a data set among the inputs, else "
+        "--group_column, so that more images move none; records of a dataset keep theirs unless "
+        "this is given (default: those of a dataset among the inputs, else "
         "train=0.9,validation=0.1)", metavar="NAME=F,...",
         parse=functools.partial(parse_pairs, "splits", float),
         )] = dataclasses.field(default_factory=lambda: {"train": 0.9, "validation": 0.1})
@@ -322,21 +322,21 @@ class BuildOptions:
         source: The first --input, and how labels are found in it.
         more_sources: Those of the other --input flags.
         copied: Extra columns of records that are copied, if they have some.
-        given: Names of the options that were given: where they were not, finished data sets among
+        given: Names of the options that were given: where they were not, finished datasets among
             the inputs bring their own.
     """
 
     # fmt: off
     source: InputOptions
     output: Annotated[str, Option(
-        "folder of the data set, new or empty; an unfinished build there is resumed",
+        "folder of the dataset, new or empty; an unfinished build there is resumed",
         place=storage.absolute_place, metavar="DIR")]
     more_sources: tuple[InputOptions, ...] = ()
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
     exclude: Annotated[str | None, Option(
-        "leave out images with these keys: a text file with a key on each line, or a data set "
+        "leave out images with these keys: a text file with a key on each line, or a dataset "
         "(default: none)", group="input",
         place=storage.absolute_place, metavar="FILE")] = None
     class_map: Annotated[Mapping[str, str], Option(
@@ -359,7 +359,7 @@ class BuildOptions:
         flag="no_quarantine_bytes")] = True
     report: Annotated[bool, Option("do not write report/", flag="no_report")] = True
     overwrite: Annotated[bool, Option(
-        "replace a finished data set; classes keep the ids they had")] = False
+        "replace a finished dataset; classes keep the ids they had")] = False
     plan_only: Annotated[bool, Option(
         "list and plan, show the shards and why a build would stop (equal keys, columns that do "
         "not fit), and end with its exit code; write nothing")] = False

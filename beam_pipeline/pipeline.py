@@ -8,7 +8,7 @@ from typing import Any
 import apache_beam as beam
 
 from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform_temp_folder
-from beam_pipeline.commit.data_set import CommitSpec
+from beam_pipeline.commit.dataset import CommitSpec
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
@@ -38,7 +38,7 @@ Schemas = tuple[TableSchema | None, ...]
 
 
 def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -> bool:
-    """Builds the data set `options.output` and commits it; returns whether it ran, not a dry run.
+    """Builds the dataset `options.output` and commits it; returns whether it ran, not a dry run.
 
     Args:
         state: What was in the output when the job began.
@@ -75,7 +75,7 @@ def construct(
 
     Args:
         schemas: Of the inputs that are image tables, None for others.
-        staging: Folder of the unfinished data set.
+        staging: Folder of the unfinished dataset.
         finished: Folder for finished shards until the commit; default: `staging`.
         transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
         excluded: Keys of images that are left out.
@@ -166,7 +166,7 @@ def unique_keys(
 
 
 def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> BuildOptions:
-    """When a data set is replaced its classes keep their ids; those of data sets follow."""
+    """When a dataset is replaced its classes keep their ids; those of datasets follow."""
     if options.plan.class_names is not None:
         return options
     names = map(composed, [*pinned, *options.plan.pinned_classes])

@@ -51,7 +51,7 @@ class BuildSummary:
     """What a build made, as `ims.build` returns it; its text is what the command prints.
 
     Attributes:
-        output: Folder of the data set, here or in a store.
+        output: Folder of the dataset, here or in a store.
         text: Tables and sentences.
         manifest: The manifest of the dataset; None where nothing was written (`plan_only`).
     """

@@ -22,7 +22,7 @@ from beam_pipeline.beam_files import StoreConfig, given_flags
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.images.process_pool import LocalPool
-from beam_pipeline.inputs.data_sets import open_inputs
+from beam_pipeline.inputs.datasets import open_inputs
 from beam_pipeline.inputs.layout import check_output_apart
 from beam_pipeline.option_texts import beam_flag
 from beam_pipeline.options import BuildOptions
@@ -37,7 +37,7 @@ from imageshards.storage.concurrency import available_cores
 
 
 def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
-    """Builds a data set, or plans it; returns what to print.
+    """Builds a dataset, or plans it; returns what to print.
 
     Raises:
         UserError: Something the caller can fix.
@@ -105,7 +105,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
             if not stopped.is_set() or not staging_folder.has_committed(state):
                 raise
             raise KeyboardInterrupt(
-                f"stopped; the data set in {options.output} is complete, and the same command "
+                f"stopped; the dataset in {options.output} is complete, and the same command "
                 f"removes {STAGING_NAME}/ if it is still there"
             ) from e
 
@@ -204,13 +204,13 @@ def _run_pipeline(
         lambda: staging_folder.committed(staging),
     )
     staging_folder.remove(staging)
-    made = [f"data set in {options.output}"]
+    made = [f"dataset in {options.output}"]
     page = _report_page(options.output)
     if options.report and storage.exists(page):
         made.append(f"report: {page}")
     if options.overwrite and storage.is_folder(storage.join(options.output, "duplicates")):
         made.append(
-            f"{options.output}/duplicates is of the data set before; delete it, or make it again "
+            f"{options.output}/duplicates is of the dataset before; delete it, or make it again "
             f"with imageshards duplicates {options.output}"
         )
     stored = storage.counts()

@@ -30,8 +30,8 @@ class Settings:
         memory_images: Of the smaller and the larger build whose memory is compared.
         listed, folders: Files that are listed and planned, and their folders.
         rounds: How often each side runs.
-        pets: Photos that the readers' data set is made of; the sources where there are none.
-        records: Of that data set.
+        pets: Photos that the readers' dataset is made of; the sources where there are none.
+        records: Of that dataset.
         window_seconds: How long a reader is measured each time, three times a round.
     """
 
@@ -79,7 +79,7 @@ def ratios(ours: list[Usage], theirs: list[Usage]) -> tuple[float, ...]:
 def _build(s: Settings, source: pathlib.Path, images: int, memory: bool = False,
            workers: int = 0, shards: int = SHARDS,
            output: pathlib.Path | None = None) -> Usage:  # fmt: skip
-    """Builds a data set and removes it, unless it is to stay in an `output` of its own."""
+    """Builds a dataset and removes it, unless it is to stay in an `output` of its own."""
     made = output or s.output
     remove(made)
     usage = run_module(
@@ -147,12 +147,12 @@ def build_vs_loop(s: Settings) -> Outcome:
 
 
 def copy(s: Settings) -> Outcome:
-    """A data set with other shards, made of another one, against its build from the photos."""
+    """A dataset with other shards, made of another one, against its build from the photos."""
     source, made = s.linked(s.images), s.work / "to_copy"
     _build(s, source, s.images, output=made)
     shards = SHARDS * 3 // 4
     sides = {
-        "from a data set": lambda: _build(s, made, s.images, shards=shards),
+        "from a dataset": lambda: _build(s, made, s.images, shards=shards),
         "from photos": lambda: _build(s, source, s.images, shards=shards),
     }
     found = interleave(sides, s.rounds)

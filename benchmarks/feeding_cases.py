@@ -92,7 +92,7 @@ def hosts(s: Settings) -> Outcome:
     alone = sizes[1][0]
     return Outcome(
         "hosts", f"the second pass over {s.records:,} records of 256 px, batches of {BATCH} of all "
-        "hosts, bytes counted at the store; pieces of 64 KiB, as the data set is small",
+        "hosts, bytes counted at the store; pieces of 64 KiB, as the dataset is small",
         ("MB a host: least", "most", "of one host's"),
         {counted(n, "host"): (min(own), max(own), max(own) / alone) for n, own in sizes.items()},
         tuple(Figure(f"{n} hosts, most, times {n}", (n * max(own) / alone,), 1.05, False)
@@ -130,7 +130,7 @@ def main(data: str, *numbers: str) -> None:
     from trainer.dataset.spec import ReplicaSlices
 
     percent, count, host, batches = map(int, numbers)
-    if batches:  # so dealt as a data set of gigabytes is in pieces of 1 MiB
+    if batches:  # so dealt as a dataset of gigabytes is in pieces of 1 MiB
         pieces.PIECE_BYTES = 1 << 16
     train = ims.open(data).train(batch_size=BATCH, image_size=SIZE[0], augment="none", seed=1)
     before, begun = counts(), time.perf_counter()

@@ -28,7 +28,7 @@ def photos(s: Settings) -> pathlib.Path:
 
 
 def shards(s: Settings) -> pathlib.Path:
-    """The same as a data set of 256 px, made once by the builder, then kept."""
+    """The same as a dataset of 256 px, made once by the builder, then kept."""
     source = photos(s)
     target = s.work / f"shards_of_{_sources(s)[0].parent.name}-{s.records}"
     if not (target / "manifest.json").exists():

@@ -28,7 +28,7 @@ class Job:
     """What is read.
 
     Attributes:
-        data: Folder of a data set that the builder wrote, with a split `train`.
+        data: Folder of a dataset that the builder wrote, with a split `train`.
         raw: Folder with a folder of the same photos for each class.
     """
 
@@ -90,7 +90,7 @@ def deterministic(job: Job) -> Read:
 
 
 def pixel_folder(data: str) -> str:
-    """Of the pictures of a data set, decoded once."""
+    """Of the pictures of a dataset, decoded once."""
     return f"{data}-cache"
 
 

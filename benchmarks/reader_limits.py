@@ -57,7 +57,7 @@ def crop_flip(encoded: Any, window: Any, flip: Any) -> Any:
 
 
 def _jpegs(job: Job) -> list[bytes]:
-    """Pictures of the data set, from all of its shards."""
+    """Pictures of the dataset, from all of its shards."""
     import tensorflow as tf
 
     files = tf.data.Dataset.list_files(f"{job.data}/train-*.tfrecord", shuffle=False)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.waits DATA OPTIONS SECONDS ACCELERATOR_MS
 
-reads the split `train` of a data set as `ims.open(DATA).train(**OPTIONS)` does; OPTIONS is a JSON
+reads the split `train` of a dataset as `ims.open(DATA).train(**OPTIONS)` does; OPTIONS is a JSON
 object. A stand-in of an accelerator takes so long for each batch, while it holds no core. The
 command prints a JSON object: `startup_msec` (the first batch, which no other figure holds),
 `utilization` (time computing / time running, as MLPerf Storage defines it), `wait_msec` (median,

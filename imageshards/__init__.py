@@ -1,4 +1,4 @@
-"""What people import: a data set is built, opened, trained on, read, checked and shown.
+"""What people import: a dataset is built, opened, trained on, read, checked and shown.
 
     import imageshards as ims
 

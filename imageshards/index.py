@@ -1,6 +1,6 @@
-"""`index/`: a row for every record of a data set, one Parquet file per shard.
+"""`index/`: a row for every record of a dataset, one Parquet file per shard.
 
-So a data set can be looked into, joined and cut without reading its pictures. The columns:
+So a dataset can be looked into, joined and cut without reading its pictures. The columns:
 
     key, split, class_name, label      as in the record and the manifest; where images have several
                                        labels, class_name and label are lists, and where they have
@@ -101,7 +101,7 @@ class IndexRows:
         columns: Column → a value per record, of all columns that tell no place. Those of labels
             have a list per record where it has several, None where it has none.
         extra: Feature → a list of values per record, None where there are too many. Which of
-            these become columns is decided by what the data set declares (`extra_columns`).
+            these become columns is decided by what the dataset declares (`extra_columns`).
     """
 
     columns: dict[str, list[Any]] = dataclasses.field(
@@ -186,7 +186,7 @@ def _is_small(feature: FeatureSpec) -> bool:
 
 
 def index_schema(features: Mapping[str, FeatureSpec], label: str = ONE) -> pa.Schema:
-    """The columns of the index of a data set with these features, those of the manifest.
+    """The columns of the index of a dataset with these features, those of the manifest.
 
     `label` is its `manifest.label`.
     """
@@ -206,7 +206,7 @@ def index_schema(features: Mapping[str, FeatureSpec], label: str = ONE) -> pa.Sc
 
 
 def index_file(shard_file: str) -> str:
-    """Path, below the data set, of the index of a shard."""
+    """Path, below the dataset, of the index of a shard."""
     return f"{INDEX_NAME}/{shard_file.partition('.tfrecord')[0]}.parquet"
 
 
@@ -291,14 +291,14 @@ def read_index(
     """The rows of all records, in the order of the manifest's shards.
 
     Args:
-        directory, manifest: The data set, here or in a store.
+        directory, manifest: The dataset, here or in a store.
         split: One of its splits, as `find_split` finds it; None for all.
         columns: The columns that are wanted; None for all.
-        argument: What received the data set, for messages.
+        argument: What received the dataset, for messages.
 
     Raises:
         UserError: There is no such split or column, or the index is missing, incomplete, damaged
-            or another data set's.
+            or another dataset's.
     """
     import pyarrow as pa
 

@@ -11,7 +11,7 @@
 # Result:    300 pictures, one for each of 300 classes, 6 steps: this shows that the commands run,
 #            on 2 replicas. The accuracy means nothing: with one picture per class, the classes
 #            of the validation split were never seen. (Nor does ResNet-50's val_loss, with
-#            batch statistics of 6 steps.) The defaults, which need the whole data set and
+#            batch statistics of 6 steps.) The defaults, which need the whole dataset and
 #            8 GPUs, were never run; bfloat16 was, for 6 steps at SIZE=112.
 #
 #     MobileNetV2: 2,642,284 parameters, pictures of 64x64x3 px, 2 replicas on CPU, ...

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A column as target: three numbers, a whole number, a list of words. One data set, three models.
+# A column as target: three numbers, a whole number, a list of words. One dataset, three models.
 #
 # Shows:     --target of a float[3] (regression), an int (classes) and a string[] (several labels);
 #            --loss; figures that fit the kind

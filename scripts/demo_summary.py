@@ -16,7 +16,7 @@ MODEL = ("model.keras", "report/index.html", "metrics.jsonl")
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the summary; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shards", required=True, type=pathlib.Path, help="the data set")
+    parser.add_argument("--shards", required=True, type=pathlib.Path, help="the dataset")
     parser.add_argument("--model", required=True, type=pathlib.Path, help="the trainer's output")
     args = parser.parse_args(argv)
     print("\nThe demo made:")

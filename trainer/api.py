@@ -1,4 +1,4 @@
-"""What people import to read a data set: `ims.open`, and what it gives.
+"""What people import to read a dataset: `ims.open`, and what it gives.
 
     import imageshards as ims
 
@@ -30,7 +30,7 @@ from trainer.config import ReadConfig, parse_image_size
 from trainer.dataset.boxes import check_sides
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import open_dataset, read_options, wanted_inputs
-from trainer.dataset.spec import IMAGE_INPUT, OWN_LABEL, DataSet, FeatureSpec
+from trainer.dataset.spec import IMAGE_INPUT, OWN_LABEL, DatasetSpec, FeatureSpec
 from trainer.dataset.subset import refuse_missing_inputs, select
 from trainer.dataset.target import with_sample_weight, with_targets
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
@@ -50,20 +50,20 @@ def open(
     skip_broken: int = 0,
     records_root: str | os.PathLike[str] | None = None,
 ) -> Data:
-    """Opens a data set; `ims.open`.
+    """Opens a dataset; `ims.open`.
 
     Neither TensorFlow nor a record is loaded.
 
     Args:
-        path: Folder of a data set as `imageshards build` writes it, or `imageshards adopt` for
+        path: Folder of a dataset as `imageshards build` writes it, or `imageshards adopt` for
             TFRecords that others wrote; local, `gs://` or `s3://`.
         skip_broken: How many damaged records may be left out of training; evaluation datasets stop
             at the first.
-        records_root: Where the shards of an adopted data set may lie besides its own folder: a
+        records_root: Where the shards of an adopted dataset may lie besides its own folder: a
             folder, or a place in a store, and all below it.
 
     Raises:
-        UserError: There is no data set, or the arguments do not fit it.
+        UserError: There is no dataset, or the arguments do not fit it.
     """
     config = ReadConfig(
         data=place("path", path),
@@ -75,7 +75,7 @@ def open(
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Data:
-    """A data set; made by `ims.open`.
+    """A dataset; made by `ims.open`.
 
     A notebook shows its records by split, its classes with their counts, and its first pictures.
 
@@ -85,7 +85,7 @@ class Data:
     """
 
     config: ReadConfig
-    dataset: DataSet
+    dataset: DatasetSpec
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.splits.items())
@@ -132,7 +132,7 @@ class Data:
             columns: None for all; see `imageshards.index`.
 
         Raises:
-            UserError: The data set has no index, or a damaged one, or no such split or column.
+            UserError: The dataset has no index, or a damaged one, or no such split or column.
         """
         return read_index(self.dataset.data, self.dataset.manifest, split, columns, "path")
 
@@ -191,14 +191,14 @@ class Data:
 
         Args:
             batch_size: Global: the sum over all replicas.
-            image_size: Side in pixels, or (height, width); None for the data set's own.
+            image_size: Side in pixels, or (height, width); None for the dataset's own.
             augment: `none`, `light` (random-resized crop and flip), `strong` (also rotation,
                 colour, noise, erasing, MixUp and CutMix: labels become float32 [batch, classes]
                 where only the picture is asked for), or a function (images, labels, seeds) →
                 (images, labels): see `trainer.augment.user_function`.
             seed: Of the order and the augmentation; 0 to 2**31 - 1.
             split: None for `train` or `training`.
-            target: `label`, the data set's own; or a feature to find in its place: a float, or k of
+            target: `label`, the dataset's own; or a feature to find in its place: a float, or k of
                 them (labels are these values, float32 [batch] or [batch, k]; records that lack one,
                 NaN, are left out and counted in `subset.missing_target`), a whole number or a text
                 (a class), or a list of these of variable length (any number of labels: float32
@@ -225,7 +225,7 @@ class Data:
                 makes the same pictures on the host then, more slowly.
 
         Raises:
-            UserError: The data set does not hold that, or an argument is wrong.
+            UserError: The dataset does not hold that, or an argument is wrong.
         """
         asked = {**locals()}  # the arguments
         if not isinstance(augment, str) and not callable(augment):
@@ -288,13 +288,13 @@ class Data:
 
         Args:
             batch_size: Global: the sum over all replicas.
-            image_size: Side in pixels, or (height, width); None for the data set's own.
+            image_size: Side in pixels, or (height, width); None for the dataset's own.
             eval_crop: Share of each side that is kept around the centre, before resizing: 0.875
                 as published ImageNet figures are measured.
             split: None for `validation`, `val` or `valid`, the first there is.
 
         Raises:
-            UserError: The data set does not hold that, or an argument is wrong.
+            UserError: The dataset does not hold that, or an argument is wrong.
         """
         config = self._config({**locals()}, validation_split=split, augment="none")
         found = validation_split(self.dataset, None if split == "none" else split)
@@ -315,7 +315,7 @@ class Data:
         return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
 
     def _config(self, asked: dict[str, Any], **splits: str | None) -> ReadConfig:
-        """How the data set was opened, and the arguments of a method by the names of `ReadConfig`.
+        """How the dataset was opened, and the arguments of a method by the names of `ReadConfig`.
 
         A method calls its split `split`, so `splits` has the other name.
         """

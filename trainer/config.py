@@ -65,7 +65,7 @@ class ReadConfig:
 
     # fmt: off
     data: Annotated[str, Option(
-        "data set: a folder with manifest.json as imageshards build writes it, or imageshards "
+        "dataset: a folder with manifest.json as imageshards build writes it, or imageshards "
         "adopt for TFRecords that others wrote; local, gs:// or s3://",
         place=place, metavar="DIR", action="append")]
     records_root: Annotated[str | None, Option(
@@ -73,7 +73,7 @@ class ReadConfig:
     train_split: Annotated[str | None, Option(
         "split to train on (default: train or training)", metavar="NAME")] = None
     target: Annotated[str | None, Option(
-        "feature that the model finds instead of the data set's own label: a float, or k of them "
+        "feature that the model finds instead of the dataset's own label: a float, or k of them "
         "(values: regression), a whole number or a text (a class), or a list of these of variable "
         "length (any number of labels), or bounding_boxes, with a compiled model", metavar="COLUMN")
     ] = None
@@ -107,7 +107,7 @@ class ReadConfig:
     image_size: Annotated[tuple[int, int] | None, Option(
         "side of the pictures the model sees, in pixels, or HEIGHTxWIDTH; outside of augmentation "
         "pictures of another size are cropped to its aspect around their centre and resized "
-        "(default: the data set's own size)", parse=parse_image_size, metavar="PX")] = None
+        "(default: the dataset's own size)", parse=parse_image_size, metavar="PX")] = None
     eval_crop: Annotated[float, Option(
         "share of each side that is kept around the centre, before resizing, where pictures are "
         "evaluated or served: 0.875 as published ImageNet figures are measured; the model file "

@@ -33,8 +33,8 @@ from trainer.commands.saved_model import (
 )
 from trainer.config import ReadConfig, RunConfig, uneven_batch
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import model_inputs, open_dataset, read_options, several_data_sets
-from trainer.dataset.spec import BOXES, DataSet, ModelCard, ModelInputs, Split, describe
+from trainer.dataset.open import model_inputs, open_dataset, read_options, several_datasets
+from trainer.dataset.spec import BOXES, DatasetSpec, ModelCard, ModelInputs, Split, describe
 from trainer.dataset.subset import class_ids, refuse_missing_inputs, select
 from trainer.dataset.target import with_target_of
 from trainer.evaluation.evaluation import finite, plain
@@ -112,7 +112,7 @@ def make_parser() -> Parser:
 
 def _run(args: argparse.Namespace) -> int:
     if len(args.data) > 1:
-        raise several_data_sets(args.data)
+        raise several_datasets(args.data)
     asked = {name: getattr(args, name) for name in _ASKED if name in args}
     found = evaluate(args.model_path, args.data[0], **asked, **model_arguments(args))
     if args.json:
@@ -177,7 +177,7 @@ def evaluate(
     Args:
         model: Output folder of `imageshards train`, or a `.keras` file of it, local, `gs://` or
             `s3://`; or a compiled `keras.Model`, with which only `skip_broken` can be given.
-        data: Folder of a data set; what `ims.open` returned; or what `Data.evaluation` returned,
+        data: Folder of a dataset; what `ims.open` returned; or what `Data.evaluation` returned,
             which was given all that chooses records, so that of the arguments from `split` to
             `threads` only `skip_broken` is left. A `keras.Model` takes the last of these alone.
         split: None for validation, val, valid or test, the first there is.
@@ -190,8 +190,8 @@ def evaluate(
         threads: Of the reader; None for one per core.
         replicas: GPUs, or logical CPU devices where there are none, that share each batch; None
             for all GPUs, else 1. In the scope of a strategy None means its replicas.
-        records_root: Where the shards of an adopted data set may lie besides its own folder; for
-            the folder of a data set.
+        records_root: Where the shards of an adopted dataset may lie besides its own folder; for
+            the folder of a dataset.
         report: Folder to which an HTML report is written, too.
         last: Of a folder, takes the model after the last step, not that of the lowest val_loss.
         code: `module:function` of the training, where the model needs code of your own.
@@ -203,7 +203,7 @@ def evaluate(
         that were left out.
 
     Raises:
-        UserError: There is no such model or data set, they do not fit, an argument is wrong, or
+        UserError: There is no such model or dataset, they do not fit, an argument is wrong, or
             records are damaged.
     """
     asked = {name: value for name, value in locals().items() if name in _ASKED}
@@ -260,7 +260,7 @@ def _refuse(given: Mapping[str, object], names: Collection[str], together: str) 
 
 
 def _described(
-    config: ReadConfig, dataset: DataSet, split_name: str | None, card: ModelCard, crops: bool
+    config: ReadConfig, dataset: DatasetSpec, split_name: str | None, card: ModelCard, crops: bool
 ) -> EvaluationData:
     """The pass over a split with which a saved model is evaluated."""
     dataset = with_target_of(dataset, card)
@@ -407,7 +407,7 @@ def _evaluate_compiled(
     return found
 
 
-def _split(dataset: DataSet, name: str | None) -> Split:
+def _split(dataset: DatasetSpec, name: str | None) -> Split:
     if name:
         split: Split | None = find_split(dataset, "split", name)
     else:

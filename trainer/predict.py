@@ -40,7 +40,7 @@ Shown = tuple[dict[str, Any], str]
 
 _EPILOG = (
     "Files are prepared as the pictures of the training data were: turned upright by EXIF, resized "
-    "and compressed as the data set's manifest says. A file that cannot be read becomes a row "
+    "and compressed as the dataset's manifest says. A file that cannot be read becomes a row "
     "with the reason; the others are predicted, and the exit code is 1. A model of labels gives "
     "those with a probability of at least 0.5, a model of values these, by the name of the column."
 )

@@ -1,7 +1,7 @@
-"""The exported transform of a data set, in tensorflow-transform's layout: written and read.
+"""The exported transform of a dataset, in tensorflow-transform's layout: written and read.
 
 With labels alone there is nothing to analyse, and the graph that tensorflow-transform traces is the
-same for every data set: it looks labels up in a vocabulary file beside it. So that graph is part of
+same for every dataset: it looks labels up in a vocabulary file beside it. So that graph is part of
 this package (`label_graph/`, or `labels_graph/` for several labels an image;
 `scripts/trace_label_graph.py` makes them), and an export is a copy with another vocabulary. No
 process imports TensorFlow for it, which would take seconds of each build.

@@ -1,5 +1,5 @@
-"""Finished shards become a data set here: evened out, made visible, the manifest written last.
+"""Finished shards become a dataset here: evened out, made visible, the manifest written last.
 
-`staging` knows the folder of an unfinished data set, and what a killed job left in it; it is looked
+`staging` knows the folder of an unfinished dataset, and what a killed job left in it; it is looked
 at before Beam is loaded.
 """

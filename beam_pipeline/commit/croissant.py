@@ -1,4 +1,4 @@
-"""`croissant.json`: what a data set is, as search engines and `mlcroissant` read it.
+"""`croissant.json`: what a dataset is, as search engines and `mlcroissant` read it.
 
 Croissant 1.1 (https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html) lists files and
 says what records there are in them. It knows no TFRecord, so the records are the rows of `index/`,
@@ -41,7 +41,7 @@ _DATA_TYPES = {"string": "sc:Text", "int64": "cr:Int64", "float32": "cr:Float32"
 
 
 def croissant_text(manifest: Manifest, name: str) -> str:
-    """The text of `croissant.json` for a data set of this manifest and name."""
+    """The text of `croissant.json` for a dataset of this manifest and name."""
     return to_json(
         {
             "@context": dict(sorted(_CONTEXT.items())),

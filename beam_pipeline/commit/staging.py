@@ -1,4 +1,4 @@
-"""The folder of an unfinished data set: what may be touched, and what survives a crash."""
+"""The folder of an unfinished dataset: what may be touched, and what survives a crash."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from imageshards.typed import Whole, decode
 
 # Written just before manifest.json.
 COMMITTED_NAME = "committed.json"
-DATA_SET_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
-"""Folders of a data set, beside its shards."""
+DATASET_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
+"""Folders of a dataset, beside its shards."""
 # Of files beside the shards that a build writes: TFDS's, Croissant's.
 _COMPANION_SUFFIXES = (".json", ".labels.txt")
 
@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """What `COMMITTED_NAME` records: the data set that is the job's work, and images whose shards
+    """What `COMMITTED_NAME` records: the dataset that is the job's work, and images whose shards
     an earlier run had finished.
     """
 
@@ -56,8 +56,8 @@ class OutputState:
     """What an output folder holds, read once by the process that holds its lock.
 
     Attributes:
-        output, staging: The folder, and that of its unfinished data set.
-        manifest: That of the data set, if there is one.
+        output, staging: The folder, and that of its unfinished dataset.
+        manifest: That of the dataset, if there is one.
         damage: Why the manifest that is there cannot be read.
         notes: Those of the job whose staging folder it is; None where there is none.
         foreign: Names of files and folders there that none of these accounts for.
@@ -72,7 +72,7 @@ class OutputState:
 
     @property
     def pinned_classes(self) -> tuple[str, ...]:
-        """Classes, by id, of the data set that is being replaced; none for a new one.
+        """Classes, by id, of the dataset that is being replaced; none for a new one.
 
         They are kept in the notes too: the old manifest goes before the new one comes.
         """
@@ -84,8 +84,8 @@ class OutputState:
     def in_place(self) -> bool:
         """Whether finished shards are written where they will be.
 
-        In a store they are, as it cannot rename, unless a data set is to be replaced: without a
-        manifest a folder is no data set anyway. A resumed job keeps to what it began with.
+        In a store they are, as it cannot rename, unless a dataset is to be replaced: without a
+        manifest a folder is no dataset anyway. A resumed job keeps to what it began with.
         """
         empty = self.manifest is None and self.damage is None
         may_be = self.notes is None or self.notes.in_place
@@ -128,14 +128,14 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
 
     Args:
         state: What is in the output.
-        overwrite: Whether a finished data set may be replaced.
+        overwrite: Whether a finished dataset may be replaced.
         digest: Of the options of this build, as for `prepare_staging`.
 
     Returns:
         True if an earlier run of this job had committed all its work and was then killed.
 
     Raises:
-        UserError: A finished data set or files that are not ours are in the way.
+        UserError: A finished dataset or files that are not ours are in the way.
     """
     if state.foreign:
         ours = "finished or unfinished build"
@@ -149,7 +149,7 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
         return True
     raise UserError(
         argument="output",
-        received=f"{state.output!r}, which holds a finished data set",
+        received=f"{state.output!r}, which holds a finished dataset",
         remedy="choose another folder, or replace it with " + Arg("overwrite", True),
     )
 
@@ -163,9 +163,9 @@ def _said_in(staging: str, name: str, kind: type[_T]) -> _T | None:
 
 
 def set_aside(output: str, staging: str) -> None:
-    """Takes the manifest away, so that another data set may take its place; may be done again.
+    """Takes the manifest away, so that another dataset may take its place; may be done again.
 
-    The data set that was there is in the staging folder before its manifest goes, and stays
+    The dataset that was there is in the staging folder before its manifest goes, and stays
     there, whole, until the new one's is written.
     """
     path = storage.join(output, MANIFEST_NAME)
@@ -173,23 +173,23 @@ def set_aside(output: str, staging: str) -> None:
         return
     try:
         manifest = load_manifest(output, "output")
-    except DamagedManifestError:  # that is no data set already
+    except DamagedManifestError:  # that is no dataset already
         storage.delete([path])
         return
     if committed(staging).fingerprint == manifest.fingerprint:
         return  # it is this job's own
-    _link_data_set(output, storage.join(staging, REPLACED_NAME), manifest)
+    _link_dataset(output, storage.join(staging, REPLACED_NAME), manifest)
     storage.delete([path])
 
 
-def _link_data_set(output: str, folder: str, manifest: Manifest) -> None:
-    """Gives the files of a data set second names, in a store copies, in another folder.
+def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
+    """Gives the files of a dataset second names, in a store copies, in another folder.
 
     A name that is there stays: another attempt has made it, and what is in the output may be
-    the next data set's by now.
+    the next dataset's by now.
     """
     shards = {entry.file for _, entry in manifest.shards()}
-    folders = set(DATA_SET_FOLDERS) - {REPORT_NAME}
+    folders = set(DATASET_FOLDERS) - {REPORT_NAME}
     names = []
     for entry in storage.list_folder(output):
         if entry.is_folder and entry.name in folders:
@@ -212,7 +212,7 @@ def _link_data_set(output: str, folder: str, manifest: Manifest) -> None:
 def prepare_staging(state: OutputState, digest: str = "") -> str:
     """Readies the staging folder: removes what a killed run left unfinished, keeps its shards.
 
-    A data set that a killed commit had set aside stays as long as there is no other one. A job
+    A dataset that a killed commit had set aside stays as long as there is no other one. A job
     that still runs for this output loses it here: `ShardPlaces.check_job` stops that job.
 
     Args:
@@ -237,14 +237,14 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
         storage.delete(e.path for e in entries if e.name == COMMITTED_NAME)
         storage.delete_unfinished(staging, "*")
         shards_and_companions = ("*.tfrecord", *(f"*{suffix}" for suffix in _COMPANION_SUFFIXES))
-        storage.delete_unfinished(state.output, *shards_and_companions, *DATA_SET_FOLDERS)
+        storage.delete_unfinished(state.output, *shards_and_companions, *DATASET_FOLDERS)
     except OSError as e:
         raise output_error(state.output, e) from e
     return job
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
-    """Records that the data set with this fingerprint is this job's work, and what was reused."""
+    """Records that the dataset with this fingerprint is this job's work, and what was reused."""
     said = Committed(fingerprint, reused_images)
     storage.write(storage.join(staging, COMMITTED_NAME), msgspec.json.encode(said))
 
@@ -255,7 +255,7 @@ def committed(staging: str) -> Committed:
 
 
 def has_committed(before: OutputState) -> bool:
-    """Whether the job that found this state of its output has put a data set there since."""
+    """Whether the job that found this state of its output has put a dataset there since."""
     manifest, _ = _manifest(before.output)
     if manifest is None:
         return False
@@ -265,7 +265,7 @@ def has_committed(before: OutputState) -> bool:
 
 
 def remove(staging: str) -> None:
-    """Removes the staging folder of a committed data set; in a store the lease in it stays.
+    """Removes the staging folder of a committed dataset; in a store the lease in it stays.
 
     The files by which a later run knows that its work is done go last.
     """

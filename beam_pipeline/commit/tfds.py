@@ -31,7 +31,7 @@ def tfds_files(manifest: Manifest) -> dict[str, str]:
     }
     files = {FEATURES_NAME: to_json(described), INFO_NAME: to_json(_dataset_info(manifest))}
     names = manifest.classes
-    # TFDS strips each line and refuses duplicates: better no names than no data set.
+    # TFDS strips each line and refuses duplicates: better no names than no dataset.
     told = {name.strip() for name in names} - {""}
     if (label := manifest.roles.label) and len(told) == len(names):
         files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)

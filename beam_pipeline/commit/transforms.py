@@ -1,4 +1,4 @@
-"""`CommitShards`: from finished shards to a data set."""
+"""`CommitShards`: from finished shards to a dataset."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 
 from beam_pipeline.beam_files import StoreConfig
-from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
+from beam_pipeline.commit.dataset import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import finalize_shard
 from beam_pipeline.commit.summary import WriteSummary, add_up, without_shards
 from beam_pipeline.shards.finished import read_result
@@ -24,7 +24,7 @@ def summary_of(path: str, spec: CommitSpec) -> WriteSummary:
 
 
 class CommitShards(beam.PTransform):
-    """Paths of all shards → the fingerprint of the committed data set, one element.
+    """Paths of all shards → the fingerprint of the committed dataset, one element.
 
     Evens shards out, makes them and what they rejected visible, and writes TFDS's files, the report
     and, last, the manifest. Beam may run each step again, after it failed or succeeded: nothing

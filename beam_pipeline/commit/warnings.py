@@ -1,4 +1,4 @@
-"""What a person should hear of a data set before training on it: one sentence each."""
+"""What a person should hear of a dataset before training on it: one sentence each."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def warnings_of(
     splits: Collection[str],
     names: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Warnings of a data set, or of the plan of one.
+    """Warnings of a dataset, or of the plan of one.
 
     Args:
         counts: Split → class → images that have it, with all classes.
@@ -121,7 +121,7 @@ _OF_INPUT = {
         "split",
         "--splits was not applied to images of {names}, splits that the input itself gives by a "
         "folder, a column or a regex; leave it out, or draw new splits by a second build: this "
-        "data set as --input, --splits and another --salt",
+        "dataset as --input, --splits and another --salt",
     ),
 }
 

@@ -132,7 +132,7 @@ class LocalPool:
         shard's. `batch.refs` are its pictures, each with a `place`; `size` of them count as
         `total`.
         """
-        # Pickled, the references of a data set take a sixth of the memory while they wait.
+        # Pickled, the references of a dataset take a sixth of the memory while they wait.
         packed = pickle.dumps((task, batch, args, dict(storage.settings())), protocol=5)
         self.total += size
         return self._threads.submit(self._do, name, packed)

@@ -24,7 +24,7 @@ from beam_pipeline.inputs.layout import (
     literal_prefix,
     may_match_inside,
 )
-from beam_pipeline.options import DATA_SET
+from beam_pipeline.options import DATASET
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.images.options import passed_over
@@ -101,8 +101,8 @@ class _Manifest(msgspec.Struct):
     fingerprint: Any
 
 
-def is_data_set(folder: str) -> bool:
-    """Whether a folder holds a finished data set: a manifest.json that a build has written."""
+def is_dataset(folder: str) -> bool:
+    """Whether a folder holds a finished dataset: a manifest.json that a build has written."""
     path = storage.join(folder, MANIFEST_NAME)
     try:
         # Files of this name that others write may be large.
@@ -115,13 +115,13 @@ def is_data_set(folder: str) -> bool:
 
 
 def finished_input(path: str) -> UserError:
-    """The error for an input that is a finished data set."""
+    """The error for an input that is a finished dataset."""
     return UserError(
         argument="input",
-        received=f"{path!r}, a finished data set",
+        received=f"{path!r}, a finished dataset",
         expected="original images",
-        remedy="give their folder, move the data set out of it, or say "
-        + Arg("layout", DATA_SET)
+        remedy="give their folder, move the dataset out of it, or say "
+        + Arg("layout", DATASET)
         + " to copy its records",
     )
 
@@ -132,12 +132,12 @@ def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
     A folder below the input that this user may not list has none: `files_outside_folders` names it.
 
     Raises:
-        UserError: It is not there, cannot be listed, or is a finished data set.
+        UserError: It is not there, cannot be listed, or is a finished dataset.
     """
     found = []
     try:
         for name, below, is_folder in folder_entries(path):
-            if name == MANIFEST_NAME and is_data_set(path):
+            if name == MANIFEST_NAME and is_dataset(path):
                 raise finished_input(path)
             if is_folder and not passes_over(below):
                 found.append((name, below))

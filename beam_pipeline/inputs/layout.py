@@ -10,7 +10,7 @@ import re
 from beam_pipeline.options import (
     ARCHIVE_SUFFIXES,
     ARCHIVES,
-    DATA_SET,
+    DATASET,
     TABLE,
     TABLE_SUFFIXES,
     InputOptions,
@@ -22,7 +22,7 @@ from imageshards.storage import is_local
 
 _MAGIC = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
-# Folders of a data set that a build replaces as a whole.
+# Folders of a dataset that a build replaces as a whole.
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
 
@@ -74,7 +74,7 @@ def layout_of(source: InputOptions) -> str:
     Raises:
         UserError: A regex for labels was given with an image table.
     """
-    if source.layout in (TABLE, DATA_SET):
+    if source.layout in (TABLE, DATASET):
         return source.layout
     name = expand_braces(source.input)[0].lower()
     is_file = not (is_local(source.input) and os.path.isdir(source.input))
@@ -101,7 +101,7 @@ def layout_of(source: InputOptions) -> str:
 def check_output_apart(source: InputOptions, output: str) -> None:
     """Checks that the next build would not list the output, and this one not replace its input.
 
-    An image table names its images one by one, so a data set may be beside it.
+    An image table names its images one by one, so a dataset may be beside it.
 
     Raises:
         UserError: The output is the input or inside it, or the input is in a folder of the

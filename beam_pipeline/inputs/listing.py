@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from beam_pipeline.inputs.archives import webdataset
 from beam_pipeline.inputs.archives.members import archive_files
 from beam_pipeline.inputs.archives.references import archive_refs
-from beam_pipeline.inputs.data_sets import named
+from beam_pipeline.inputs.datasets import named
 from beam_pipeline.inputs.folders import (
     UNREADABLE_FOLDER,
     PathFilter,
@@ -21,7 +21,7 @@ from beam_pipeline.inputs.folders import (
     files_matching,
     files_outside_folders,
     finished_input,
-    is_data_set,
+    is_dataset,
     none_readable,
     subfolders,
 )
@@ -45,7 +45,7 @@ from beam_pipeline.inputs.tables.rows import parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
 from beam_pipeline.options import (
     ARCHIVES,
-    DATA_SET,
+    DATASET,
     TABLE,
     TABLE_FLAGS,
     CopiedInput,
@@ -73,7 +73,7 @@ class ListingTask:
             folders, which are only counted, with the name of a split that has no class folder.
         prefix: Of an archive, what keys begin with; "" for nothing.
         row_groups: Of a Parquet file; None for all.
-        entry: Of a shard, in the manifest of its data set.
+        entry: Of a shard, in the manifest of its dataset.
         source: Number of the input.
     """
 
@@ -118,8 +118,8 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
             input that is none.
     """
     layout = layout_of(source)
-    if source.exclude_glob and layout in (TABLE, DATA_SET):
-        what = "an image table" if layout == TABLE else "a finished data set"
+    if source.exclude_glob and layout in (TABLE, DATASET):
+        what = "an image table" if layout == TABLE else "a finished dataset"
         raise UserError(
             argument="exclude_glob",
             received=f"{source.exclude_glob[0]!r}, but "
@@ -172,7 +172,7 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     """The tasks that together list an input.
 
     Raises:
-        UserError: The input is not there, is a finished data set, holds no class folder, or needs
+        UserError: The input is not there, is a finished dataset, holds no class folder, or needs
             a regex; or its bucket cannot be used.
     """
     layout = layout_of(source)
@@ -182,7 +182,7 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
         files = table_files(source.input)
         for path, found in map_concurrently(lambda path: (path, parts(path)), files):
             yield from (ListingTask(path, kind="table", row_groups=part) for part in found)
-    elif layout == DATA_SET:
+    elif layout == DATASET:
         for path, split, entry in shards_to_list(_as_copied(source)):
             yield ListingTask(path, split, kind="shard", entry=entry)
     elif layout == ARCHIVES:
@@ -198,7 +198,7 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
                 + ", for example '^([a-z]+)\\.' for cat.0.jpg, or "
                 + Arg("label", NONE),
             )
-        if is_data_set(input_root(source)):
+        if is_dataset(input_root(source)):
             raise finished_input(input_root(source))
         yield ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")
     else:
@@ -217,8 +217,8 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
         subfolders(path, passes_over) for name, path in top if is_split(name)
     )
     if layout == "split_folders" or nested:
-        # A data set beside split folders is neither a split nor a class.
-        top = [(name, path) for name, path in top if is_split(name) or not is_data_set(path)]
+        # A dataset beside split folders is neither a split nor a class.
+        top = [(name, path) for name, path in top if is_split(name) or not is_dataset(path)]
     if layout == "folders":
         layout = layout_by_names(source.input, [name for name, _ in top], nested)
     others = [ListingTask(source.input, kind="outside")]

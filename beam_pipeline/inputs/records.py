@@ -1,4 +1,4 @@
-"""The records of finished data sets as references, from the index of each shard."""
+"""The records of finished datasets as references, from the index of each shard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
 
 
 def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard]]:
-    """(path, split that its records keep, entry of the manifest) of every shard of a data set.
+    """(path, split that its records keep, entry of the manifest) of every shard of a dataset.
 
     Raises:
         UserError: There is none, or it is another one than when the build began.

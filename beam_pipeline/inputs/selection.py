@@ -54,7 +54,7 @@ def read_keys(path: str) -> list[str]:
     """The keys that a file names, sorted, each once.
 
     Args:
-        path: A text file with a key on each line, or a data set.
+        path: A text file with a key on each line, or a dataset.
 
     Raises:
         UserError: It cannot be read, or names no key.
@@ -73,7 +73,7 @@ def read_keys(path: str) -> list[str]:
         raise UserError(
             argument="exclude",
             received=f"{path!r}, which cannot be read ({reason})",
-            expected="a text file with a key on each line, or a data set",
+            expected="a text file with a key on each line, or a dataset",
         ) from e
     if not keys:
         raise UserError(

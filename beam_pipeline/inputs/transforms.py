@@ -45,7 +45,7 @@ class Listed(NamedTuple):
         batches: `RefBatch`es of images, in no order; a reference has a split only where the input
             gives it one.
         skipped: Dicts to be added up: reason → files that were passed over. `reason: name` has what
-            a person is to hear of: class folders without an image, finished data sets.
+            a person is to hear of: class folders without an image, finished datasets.
     """
 
     batches: beam.PCollection[RefBatch]

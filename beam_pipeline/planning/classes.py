@@ -16,7 +16,7 @@ class ClassOrder(NamedTuple):
 
     Attributes:
         class_names: Given order, taken as it is: classes without an image keep their id.
-        pinned: Order of the data set being rebuilt; new labels follow, sorted by
+        pinned: Order of the dataset being rebuilt; new labels follow, sorted by
             `class_sort_key`, so no old class is renumbered.
     """
 

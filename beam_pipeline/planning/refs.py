@@ -19,7 +19,7 @@ from imageshards.manifest import FeatureSpec
 MISSING = -1
 
 # What a hash is for: which split is drawn, the rank within a class, the order of the records in a
-# shard, whether a key is unique. The values are part of every data set that was built: another
+# shard, whether a key is unique. The values are part of every dataset that was built: another
 # one moves every image.
 SPLIT, RANK, ORDER, UNIQUE = b"split", b"deal", b"place", b"unique"
 
@@ -78,7 +78,7 @@ class ImageRef(NamedTuple):
 
     @property
     def is_record(self) -> bool:
-        """Whether it is a record of a data set, not a picture."""
+        """Whether it is a record of a dataset, not a picture."""
         return self.form == RECORD
 
     @property

@@ -1,4 +1,4 @@
-"""The numbers of shards of an unfinished data set, which a resumed build keeps."""
+"""The numbers of shards of an unfinished dataset, which a resumed build keeps."""
 
 from __future__ import annotations
 

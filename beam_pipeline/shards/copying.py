@@ -1,4 +1,4 @@
-"""Records of finished data sets, read by ranges of their shards and copied with another label.
+"""Records of finished datasets, read by ranges of their shards and copied with another label.
 
 A planned shard takes records from everywhere in its inputs, in the order of a hash. They are read
 window by window, the next while one is written; within a window neighbours are read together.

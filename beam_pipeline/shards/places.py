@@ -24,7 +24,7 @@ class JobNotes(msgspec.Struct, frozen=True, kw_only=True):
         id: A random id of the job.
         digest: Of the options of its build.
         in_place: Whether finished shards may be written where they will be.
-        pinned_classes: Classes, by id, of the data set that is being replaced.
+        pinned_classes: Classes, by id, of the dataset that is being replaced.
     """
 
     id: str = ""

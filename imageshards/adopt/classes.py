@@ -11,7 +11,7 @@ from imageshards.errors import Arg, UserError
 from imageshards.manifest import ONE, SEVERAL
 from imageshards.text import class_sort_key, counted
 
-# More than any data set of pictures has: a larger label is some other number.
+# More than any dataset of pictures has: a larger label is some other number.
 _MAX_CLASSES = 100_000
 
 # A label, which is a class id or the name of a class, with the text beside it → records.

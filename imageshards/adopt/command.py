@@ -1,4 +1,4 @@
-"""`imageshards adopt DIR`: TFRecords that others wrote become a data set to train on."""
+"""`imageshards adopt DIR`: TFRecords that others wrote become a dataset to train on."""
 
 from __future__ import annotations
 

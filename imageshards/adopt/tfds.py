@@ -21,7 +21,7 @@ _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 @dataclasses.dataclass(frozen=True)
 class TfdsFolder:
-    """A TFDS data set.
+    """A TFDS dataset.
 
     Attributes:
         splits: For each split, path of every shard → its records.

@@ -27,15 +27,15 @@ class Command(NamedTuple):
 
 # By the groups of `imageshards --help`.
 GROUPS = {
-    "data sets": {
+    "datasets": {
         "build": Command(
-            "beam_pipeline.__main__", "turn images into a data set of balanced TFRecord shards"
+            "beam_pipeline.__main__", "turn images into a dataset of balanced TFRecord shards"
         ),
         "adopt": Command(
             "imageshards.adopt.command", "describe TFRecords that others wrote, to train on them"
         ),
         "verify": Command(
-            "imageshards.verification.command", "read a data set again, and name all that is wrong"
+            "imageshards.verification.command", "read a dataset again, and name all that is wrong"
         ),
         "report": Command(
             "imageshards.reporting.command",
@@ -46,7 +46,7 @@ GROUPS = {
         ),
     },
     "models": {
-        "train": Command("trainer.__main__", "train an image classifier on a data set"),
+        "train": Command("trainer.__main__", "train an image classifier on a dataset"),
         "evaluate": Command("trainer.evaluate", "measure a trained model on one split, exactly"),
         "predict": Command("trainer.predict", "classify image files with a trained model"),
         "export": Command("trainer.export", "write a model for serving, a SavedModel"),

@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
         )
 
 
-def data_set_parser(command: str, description: str, epilog: str) -> Parser:
+def dataset_parser(command: str, description: str, epilog: str) -> Parser:
     """A parser of `imageshards COMMAND DIR …`."""
     parser = Parser(prog=f"imageshards {command}", description=description, epilog=epilog)
     parser.add_argument(

@@ -1,1 +1,1 @@
-"""`imageshards duplicates`: equal and nearly equal pictures of a data set; without Beam."""
+"""`imageshards duplicates`: equal and nearly equal pictures of a dataset; without Beam."""

@@ -40,9 +40,9 @@ example:
 
 def make_parser() -> Parser:
     """The parser of `imageshards duplicates`."""
-    parser = command_line.data_set_parser(
+    parser = command_line.dataset_parser(
         "duplicates",
-        "Finds equal and nearly equal pictures of a data set, within and between its\n"
+        "Finds equal and nearly equal pictures of a dataset, within and between its\n"
         "splits: decodes each picture once, and writes a page with the pairs side by\n"
         "side, a JSON for machines, and a file of keys for --exclude.",
         _EPILOG,
@@ -79,13 +79,13 @@ def duplicates(
         distance: Bits of 64 in which the difference hashes of near duplicates differ at most.
         output: Folder for the page and its files; None for `duplicates/` in the dataset's folder.
         workers: Processes that decode; None for one per core.
-        records_root: Where the shards of an adopted data set may lie besides its own folder.
+        records_root: Where the shards of an adopted dataset may lie besides its own folder.
 
     Returns:
         The content of duplicates.json: counts, then each image that should go with its twin.
 
     Raises:
-        UserError: `data` is no data set with an index, an argument has a wrong value, or the
+        UserError: `data` is no dataset with an index, an argument has a wrong value, or the
             output cannot be written.
     """
     from imageshards import storage

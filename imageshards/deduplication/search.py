@@ -1,4 +1,4 @@
-"""Finds the twins of a data set: its pictures are hashed by several processes and compared here.
+"""Finds the twins of a dataset: its pictures are hashed by several processes and compared here.
 
 Of each record 16 bytes are held: hashes of its original and of its picture. The whole rows of the
 index are read again for those records alone that have a twin.
@@ -43,10 +43,10 @@ _LEFT_PIXELS = [9 * row + column for row in range(8) for column in range(8)]
 def find_twins(
     directory: str, manifest: Manifest, distance: int, workers: int | None = None
 ) -> tuple[list[Twin], int]:
-    """The twins of a data set, worst first, and how many pictures could not be hashed.
+    """The twins of a dataset, worst first, and how many pictures could not be hashed.
 
     Args:
-        directory, manifest: The data set, here or in a store.
+        directory, manifest: The dataset, here or in a store.
         distance: Bits in which the hashes of near duplicates differ at most.
         workers: Processes that decode; None for one per core.
 

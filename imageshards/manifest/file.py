@@ -109,7 +109,7 @@ def _read(directory: str, argument: str) -> dict[str, Any]:
     try:
         data = storage.read(storage.join(directory, MANIFEST_NAME))
     except (FileNotFoundError, NotADirectoryError):
-        raise _no_data_set(argument, directory) from None
+        raise _no_dataset(argument, directory) from None
     except OSError as e:
         # TensorFlow quotes a store's whole answer.
         reason = (e.strerror or str(e)).strip().splitlines()[0].rstrip(". ")
@@ -172,7 +172,7 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _no_data_set(argument: str, directory: str) -> UserError:
+def _no_dataset(argument: str, directory: str) -> UserError:
     """Returns the error for a place without a manifest, with what to do."""
     if storage.is_local(directory) and not os.path.isdir(directory):
         what = "is a file" if os.path.lexists(directory) else "does not exist"

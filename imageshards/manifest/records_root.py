@@ -15,8 +15,8 @@ from imageshards.errors import Arg, UserError
 from imageshards.manifest.content import Manifest, is_outside
 
 RECORDS_ROOT_HELP = (
-    "folder, gs:// or s3:// place where the manifest of an adopted data set may name shards, also "
-    "below it (default: only the data set's own folder)"
+    "folder, gs:// or s3:// place where the manifest of an adopted dataset may name shards, also "
+    "below it (default: only the dataset's own folder)"
 )
 
 

@@ -1,4 +1,4 @@
-"""A page that shows a data set to people."""
+"""A page that shows a dataset to people."""
 
 from imageshards.reporting.page import try_report, write_report
 

@@ -12,7 +12,7 @@ from imageshards.errors import names_arguments
 
 def make_parser() -> Parser:
     """The parser of `imageshards report`."""
-    return command_line.data_set_parser(
+    return command_line.dataset_parser(
         "report",
         "Writes DIR/report/index.html: contact sheets, classes, balance and rejects of a data "
         "set, to be opened in a browser.",
@@ -35,17 +35,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def report(
     directory: str | os.PathLike[str], records_root: str | os.PathLike[str] | None = None
 ) -> str:
-    """Draws the report of a data set into its folder, as `imageshards report` does.
+    """Draws the report of a dataset into its folder, as `imageshards report` does.
 
     Args:
         directory: What a build wrote, here or in a store.
-        records_root: Where the shards of an adopted data set may lie besides its own folder.
+        records_root: Where the shards of an adopted dataset may lie besides its own folder.
 
     Returns:
         The path of its page.
 
     Raises:
-        UserError: There is no data set, or the report cannot be written.
+        UserError: There is no dataset, or the report cannot be written.
     """
     from imageshards import storage
     from imageshards.manifest import REPORT_NAME, load_manifest

@@ -36,7 +36,7 @@ def write_report(directory: str, manifest: Manifest) -> str:
     """Writes the page in `directory/report/` and returns its path.
 
     Reads the first records of evenly spaced shards and the list of rejects, nothing else;
-    the same data set always gives the same page.
+    the same dataset always gives the same page.
 
     Raises:
         OutputError: The folder cannot be written.
@@ -60,12 +60,12 @@ def write_report(directory: str, manifest: Manifest) -> str:
 
 
 def try_report(directory: str, manifest: Manifest) -> None:
-    """Writes the report of a data set; what goes wrong is a warning, as the data set is there."""
+    """Writes the report of a dataset; what goes wrong is a warning, as the dataset is there."""
     try:
         write_report(directory, manifest)
     except Exception as e:
         _LOGGER.warning(
-            "the data set in %s is complete, but its report could not be drawn (%s); for another "
+            "the dataset in %s is complete, but its report could not be drawn (%s); for another "
             "attempt: imageshards report %s",
             directory, e, directory, exc_info=not isinstance(e, OutputError),
         )  # fmt: skip

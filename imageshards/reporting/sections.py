@@ -155,7 +155,7 @@ def source(manifest: Manifest) -> dict[str, Any]:
             if count
         ],
         "inputs": [
-            (part.path, number(part.num_records), part.fingerprint or "not a data set")
+            (part.path, number(part.num_records), part.fingerprint or "not a dataset")
             for part in manifest.inputs
         ],
     }
@@ -166,7 +166,7 @@ def _with_shares(counts: Mapping[str, int], whole: int) -> Rows:
 
 
 def origin(manifest: Manifest) -> dict[str, Any]:
-    """What tells this data set from another one."""
+    """What tells this dataset from another one."""
     return {
         "format_version": manifest.format_version,
         "fingerprint": manifest.fingerprint,

@@ -1,1 +1,1 @@
-"""Checks that a data set is what its manifest says; `imageshards.verify` and its command."""
+"""Checks that a dataset is what its manifest says; `imageshards.verify` and its command."""

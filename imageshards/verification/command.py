@@ -1,4 +1,4 @@
-"""`imageshards verify DIR`: reads a data set again and lists all its problems."""
+"""`imageshards verify DIR`: reads a dataset again and lists all its problems."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the data set is what its manifest says."""
+        """Whether the dataset is what its manifest says."""
         return not self.problems
 
     @property
@@ -80,7 +80,7 @@ class Verdict:
         )
         if not self.ok:
             lines.append(
-                "To fix it, copy the files anew, or build the data set again with --overwrite."
+                "To fix it, copy the files anew, or build the dataset again with --overwrite."
             )
         return "\n".join(lines)
 
@@ -92,13 +92,13 @@ def verify(
     show_progress: bool = False,
     records_root: str | os.PathLike[str] | None = None,
 ) -> Verdict:
-    """Reads a data set again, whole.
+    """Reads a dataset again, whole.
 
     Args:
         directory: What a build wrote, here or in a store.
         workers: Processes; None for one per core.
         show_progress: Whether a terminal shows how far it is.
-        records_root: Where the shards of an adopted data set may lie besides its own folder.
+        records_root: Where the shards of an adopted dataset may lie besides its own folder.
 
     Raises:
         UserError: There is no manifest that could be read, it is not of the form that builds
@@ -107,7 +107,7 @@ def verify(
     from imageshards import storage
     from imageshards.manifest import STAGING_NAME, load_manifest
     from imageshards.progress import with_progress
-    from imageshards.verification.data_set import data_set_problems
+    from imageshards.verification.dataset import dataset_problems
     from imageshards.verification.shard import check_shard
 
     started = time.monotonic()
@@ -122,7 +122,7 @@ def verify(
     if show_progress:
         checked = with_progress(checked, len(shards), "shards", "verifying")
     results = list(checked)
-    found = [*data_set_problems(directory, manifest)]
+    found = [*dataset_problems(directory, manifest)]
     found += [problem for result in results for problem in result.problems]
     read = [result for result in results if result.sha256]
     notes = []
@@ -156,9 +156,9 @@ def json_of(verdict: Verdict) -> str:
 
 def make_parser() -> Parser:
     """The parser of `imageshards verify`."""
-    parser = command_line.data_set_parser(
+    parser = command_line.dataset_parser(
         "verify",
-        "Reads a data set again and names all that is wrong with it, by file, record and byte "
+        "Reads a dataset again and names all that is wrong with it, by file, record and byte "
         "offset.",
         "Exit code: 0 all is well, 1 problems were found, 2 nothing could be checked.",
     )

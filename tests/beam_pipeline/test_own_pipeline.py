@@ -14,7 +14,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import BundleManage
 from apache_beam.testing.util import assert_that, equal_to
 
 import beam_pipeline as bp
-from beam_pipeline.commit import data_set, finalize
+from beam_pipeline.commit import dataset, finalize
 from beam_pipeline.shards import transforms
 from imageshards.verification import command as verify
 from tests.support.builds import class_folders, manifest, quarantined, rejects_of
@@ -78,7 +78,7 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
         (transforms.BalancedSink, "finalize_write", True),
         (transforms, "decode_reject", True),
         (finalize, "note_activity", True),
-        (data_set, "publish_manifest", True),
+        (dataset, "publish_manifest", True),
     ]
     calls = [itertools.count() for _ in steps]
     for (owner, name, after), counter in zip(steps, calls, strict=True):

@@ -62,7 +62,7 @@ def test_shards_are_shuffled_and_even_in_records_and_in_every_class(built):
     assert runs > 3 * len(COUNTS)
 
 
-def test_the_folder_is_a_data_set_that_passes_verify_and_nothing_else(built):
+def test_the_folder_is_a_dataset_that_passes_verify_and_nothing_else(built):
     assert manifest(built)["skipped"] == {
         "hidden": 1, "not_an_image_name": 1, "outside_class_folders": 1,
     }  # fmt: skip

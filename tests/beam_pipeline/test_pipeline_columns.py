@@ -155,7 +155,7 @@ def test_missing_numbers_are_nan_and_the_others_are_scaled_among_themselves(
 
 
 def _check_companions(output: pathlib.Path) -> None:
-    """Checks that a data set with NaN verifies, reports, and is copied, its JSON being JSON."""
+    """Checks that a dataset with NaN verifies, reports, and is copied, its JSON being JSON."""
     for path in output.rglob("*.json"):
         json.loads(path.read_text(), parse_constant=pytest.fail)
     assert verify.main([str(output)]) == 0

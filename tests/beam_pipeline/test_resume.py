@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from beam_pipeline import run
-from beam_pipeline.commit import data_set, staging
+from beam_pipeline.commit import dataset, staging
 from beam_pipeline.images.process_pool import LocalPool
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
@@ -49,7 +49,7 @@ def undisturbed(photos, tmp_path_factory):
 
 @pytest.fixture
 def small(tmp_path) -> tuple[pathlib.Path, list[str], dict[str, bytes]]:
-    """A finished data set: its folder, the flags that made it, and its shards."""
+    """A finished dataset: its folder, the flags that made it, and its shards."""
     output = tmp_path / "set"
     photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
     again = [
@@ -92,7 +92,7 @@ def workers_of(process: ForkedBuild) -> list[psutil.Process]:
 
 
 def assert_resumes(photos, output, undisturbed, before, capfd):
-    """The same command finishes the data set, doing only what was not finished."""
+    """The same command finishes the dataset, doing only what was not finished."""
     capfd.readouterr()
     assert build(*flags(photos, output)) == 0
     reused = re.search(r"(\d+) images were finished by an earlier run", capfd.readouterr().out)
@@ -129,7 +129,7 @@ def test_classes_keep_their_ids_when_a_replacement_is_killed(small, tmp_path):
     assert verify.main([str(output)]) == 0
 
 
-def test_a_data_set_that_cannot_be_read_is_refused(small, capfd):
+def test_a_dataset_that_cannot_be_read_is_refused(small, capfd):
     """One of a newer version whatever the flags are, and a damaged one unless it is replaced."""
     output, again, before = small
     newer = json.dumps(manifest(output) | {"format_version": 99})
@@ -147,7 +147,7 @@ def test_a_data_set_that_cannot_be_read_is_refused(small, capfd):
     assert shard_bytes(output) == before
 
 
-def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, capfd):
+def test_an_unfinished_replacement_does_not_pass_for_a_finished_dataset(small, capfd):
     output, again, before = small
     replacing = [*again, "--overwrite", "--quality", "50"]
     build_killed_at("beam_pipeline.commit.transforms", "begin_commit", 1, *replacing)
@@ -161,7 +161,7 @@ def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, 
     [
         ("beam_pipeline.commit.transforms", "begin_commit", 1),
         ("beam_pipeline.commit.transforms", "finalize_shard", 13),
-        ("beam_pipeline.commit.data_set", "publish_manifest", 1),
+        ("beam_pipeline.commit.dataset", "publish_manifest", 1),
         ("beam_pipeline.run", "load_manifest", 1),
     ],
 )
@@ -175,12 +175,12 @@ def test_killed_while_it_commits(photos, undisturbed, tmp_path, module, function
 @pytest.mark.parametrize(
     ("place", "function"),
     [
-        (data_set, "publish_manifest"),
+        (dataset, "publish_manifest"),
         (staging, "remove"),
         (run, "final_table"),  # nothing is left of the staging folder by then
     ],
 )
-def test_ctrl_c_after_the_manifest_was_written_says_that_the_data_set_is_complete(
+def test_ctrl_c_after_the_manifest_was_written_says_that_the_dataset_is_complete(
     small, monkeypatch, capfd, place, function
 ):
     output, again, before = small
@@ -196,7 +196,7 @@ def test_ctrl_c_after_the_manifest_was_written_says_that_the_data_set_is_complet
         patched.setattr(place, function, stop_after)
         assert build(*replacing) == 130
     said = capfd.readouterr().err
-    assert f"the data set in {output} is complete" in said and "no data set" not in said
+    assert f"the dataset in {output} is complete" in said and "no dataset" not in said
     assert verify.main([str(output)]) == 0
     assert shard_bytes(output) != before
     if (output / ".staging").exists():

@@ -29,7 +29,7 @@ def listed(tmp_path_factory):
         yield path, root
 
 
-def test_a_list_of_addresses_becomes_a_data_set_and_failures_have_their_status(listed, tmp_path):
+def test_a_list_of_addresses_becomes_a_dataset_and_failures_have_their_status(listed, tmp_path):
     path, root = listed
     output = tmp_path / "set"
     assert build("--input", path, "--output", output, *FLAGS, "--allow_private_hosts") == 0

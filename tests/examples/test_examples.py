@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.support.commands import run_forked
-from tests.support.trainer_data import make_data_set
+from tests.support.trainer_data import make_dataset
 
 pytestmark = pytest.mark.process
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("shards")
-    return make_data_set(folder, {"train": 72, "validation": 40}, size_px=((96, 96),))
+    return make_dataset(folder, {"train": 72, "validation": 40}, size_px=((96, 96),))
 
 
 def run(example: str, *arguments: object) -> str:

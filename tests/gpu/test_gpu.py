@@ -16,7 +16,7 @@ import imageshards as ims
 from tests.support.commands import ROOT, TIMEOUT_SEC
 from tests.support.pictures import saved, scene
 from tests.support.runs import digest, metrics
-from tests.support.trainer_data import make_data_set
+from tests.support.trainer_data import make_dataset
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.process]
 
@@ -37,7 +37,7 @@ SERVED = (
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("gpu") / "shards"
-    return make_data_set(path, {"train": 22, "validation": 6}, size_px=((64, 64),))
+    return make_dataset(path, {"train": 22, "validation": 6}, size_px=((64, 64),))
 
 
 def python(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

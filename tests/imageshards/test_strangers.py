@@ -1,4 +1,4 @@
-"""Data sets that somebody else wrote: each command works or says one sentence, in their folder."""
+"""Datasets that somebody else wrote: each command works or says one sentence, in their folder."""
 
 import contextlib
 import copy
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import imageshards as ims
-from beam_pipeline.inputs.data_sets import open_inputs
+from beam_pipeline.inputs.datasets import open_inputs
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.options import BuildOptions, CopiedInput, InputOptions
 from imageshards.errors import UserError

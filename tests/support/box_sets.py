@@ -32,7 +32,7 @@ def picture(number: int, size: tuple[int, int]) -> tuple[bytes, Box]:
 
 
 def make_boxes(folder: pathlib.Path, size=(160, 160), varies=False, crowd=0):
-    """A data set of 24 pictures in `train` and 8 in `validation`, and the boxes of `train`.
+    """A dataset of 24 pictures in `train` and 8 in `validation`, and the boxes of `train`.
 
     The first record of each shard has no box, the second one also a box around the whole picture,
     and the third one also a `crowd` of such boxes of another class.

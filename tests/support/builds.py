@@ -59,7 +59,7 @@ def shard_bytes(output: pathlib.Path) -> dict[str, bytes]:
 
 
 def records_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
-    """Key → features, and `split`, of every record of a data set, shard by shard."""
+    """Key → features, and `split`, of every record of a dataset, shard by shard."""
     return {
         features["image/filename"][0].decode(): features | {"split": split}
         for split, shard in manifests.shards_of(manifest(output))

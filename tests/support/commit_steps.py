@@ -13,7 +13,7 @@ from unittest import mock
 
 from beam_pipeline.columns.export import export_labels
 from beam_pipeline.commit import staging as staging_folder
-from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
+from beam_pipeline.commit.dataset import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, finalize_shard
 from beam_pipeline.commit.summary import add_up, without_shards
 from beam_pipeline.commit.transforms import summary_of
@@ -219,7 +219,7 @@ def everything(output: str) -> dict[str, bytes]:
 
 
 def contents(output: str) -> dict[str, bytes]:
-    """Every file of a data set, without the staging folder."""
+    """Every file of a dataset, without the staging folder."""
     found = everything(output).items()
     return {name: data for name, data in found if not name.startswith(".staging/")}
 
@@ -231,7 +231,7 @@ def restore(output: str, before: Mapping[str, bytes]) -> None:
 
 
 def fingerprint_if_whole(folder: str) -> str | None:
-    """The fingerprint of a data set whose shards are all there; None where there is no manifest."""
+    """The fingerprint of a dataset whose shards are all there; None where there is no manifest."""
     if not storage.exists(storage.join(folder, MANIFEST_NAME)):
         return None
     manifest = load_manifest(folder)

@@ -1,4 +1,4 @@
-"""Small, valid data sets as a build writes them, made without Beam or TensorFlow."""
+"""Small, valid datasets as a build writes them, made without Beam or TensorFlow."""
 
 import hashlib
 import itertools
@@ -54,7 +54,7 @@ def features_of(number, label, classes=CLASSES, **changes: Values) -> dict[str, 
 
 
 class Dataset:
-    """A data set on disk that can be changed shard by shard.
+    """A dataset on disk that can be changed shard by shard.
 
     Attributes:
         manifest: What `save` writes as manifest.json; it sets `files` and `digest`.

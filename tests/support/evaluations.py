@@ -1,4 +1,4 @@
-"""Evaluations of outputs that are given, without a model or a data set."""
+"""Evaluations of outputs that are given, without a model or a dataset."""
 
 from typing import Any
 

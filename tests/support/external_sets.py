@@ -10,7 +10,7 @@ from imageshards.example import encode_example
 from imageshards.tfrecord import Record, read_records, write_records
 from tests.support.pictures import saved
 from tests.support.trainer_data import draw_shape
-from trainer.dataset.spec import DataSet, Subset
+from trainer.dataset.spec import DatasetSpec, Subset
 
 
 def jpeg(kind: int = 0, seed: int = 0, size_px: tuple[int, int] = (32, 40)) -> bytes:
@@ -64,7 +64,7 @@ def records_of(path: pathlib.Path | str) -> list[Record]:
     return list(read_records(str(path)))
 
 
-def whole_split(dataset: DataSet, split: str = "train") -> Subset:
+def whole_split(dataset: DatasetSpec, split: str = "train") -> Subset:
     """Every record of a split, as it is."""
     found = dataset.splits[split]
     return Subset(dataset, found, dataset.classes, None, (), found.num_records, None)

@@ -1,4 +1,4 @@
-"""Pictures whose price can be seen: a data set that `imageshards build` makes of a table."""
+"""Pictures whose price can be seen: a dataset that `imageshards build` makes of a table."""
 
 import csv
 import pathlib

@@ -1,4 +1,4 @@
-"""Tiny data sets for the reader's tests: any records in any shards, pictures of one colour."""
+"""Tiny datasets for the reader's tests: any records in any shards, pictures of one colour."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,14 @@ from tests.support.trainer_data import write_manifest, write_shard
 from trainer.augment.augmentation import Augmentation
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, ModelInputs, ReadOptions, Subset
+from trainer.dataset.spec import (
+    DatasetSpec,
+    FeatureSpec,
+    ImageSpec,
+    ModelInputs,
+    ReadOptions,
+    Subset,
+)
 from trainer.dataset.subset import select
 from trainer.reader.batches import TrainingData
 
@@ -67,11 +74,11 @@ def record_of(record: int, label: int) -> bytes:
     return example(picture | columns | lists)
 
 
-def make_set(folder, shards, *, empty=(), **changes: Any) -> DataSet:
+def make_set(folder, shards, *, empty=(), **changes: Any) -> DatasetSpec:
     """Writes one split `train` whose shards hold records of the given labels.
 
     `empty` are the numbers of records that are written without anything in them. `changes` are
-    attributes of the `DataSet`.
+    attributes of the `DatasetSpec`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     entries, number = [], 0

@@ -8,7 +8,7 @@ from imageshards.images.options import ImageOptions
 from imageshards.manifest import Image
 from trainer.dataset.spec import ImageSpec, ModelCard, ModelInputs, input_name
 
-# As the manifest of a data set of 48-pixel pictures has it.
+# As the manifest of a dataset of 48-pixel pictures has it.
 OPTIONS = ImageOptions(48, 48, icc="drop").to_manifest()
 SIZE = (48, 48)
 

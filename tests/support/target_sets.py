@@ -51,7 +51,7 @@ def columns_of(pixels: Any, number: int) -> dict[str, Any]:
 
 
 def make_targets(folder: pathlib.Path, shards: dict[str, int], per_shard: int = 8) -> pathlib.Path:
-    """A data set with these columns; record i of a split has the colour of seed i."""
+    """A dataset with these columns; record i of a split has the colour of seed i."""
     dataset = Dataset(folder, shards, per_shard)
     dataset.manifest["features"] |= COLUMNS
     number = 0

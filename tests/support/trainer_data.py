@@ -1,4 +1,4 @@
-"""Small data sets as the contract describes them, drawn here: shapes on a noisy ground."""
+"""Small datasets as the contract describes them, drawn here: shapes on a noisy ground."""
 
 import hashlib
 import json
@@ -44,14 +44,14 @@ def draw_shape(kind, rng, size_px, grey) -> Image.Image:
     return image.convert("L") if grey else image
 
 
-# Which features of records an adopted data set names.
+# Which features of records an adopted dataset names.
 ROLES = {
     "image": "image/encoded", "label": "image/class/label", "text": "image/class/text",
     "filename": "image/filename",
 }  # fmt: skip
 
 
-def make_data_set(
+def make_dataset(
     folder: pathlib.Path,
     num_records: dict[str, int],
     *,

@@ -13,7 +13,7 @@ from imageshards.tfrecord import read_records
 from tests.support.errors import refused
 from tests.support.reader_sets import CLASSES, SIDE_PX, make_set
 from tests.support.resumed_stream import assert_resumes, assert_same
-from tests.support.trainer_data import edit_manifest, make_data_set, write_shard
+from tests.support.trainer_data import edit_manifest, make_dataset, write_shard
 from trainer.api import Data
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest
@@ -214,7 +214,7 @@ def test_a_function_that_is_no_pure_one_of_static_shapes_is_refused(data: Data) 
 
 
 def test_errors_name_the_argument(data, tmp_path):
-    folder = make_data_set(tmp_path / "d", {"train": 3}, num_shards=1, size_px=((8, 8),))
+    folder = make_dataset(tmp_path / "d", {"train": 3}, num_shards=1, size_px=((8, 8),))
     opened = ims.open(folder)
     (folder / "train-00000-of-00001.tfrecord").unlink()
 

@@ -10,7 +10,7 @@ import pytest
 import imageshards as ims
 from imageshards.adopt import adopt
 from tests.support.commands import run_forked
-from tests.support.trainer_data import make_data_set
+from tests.support.trainer_data import make_dataset
 
 pytestmark = pytest.mark.process
 
@@ -42,7 +42,7 @@ def _fitted(folder: pathlib.Path, replicas: int) -> dict[str, Any]:
 
 def test_fit_validates_every_record_once_and_trains_the_same_on_four_replicas(tmp_path):
     # Neither split fills its last batch of 8, and validation's has fewer records than replicas.
-    make_data_set(tmp_path, {"train": 20, "validation": 11}, size_px=((16, 16),))
+    make_dataset(tmp_path, {"train": 20, "validation": 11}, size_px=((16, 16),))
     one, four = _fitted(tmp_path, 1), _fitted(tmp_path, 4)
     np.testing.assert_allclose(four["weights"], one["weights"], atol=1e-5)
     assert four["history"]["loss"] == pytest.approx(one["history"]["loss"], rel=1e-4)

@@ -19,7 +19,7 @@ from tests.support.served_models import SIZE, card, saved
 from tests.support.trainer_data import (
     CLASSES,
     edit_manifest,
-    make_data_set,
+    make_dataset,
     read_split,
     rewrite_shard,
 )
@@ -40,7 +40,7 @@ KEYS = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     counts = {"train": 6, "validation": NUM_RECORDS}
-    return make_data_set(tmp_path_factory.mktemp("set"), counts, num_shards=2, size_px=(SIZE,))
+    return make_dataset(tmp_path_factory.mktemp("set"), counts, num_shards=2, size_px=(SIZE,))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def damaged(folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A shard of a copy of the data set, whose record 4 is damaged."""
+    """A shard of a copy of the dataset, whose record 4 is damaged."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     shard = copy / "validation-00001-of-00002.tfrecord"
     flip_byte(shard, records_of(shard)[4].offset_bytes + 30)
@@ -135,7 +135,7 @@ def test_a_broken_record_stops_or_is_left_out_and_listed(model, damaged, capsys)
 
 def test_a_record_without_an_input_of_the_model_is_named(tmp_path):
     folder = tmp_path / "shards"
-    make_data_set(folder, {"validation": 6}, num_shards=1, size_px=(SIZE,), hot=True)
+    make_dataset(folder, {"validation": 6}, num_shards=1, size_px=(SIZE,), hot=True)
     (shard,) = folder.glob("validation-*.tfrecord")
     payloads = [record.payload for record in records_of(shard)]
     features = {**decode_example(payloads[4])}
@@ -148,8 +148,8 @@ def test_a_record_without_an_input_of_the_model_is_named(tmp_path):
 
 def test_without_a_validation_split_one_has_to_be_named(model, tmp_path):
     with refused("data", "split, one of train"):
-        ims.evaluate(model, make_data_set(tmp_path / "d", {"train": 6}, size_px=(SIZE,)))
-    tested = make_data_set(tmp_path / "tested", {"train": 2, "test": 3}, size_px=(SIZE,))
+        ims.evaluate(model, make_dataset(tmp_path / "d", {"train": 6}, size_px=(SIZE,)))
+    tested = make_dataset(tmp_path / "tested", {"train": 2, "test": 3}, size_px=(SIZE,))
     assert ims.evaluate(model, tested)["split"] == "test"
 
 
@@ -225,7 +225,7 @@ def test_a_compiled_model_says_itself_how_good_it_is(folder: pathlib.Path, model
 
 
 def test_a_pass_that_does_not_fit_the_model_says_what_differs(model, tmp_path):
-    make_data_set(tmp_path, {"validation": 6}, size_px=(SIZE,), hot=True)
+    make_dataset(tmp_path, {"validation": 6}, size_px=(SIZE,), hot=True)
     features = json.loads((tmp_path / "manifest.json").read_text())["features"]
     features["image/width"] = {"dtype": "int64", "shape": []}
     edit_manifest(tmp_path, features=features | {"hot": {"dtype": "int64", "shape": None}})

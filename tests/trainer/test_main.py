@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.commands import ROOT, run_forked
 from tests.support.external_sets import flip_byte
-from tests.support.trainer_data import make_data_set, read_split
+from tests.support.trainer_data import make_dataset, read_split
 from trainer.__main__ import main
 from trainer.serving import model_file
 
@@ -32,7 +32,7 @@ def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     counts = {"train": 150, "validation": 27}
-    return make_data_set(tmp_path_factory.mktemp("set"), counts, size_px=((32, 32),))
+    return make_dataset(tmp_path_factory.mktemp("set"), counts, size_px=((32, 32),))
 
 
 def test_an_output_that_cannot_be_written_is_one_sentence(shapes, capsys):
@@ -77,7 +77,7 @@ def test_two_replicas_train_and_leave_a_model(shapes: pathlib.Path, tmp_path: pa
 
 @pytest.mark.slow
 def test_a_flipped_bit_stops_the_run_and_may_be_left_out(tmp_path: pathlib.Path) -> None:
-    path = make_data_set(tmp_path / "flipped", {"train": 30}, num_shards=1, size_px=((16, 16),))
+    path = make_dataset(tmp_path / "flipped", {"train": 30}, num_shards=1, size_px=((16, 16),))
     shard = path / "train-00000-of-00001.tfrecord"
     flip_byte(shard, shard.stat().st_size // 2)
     flags = ["--data", path, "--epochs", 2, "--batch_size", 8, "--augment", "none", *SMALL]

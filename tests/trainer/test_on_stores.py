@@ -1,4 +1,4 @@
-"""Data sets on s3:// and in an emulator of gs://: the same batches as from local disk."""
+"""Datasets on s3:// and in an emulator of gs://: the same batches as from local disk."""
 
 import pathlib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.support.pictures import scene
 from tests.support.resumed_stream import assert_same
 from tests.support.served_models import card, network, saved
 from tests.support.store_servers import StoreServer, store_server
-from tests.support.trainer_data import make_data_set
+from tests.support.trainer_data import make_dataset
 from trainer import evaluate, predict
 from trainer.__main__ import main
 from trainer.commands.flags import parse_config
@@ -31,7 +31,7 @@ Opened = tuple[TrainingData, EvaluationData | None]
 def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     counts = {"train": 40, "validation": 9}
     folder = tmp_path_factory.mktemp("local")
-    return make_data_set(folder, counts, num_shards=5, size_px=((16, 16),))
+    return make_dataset(folder, counts, num_shards=5, size_px=((16, 16),))
 
 
 # What is below these calls is tried with each store where it is: here one is enough.
@@ -62,7 +62,7 @@ def _batches(data: Opened) -> list[Any]:
 
 
 @pytest.mark.parametrize("running", ["s3", "gs"], indirect=True)
-def test_batches_are_those_of_the_local_data_set(local, store, tmp_path):
+def test_batches_are_those_of_the_local_dataset(local, store, tmp_path):
     storage.copy_folder(str(local), remote := store.bucket() + "/sets/photos")
     # One store without further flags, the other with some: each combination takes seconds.
     flags = [] if store.scheme == "s3" else ["--classes", "square,circle"]
@@ -105,7 +105,7 @@ def test_pictures_in_buckets_are_found_and_read(store: StoreServer) -> None:
 
 
 @pytest.mark.parametrize("command", [main, evaluate.main])
-def test_a_missing_bucket_or_data_set_is_one_sentence(store, tmp_path, command, capsys):
+def test_a_missing_bucket_or_dataset_is_one_sentence(store, tmp_path, command, capsys):
     saved(tmp_path, card())
     flags = ["--model_path", str(tmp_path)] if command == evaluate.main else []
     for folder, expected in (

@@ -29,7 +29,7 @@ FLAGS = ("--steps", 24, "--batch_size", 16, "--augment", "none", "--learning_rat
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A data set, and the folder of a run whose target were the labels `words`."""
+    """A dataset, and the folder of a run whose target were the labels `words`."""
     folder = tmp_path_factory.mktemp("targets")
     shards = make_targets(folder / "set", {"train": 4, "validation": 2}, 16)
     flags = ("--data", shards, "--target", "words", "--output", folder / "run", *FLAGS)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from trainer.augment.geometry import Window, sine_cosine
-from trainer.dataset.spec import BOXES, Batch, Boxes, BoxesOf, DataSet
+from trainer.dataset.spec import BOXES, Batch, Boxes, BoxesOf, DatasetSpec
 
 _PADDING = -1
 
@@ -40,8 +40,8 @@ class View(NamedTuple):
 FinishBoxes = Callable[[Batch, View | None], Batch]
 
 
-def box_finisher(dataset: DataSet, boxes: Boxes) -> FinishBoxes:
-    """Returns `finish_boxes` for the boxes of a data set's records."""
+def box_finisher(dataset: DatasetSpec, boxes: Boxes) -> FinishBoxes:
+    """Returns `finish_boxes` for the boxes of a dataset's records."""
     place = "input" if boxes.is_input else "output" if dataset.outputs else "label"
     return functools.partial(finish_boxes, place, boxes.min_visibility)
 

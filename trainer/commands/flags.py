@@ -15,7 +15,7 @@ from trainer.config import (
     RunConfig,
     default_output,
 )
-from trainer.dataset.open import several_data_sets
+from trainer.dataset.open import several_datasets
 
 EPILOG = (
     "metrics.jsonl gets one object per epoch: epoch (from 1), step, loss, accuracy (of labels "
@@ -61,7 +61,7 @@ def parse_config(argv: Sequence[str] | None) -> RunConfig:
 def read_config(given: Mapping[str, Any]) -> ReadConfig:
     """Flags as argparse returns them → what is read, and how; a `UserError` for a wrong value."""
     if len(given["data"]) > 1:
-        raise several_data_sets(given["data"])
+        raise several_datasets(given["data"])
     return ReadConfig(given["data"][0], **pick(given, ReadConfig, {"data"}))
 
 

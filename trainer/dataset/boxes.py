@@ -12,7 +12,7 @@ from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEAT
 from imageshards.text import class_sort_key
 from imageshards.tfrecord import RecordError
 from trainer.dataset.index import columns_of
-from trainer.dataset.spec import BOXES, Boxes, DataSet, ModelInputs
+from trainer.dataset.spec import BOXES, Boxes, DatasetSpec, ModelInputs
 
 
 def check_sides(inputs: ModelInputs, augment: object) -> None:
@@ -38,7 +38,7 @@ def check_sides(inputs: ModelInputs, augment: object) -> None:
     )
 
 
-def _boxes_of(dataset: DataSet, argument: str, received: str, min_visibility: float) -> Boxes:
+def _boxes_of(dataset: DatasetSpec, argument: str, received: str, min_visibility: float) -> Boxes:
     """Returns how the boxes of records are read, which `argument` received, inputs or the target.
 
     The labels of boxes are the ids in `image/object/class/label`, else the classes of the texts in
@@ -53,7 +53,7 @@ def _boxes_of(dataset: DataSet, argument: str, received: str, min_visibility: fl
         raise UserError(
             argument=argument,
             received=f"{received!r}, but records have no {absent[0]}, a list of floats",
-            expected=f"a data set with {', '.join(BOX_FEATURES)}",
+            expected=f"a dataset with {', '.join(BOX_FEATURES)}",
             remedy="see 'Bounding boxes' in the guide of columns",
         )
     is_input = argument == "inputs"
@@ -64,7 +64,7 @@ def _boxes_of(dataset: DataSet, argument: str, received: str, min_visibility: fl
     return Boxes(None, (), min_visibility, is_input)
 
 
-def wanted_boxes(dataset: DataSet, names: Sequence[str], min_visibility: float) -> Boxes | None:
+def wanted_boxes(dataset: DatasetSpec, names: Sequence[str], min_visibility: float) -> Boxes | None:
     """Returns how boxes are read, where `names` of inputs or the targets hold them; otherwise None.
 
     Raises:
@@ -82,7 +82,7 @@ def wanted_boxes(dataset: DataSet, names: Sequence[str], min_visibility: float) 
     return _boxes_of(dataset, "target", BOXES, min_visibility)
 
 
-def _class_names(dataset: DataSet) -> tuple[str, ...]:
+def _class_names(dataset: DatasetSpec) -> tuple[str, ...]:
     """Returns the classes of boxes in all splits, sorted.
 
     The index holds the classes, except of records whose lists are too long. Those records are read.
@@ -115,6 +115,6 @@ def _class_names(dataset: DataSet) -> tuple[str, ...]:
             received=f"{dataset.data!r}, where a name in {BOX_CLASS_FEATURE} has more than "
             f"{MAX_TEXT_BYTES} bytes",
             expected="shorter names",
-            remedy="build the data set again",
+            remedy="build the dataset again",
         )
     return tuple(sorted(filter(None, names), key=class_sort_key))

@@ -1,4 +1,4 @@
-"""The labels of records, and which of them pass `--where`: from a data set's index alone."""
+"""The labels of records, and which of them pass `--where`: from a dataset's index alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imageshards.index import (
 )
 from imageshards.manifest import LABELS_FEATURE, SEVERAL
 from imageshards.text import class_sort_key, counted
-from trainer.dataset.spec import DataSet, FeatureSpec, Split, find_feature
+from trainer.dataset.spec import DatasetSpec, FeatureSpec, Split, find_feature
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +101,7 @@ def _number(text: str, dtype: str, value: str) -> int | float:
 
 
 def record_labels(
-    dataset: DataSet, split: Split, filters: Sequence[str] = ()
+    dataset: DatasetSpec, split: Split, filters: Sequence[str] = ()
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Which records pass `filters`, and the labels of all, in the order of the shards of `split`.
 
@@ -114,7 +114,7 @@ def record_labels(
         UserError: There is no index, or it is damaged, or has labels that are no class; or a
             filter is wrong, or names a feature of which the index has no column.
     """
-    import numpy as np  # a data set is opened without it
+    import numpy as np  # a dataset is opened without it
 
     parsed = [parse_filter(text, dataset.features) for text in filters]
     column_of = columns_of(dataset)
@@ -140,7 +140,7 @@ def record_labels(
     return keep, *_ids_of(dataset, table[label].combine_chunks())
 
 
-def _ids_of(dataset: DataSet, values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def _ids_of(dataset: DatasetSpec, values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Labels as the index has them → record and class id of each, checked; equal ones once."""
     import numpy as np
     import pyarrow as pa
@@ -160,14 +160,14 @@ def _ids_of(dataset: DataSet, values: pa.Array) -> tuple[np.ndarray, np.ndarray]
             received=f"{dataset.data!r}, whose index has labels from {ids.min() + first} to "
             f"{ids.max() + first}",
             expected=f"{count} classes from {first} on, as in its manifest.json",
-            remedy="copy the data set again",
+            remedy="copy the dataset again",
         )
     if dataset.target == "labels":
         records, ids = np.divmod(np.unique(records * count + ids), count)
     return records.astype(np.int64), ids.astype(np.int32)
 
 
-def column_numbers(dataset: DataSet, split: Split, feature: str) -> np.ndarray | None:
+def column_numbers(dataset: DatasetSpec, split: Split, feature: str) -> np.ndarray | None:
     """A column of numbers of every record of `split`, float64 [records, k]; NaN where there is
     none. None where the index does not tell it.
     """
@@ -189,7 +189,7 @@ def column_numbers(dataset: DataSet, split: Split, feature: str) -> np.ndarray |
     return rows
 
 
-def distinct_values(dataset: DataSet, column: str) -> tuple[int, ...] | tuple[str, ...]:
+def distinct_values(dataset: DatasetSpec, column: str) -> tuple[int, ...] | tuple[str, ...]:
     """The values that a column, a target, has in the index, each once, in rising order."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -208,13 +208,13 @@ def distinct_values(dataset: DataSet, column: str) -> tuple[int, ...] | tuple[st
             f"{counted(unknown, 'value')}",
             expected=f"texts of up to {MAX_TEXT_BYTES} bytes and lists of up to {MAX_LIST_VALUES}, "
             "which an index holds",
-            remedy="build the data set again where an older imageshards built it",
+            remedy="build the dataset again where an older imageshards built it",
         )
     is_text = pa.types.is_string(values.type)
     return tuple(sorted(pc.unique(values).to_pylist(), key=class_sort_key if is_text else None))
 
 
-def columns_of(dataset: DataSet) -> dict[str, str]:
+def columns_of(dataset: DatasetSpec) -> dict[str, str]:
     """Feature → the column of the index that says the same, of features that are there."""
     manifest = dataset.manifest
     extra = extra_columns(manifest.features, manifest.label)
@@ -231,7 +231,7 @@ def columns_of(dataset: DataSet) -> dict[str, str]:
     return {name: column for name, column in found.items() if name in dataset.features}
 
 
-def _passes(one: Filter, dataset: DataSet, table: pa.Table, column: str) -> np.ndarray:
+def _passes(one: Filter, dataset: DatasetSpec, table: pa.Table, column: str) -> np.ndarray:
     import numpy as np
 
     dtype = _DTYPES[dataset.features[one.feature].dtype]

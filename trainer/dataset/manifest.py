@@ -1,4 +1,4 @@
-"""A checked `manifest.json` as the trainer's data set: splits, classes, features, pictures."""
+"""A checked `manifest.json` as the trainer's dataset: splits, classes, features, pictures."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from imageshards.manifest import (
     without_index,
 )
 from imageshards.text import counted
-from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
+from trainer.dataset.spec import DatasetSpec, FeatureSpec, ImageSpec, Shard, Split
 
 _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 
-def train_split(dataset: DataSet, name: str | None) -> Split:
+def train_split(dataset: DatasetSpec, name: str | None) -> Split:
     """The split to train on: `name`, else the first usual name; refuses one without records."""
     split = _find(dataset, "train_split", name, TRAIN_NAMES)
     if split is None or not split.num_records:
@@ -42,7 +42,7 @@ def train_split(dataset: DataSet, name: str | None) -> Split:
     return split
 
 
-def validation_split(dataset: DataSet, name: str | None) -> Split | None:
+def validation_split(dataset: DatasetSpec, name: str | None) -> Split | None:
     """The split to validate on; None for the name `none`, or if no usual one has records."""
     if name == "none":
         return None
@@ -50,33 +50,33 @@ def validation_split(dataset: DataSet, name: str | None) -> Split | None:
     return split if split is not None and split.num_records else None
 
 
-def find_split(dataset: DataSet, argument: str, name: str) -> Split:
+def find_split(dataset: DatasetSpec, argument: str, name: str) -> Split:
     """The split called `name`, or by another usual word for it."""
     return dataset.splits[manifest.find_split(name, dataset.splits, argument)]
 
 
 def _find(
-    dataset: DataSet, argument: str, name: str | None, usual: tuple[str, ...]
+    dataset: DatasetSpec, argument: str, name: str | None, usual: tuple[str, ...]
 ) -> Split | None:
     if name is None:
         return next((dataset.splits[n] for n in usual if n in dataset.splits), None)
     return find_split(dataset, argument, name)
 
 
-def load_manifest(data: str, records_root: str | None = None) -> DataSet:
+def load_manifest(data: str, records_root: str | None = None) -> DatasetSpec:
     """Reads `data`/manifest.json; refuses one that does not say what a trainer needs."""
     raw = manifest.load_manifest(data, "data", adopted=True, records_root=records_root)
     try:
-        return _data_set(data, raw)
+        return _dataset(data, raw)
     except ValueError as e:
         raise UserError(
             argument="data",
             received=f"{data!r}, whose manifest.json is none to train on ({e})",
-            remedy="build the data set again with imageshards build",
+            remedy="build the dataset again with imageshards build",
         ) from e
 
 
-def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
+def check_shards(dataset: DatasetSpec, splits: Sequence[Split]) -> None:
     """Refuses shards that are missing, or of another size than in the manifest, before any work."""
     shards = [shard for split in splits for shard in split.shards]
     sizes = storage.map_concurrently(_size_bytes, shards)
@@ -91,7 +91,7 @@ def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
         argument="data",
         received=f"{dataset.data!r}, whose shard {name}{others} {found}",
         expected=f"{shard.num_bytes} bytes as in its manifest",
-        remedy="copy the data set again, or "
+        remedy="copy the dataset again, or "
         f"{'describe it by imageshards adopt' if dataset.adopted else 'build it'} again",
     )
 
@@ -104,7 +104,7 @@ def _size_bytes(shard: Shard) -> int | None:
     return None
 
 
-def _data_set(data: str, raw: Manifest) -> DataSet:
+def _dataset(data: str, raw: Manifest) -> DatasetSpec:
     features, adopted, roles, hot = raw.features, raw.adopted, raw.roles, raw.hot_features
     # A build writes JPEGs only. An older `adopt` did not count formats, so any may be there.
     formats = (raw.source.formats or FORMATS) if adopted else ("JPEG",)
@@ -122,7 +122,7 @@ def _data_set(data: str, raw: Manifest) -> DataSet:
             raise ValueError(f"{name} is {features[name].dtype}, not {' or '.join(dtypes)}")
     if adopted:
         _check_adopted(raw, [features[name] for name in hot], bool(label))
-    return DataSet(
+    return DatasetSpec(
         data=data,
         splits={name: _split(data, name, split) for name, split in raw.splits.items()},
         classes=tuple(raw.classes),
@@ -183,7 +183,7 @@ def _image(raw: Image, formats: tuple[str, ...]) -> ImageSpec:
     height, width = (raw.size, raw.size) if isinstance(raw.size, int) else raw.size or (0, 0)
     size = (height, width) if height else None
     channels = raw.channels or 3
-    # Null where the data set had no pixels to measure: the middle of the range then.
+    # Null where the dataset had no pixels to measure: the middle of the range then.
     mean = raw.mean or (0.5,) * channels
     std = raw.std or (0.25,) * channels
     if len(mean) != channels or len(std) != channels:

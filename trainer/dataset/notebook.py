@@ -1,4 +1,4 @@
-"""What a notebook shows of a data set, or of what is read of it: figures, classes, pictures."""
+"""What a notebook shows of a dataset, or of what is read of it: figures, classes, pictures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imageshards.manifest import BOX_FEATURES
 from imageshards.page import draw_boxes, number, record_boxes, render, thumbnail
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError
-from trainer.dataset.spec import DataSet, Split, described_target
+from trainer.dataset.spec import DatasetSpec, Split, described_target
 from trainer.dataset.subset import known_counts
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def html_of(
     facts: Mapping[str, str],
     columns: Sequence[str],
     classes: ClassRows,
-    dataset: DataSet,
+    dataset: DatasetSpec,
     split: Split | None,
     records: Iterable[int],
 ) -> str:
@@ -53,7 +53,7 @@ def html_of(
         facts: The rows of a table, by name.
         columns: What the counts of `classes` are of.
         classes: All of them; the first ones are shown.
-        dataset: The data set.
+        dataset: The dataset.
         split: The one whose pictures are shown; None for no pictures.
         records: Their numbers within the split, the first of which are shown.
     """
@@ -115,8 +115,8 @@ def html_of_batches(data: TrainingData | EvaluationData, facts: Mapping[str, str
     )
 
 
-def counts_of(dataset: DataSet) -> ClassRows:
-    """Each class of a data set, and its records in each split."""
+def counts_of(dataset: DatasetSpec) -> ClassRows:
+    """Each class of a dataset, and its records in each split."""
     counts = [known_counts(dataset, split) for split in dataset.splits.values()]
     return [
         (name, [None if of_split is None else of_split[i] for of_split in counts])
@@ -130,7 +130,7 @@ def pixels(size: tuple[int, int] | None) -> str:
 
 
 def _pictures(
-    dataset: DataSet, split: Split, records: Iterable[int]
+    dataset: DatasetSpec, split: Split, records: Iterable[int]
 ) -> list[tuple[Image.Image, str]]:
     """The first pictures with their captions; those that cannot be read are left out."""
     from trainer.dataset.source import RecordSource
@@ -161,7 +161,7 @@ def _pictures(
         return []
 
 
-def _caption(dataset: DataSet, record: Mapping[str, Any]) -> str:
+def _caption(dataset: DatasetSpec, record: Mapping[str, Any]) -> str:
     """What the label of a record says; without labels the name of its file."""
     if dataset.hot_features:
         values = [value for name in dataset.hot_features for value in _values(record[name])]
@@ -178,7 +178,7 @@ def _values(feature: np.ndarray | np.generic | bytes) -> list[Any]:
     return feature.ravel().tolist() if hasattr(feature, "ravel") else [feature]
 
 
-def _label(dataset: DataSet, value: int | float | bytes) -> str:
+def _label(dataset: DatasetSpec, value: int | float | bytes) -> str:
     if isinstance(value, int) and dataset.target != "values" and not dataset.label_values:
         place = value - dataset.label_offset
         return dataset.classes[place] if 0 <= place < len(dataset.classes) else str(value)

@@ -17,7 +17,7 @@ from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
     BOXES,
     IMAGE_INPUT,
-    DataSet,
+    DatasetSpec,
     FeatureSpec,
     ModelCard,
     ModelInputs,
@@ -35,33 +35,33 @@ def pixels_home() -> str:
     return os.path.join(home, "imageshards", "pixels")
 
 
-def open_dataset(config: ReadConfig) -> DataSet:
-    """Reads the manifest of a data set.
+def open_dataset(config: ReadConfig) -> DatasetSpec:
+    """Reads the manifest of a dataset.
 
     Raises:
-        UserError: There is no data set, or `data` names several.
+        UserError: There is no dataset, or `data` names several.
     """
     storage.check_bucket(config.data, "data", must_list=False)
-    if "," in config.data and not _is_data_set(config.data):
+    if "," in config.data and not _is_dataset(config.data):
         names = filter(None, map(str.strip, config.data.split(",")))
         parts = [storage.place("data", name) for name in names]
-        if len(parts) > 1 and all(map(_is_data_set, parts)):
-            raise several_data_sets(parts)
+        if len(parts) > 1 and all(map(_is_dataset, parts)):
+            raise several_datasets(parts)
     return load_manifest(config.data, config.records_root)
 
 
-def _is_data_set(path: str) -> bool:
+def _is_dataset(path: str) -> bool:
     with contextlib.suppress(OSError):
         return storage.exists(storage.join(path, MANIFEST_NAME))
     return False
 
 
-def several_data_sets(paths: Sequence[str]) -> UserError:
-    """The error for several data sets where one is read, with the command that joins them."""
+def several_datasets(paths: Sequence[str]) -> UserError:
+    """The error for several datasets where one is read, with the command that joins them."""
     inputs = " ".join(f"--input {path}" for path in paths)
     return UserError(
         argument="data",
-        received=f"{', '.join(paths)}, but a run reads one data set",
+        received=f"{', '.join(paths)}, but a run reads one dataset",
         expected=f"one, as imageshards build {inputs} --output ALL joins them",
     )
 
@@ -87,7 +87,7 @@ def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
     return ReadOptions(threads, config.cache, folder)
 
 
-def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
+def wanted_inputs(config: ReadConfig, dataset: DatasetSpec) -> ModelInputs:
     """What a model is to be fed with, as `config` says.
 
     Raises:
@@ -118,7 +118,7 @@ def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
     return inputs
 
 
-def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, FeatureSpec]:
+def check_inputs(dataset: DatasetSpec, names: Sequence[str]) -> Mapping[str, FeatureSpec]:
     """The features besides the picture and boxes that a model is to be fed with.
 
     Returns:
@@ -170,11 +170,11 @@ def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, Feature
     return inputs
 
 
-def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:
-    """What a trained model is fed with, from another data set.
+def model_inputs(dataset: DatasetSpec, card: ModelCard) -> ModelInputs:
+    """What a trained model is fed with, from another dataset.
 
     Raises:
-        UserError: The data set lacks a feature, or has it in another form.
+        UserError: The dataset lacks a feature, or has it in another form.
     """
     for name, spec in card.inputs.features.items():
         found = dataset.features.get(name)
@@ -194,7 +194,7 @@ def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:
             f"{_some(boxes.classes if boxes else ())}",
             expected=f"{_some(wanted.classes if wanted else ())}, which the model knows",
         )
-    # Sizes of stored pictures are the data set's; their channels are what the model was built for.
+    # Sizes of stored pictures are the dataset's; their channels are what the model was built for.
     image = dataclasses.replace(dataset.image, channels=card.inputs.image.channels)
     return dataclasses.replace(card.inputs, image=image, features=features)
 

@@ -15,7 +15,7 @@ from imageshards.manifest import BOX_FEATURES
 from trainer.dataset.spec import (
     Boxes,
     BoxesOf,
-    DataSet,
+    DatasetSpec,
     FeatureSpec,
     Labels,
     ModelCard,
@@ -35,7 +35,7 @@ class Parsed:
     Attributes:
         encoded: string [b], the JPEG; a black one for a placeholder (an empty record in place
             of a broken one). None where records hold none.
-        label: Class ids of the data set, int64 [b]; labels, float32 [b, classes], 1 where a record
+        label: Class ids of the dataset, int64 [b]; labels, float32 [b, classes], 1 where a record
             has one; or values, float32 [b] or [b, k]. 0 for a placeholder. Of several targets a
             dictionary of these by name, without boxes; None where there is no target.
         weight: float32 [b], what each record weighs; 0 for a placeholder.
@@ -54,7 +54,7 @@ class Parsed:
 
 
 def label_spec(
-    target: DataSet | ModelCard, inputs: ModelInputs, num_outputs: int, size: int
+    target: DatasetSpec | ModelCard, inputs: ModelInputs, num_outputs: int, size: int
 ) -> Specs:
     """The `tf.TensorSpec`s of the labels of a batch of `size`, before any augmentation.
 
@@ -63,7 +63,7 @@ def label_spec(
     """
     import tensorflow as tf
 
-    if isinstance(target, DataSet) and target.outputs:
+    if isinstance(target, DatasetSpec) and target.outputs:
         counts = [num_outputs, *(one.num_outputs for one in target.targets[1:])]
         named = zip(target.outputs.items(), counts, strict=True)
         return {name: label_spec(one, inputs, count, size) for (name, one), count in named}
@@ -80,7 +80,7 @@ def label_spec(
 
 
 def batch_parser(
-    dataset: DataSet, inputs: ModelInputs, with_picture: bool = True
+    dataset: DatasetSpec, inputs: ModelInputs, with_picture: bool = True
 ) -> Callable[..., Parsed]:
     """A function of a batch of serialized records, for `tf.data.Dataset.map`.
 
@@ -183,7 +183,7 @@ def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesO
 
 
 def _label(
-    dataset: DataSet, values: Mapping[str, tf.Tensor | tf.RaggedTensor], present: tf.Tensor
+    dataset: DatasetSpec, values: Mapping[str, tf.Tensor | tf.RaggedTensor], present: tf.Tensor
 ) -> Labels | None:
     """The target, or several by name, as `Parsed` has them."""
     found = {
@@ -195,7 +195,7 @@ def _label(
 
 
 def _labels(
-    dataset: DataSet, found: Sequence[tf.Tensor | tf.RaggedTensor], present: tf.Tensor
+    dataset: DatasetSpec, found: Sequence[tf.Tensor | tf.RaggedTensor], present: tf.Tensor
 ) -> tf.Tensor:
     """Labels as the records have them → as `Parsed` has them; 0 where not `present`."""
     import tensorflow as tf
@@ -213,7 +213,7 @@ def _labels(
     return tf.minimum(tf.math.unsorted_segment_sum(hot, raw.value_rowids(), raw.nrows()), 1.0)
 
 
-def _hot_labels(dataset: DataSet, found: Sequence[tf.Tensor], present: tf.Tensor) -> tf.Tensor:
+def _hot_labels(dataset: DatasetSpec, found: Sequence[tf.Tensor], present: tf.Tensor) -> tf.Tensor:
     """Labels that records have as a 0 or 1 for each class, in the graph checked."""
     import tensorflow as tf
 
@@ -226,8 +226,8 @@ def _hot_labels(dataset: DataSet, found: Sequence[tf.Tensor], present: tf.Tensor
     return _checked(tf.argmax(hot, 1), good, ["A record has not one class."])
 
 
-def _class_ids(dataset: DataSet, raw: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
-    """Labels as the records have them → class ids of the data set, checked; 0 where not `present`.
+def _class_ids(dataset: DatasetSpec, raw: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
+    """Labels as the records have them → class ids of the dataset, checked; 0 where not `present`.
 
     In the graph, an id outside the classes raises `tf.errors.InvalidArgumentError`.
     """
@@ -254,7 +254,7 @@ def _numbered(
     return _checked(tf.argmax(same, 1), is_known, [f"Label outside the {len(known)} classes"])
 
 
-def _empty_example(dataset: DataSet, features: Mapping[str, FeatureSpec]) -> bytes:
+def _empty_example(dataset: DatasetSpec, features: Mapping[str, FeatureSpec]) -> bytes:
     """What a placeholder is parsed as: zeros, a black picture, empty texts and sequences."""
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Pieces of shards: runs of records that are read at once, cut by the data set's index."""
+"""Pieces of shards: runs of records that are read at once, cut by the dataset's index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from trainer.dataset.spec import DataSet, Split
+    from trainer.dataset.spec import DatasetSpec, Split
 
 # One seek and one read. The order depends on it: it is the same wherever shards are.
 PIECE_BYTES = 1 << 20
@@ -58,13 +58,13 @@ class Pieces:
         return Pieces(*np.concatenate(found, axis=1))
 
 
-def record_sizes(dataset: DataSet, split: Split) -> list[NDArray[np.int64]]:
+def record_sizes(dataset: DatasetSpec, split: Split) -> list[NDArray[np.int64]]:
     """Of each shard of a split the sizes of its records, framing included, in bytes, int64."""
     sizes_of = functools.partial(shard_sizes, dataset, split)
     return list(storage.map_concurrently(sizes_of, range(len(split.shards))))
 
 
-def shard_sizes(dataset: DataSet, split: Split, shard: int) -> NDArray[np.int64]:
+def shard_sizes(dataset: DatasetSpec, split: Split, shard: int) -> NDArray[np.int64]:
     """The sizes of the records of one shard, framing included, in bytes, as the index tells."""
     import pyarrow as pa
 

@@ -14,13 +14,13 @@ from imageshards.example import Values, decode_record
 from imageshards.jpeg import DECODE_ERRORS, eight_bits, open_picture
 from imageshards.text import counted
 from trainer.dataset.pieces import record_sizes
-from trainer.dataset.spec import IMAGE_INPUT, DataSet, Split, find_feature
+from trainer.dataset.spec import IMAGE_INPUT, DatasetSpec, Split, find_feature
 
 _DTYPES: dict[str, Any] = {"int64": np.int64, "float32": np.float32, "string": np.object_}
 
 
 class RecordSource:
-    """A sequence of records, made by `Data.source`: what PyTorch calls a map-style data set, and
+    """A sequence of records, made by `Data.source`: what PyTorch calls a map-style dataset, and
     grain a `RandomAccessDataSource`.
 
     Each record is read from its shard by one range of bytes, and its checksums are looked at.
@@ -30,7 +30,7 @@ class RecordSource:
 
     def __init__(
         self,
-        dataset: DataSet,
+        dataset: DatasetSpec,
         split: Split,
         features: Sequence[str] | None = None,
         decode: bool = False,

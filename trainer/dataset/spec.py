@@ -1,4 +1,4 @@
-"""Types of the trainer's data: a data set, the subset that is read, what a model is fed with."""
+"""Types of the trainer's data: a dataset, the subset that is read, what a model is fed with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_MANIFEST = Manifest(
 IMAGE_INPUT = "image"
 # The four sides of a record's boxes and their labels, as one input or target.
 BOXES = "bounding_boxes"
-# The data set's own label among the targets.
+# The dataset's own label among the targets.
 OWN_LABEL = "label"
 
 # What the reader makes and a model is trained on: `inputs` (`image` uint8 [B, height, width,
@@ -137,7 +137,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class ImageSpec:
-    """What the pictures of a data set look like.
+    """What the pictures of a dataset look like.
 
     Attributes:
         size: (height, width) in pixels, or None where it is not known; for the resize mode
@@ -180,8 +180,8 @@ def find_feature(
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSet:
-    """A data set.
+class DatasetSpec:
+    """A dataset.
 
     Attributes:
         data: As `--data` named it.
@@ -200,12 +200,12 @@ class DataSet:
             `boxes`; or `none`.
         label_values: What stands in the records for each of `classes`, in rising order, where that
             is a column's own numbers or texts; empty where it is ids, or the names themselves.
-        column: The `--target`; None for the data set's own label.
+        column: The `--target`; None for the dataset's own label.
         weight_feature: The number that each record weighs; None where all weigh 1.
         fingerprint: Changes whenever the records, or what is known of them, change.
         adopted: Whether others wrote its records, and `imageshards adopt` its manifest.
         manifest: What was read and checked when it was opened.
-        outputs: Where several targets are asked for, by the name of each the data set with that
+        outputs: Where several targets are asked for, by the name of each the dataset with that
             target as its label; the attributes above describe the first target.
     """
 
@@ -226,11 +226,11 @@ class DataSet:
     adopted: bool = False
     manifest: Manifest = dataclasses.field(default=_NO_MANIFEST, repr=False, compare=False)
     hot_features: tuple[str, ...] = ()
-    outputs: Mapping[str, DataSet] = dataclasses.field(default_factory=dict)
+    outputs: Mapping[str, DatasetSpec] = dataclasses.field(default_factory=dict)
 
     @property
-    def targets(self) -> tuple[DataSet, ...]:
-        """The data set with each of its targets as the label."""
+    def targets(self) -> tuple[DatasetSpec, ...]:
+        """The dataset with each of its targets as the label."""
         return tuple(self.outputs.values()) or (self,)
 
     @property
@@ -271,11 +271,11 @@ class Subset:
     """The records of a split that are read, and how often.
 
     Attributes:
-        dataset: The data set of `split`.
+        dataset: The dataset of `split`.
         split: The whole split, as it lies on disk.
         classes: The model's classes, in the order of its outputs.
         class_ids: Where only some classes are read: for each of `classes` its id in the
-            data set; None where all are, under their own ids.
+            dataset; None where all are, under their own ids.
         filters: What every record has to pass, as `--where` gives it.
         num_records: Records in one pass (an epoch), copies included.
         class_counts: Records per class, copies not counted; None where they are not counted.
@@ -288,7 +288,7 @@ class Subset:
             is missing (NaN, or null in the index).
     """
 
-    dataset: DataSet
+    dataset: DatasetSpec
     split: Split
     classes: tuple[str, ...]
     class_ids: tuple[int, ...] | None
@@ -405,13 +405,13 @@ class ModelCard:
         classes: In the order of the logits; none of values.
         inputs: What it is fed with.
         image_feature, label_feature: Names in the records it was trained on.
-        fingerprint: Of the data set it was trained on.
+        fingerprint: Of the dataset it was trained on.
         training: The training run's configuration, as JSON values.
         step: Training steps behind it.
         compiled: Whether it is a user's compiled model, which brings its own loss and metrics.
-        target: What it finds, as `DataSet.target`.
-        target_shape: As `DataSet.target_shape`.
-        column: The `--target` it was trained with; None for the data set's own label.
+        target: What it finds, as `DatasetSpec.target`.
+        target_shape: As `DatasetSpec.target_shape`.
+        column: The `--target` it was trained with; None for the dataset's own label.
         target_mean_std: What the loss of values was divided by, and the model's last layer gives
             them their unit with; None of other targets, and of a compiled model.
     """
@@ -453,15 +453,15 @@ _KINDS = {
 }
 
 
-def describe(target: DataSet | ModelCard) -> str:
+def describe(target: DatasetSpec | ModelCard) -> str:
     """The kind of a target for people, such as `3 numbers` or `a class`."""
     if target.target == "values":
         return counted(target.num_outputs, "number")
     return _KINDS[target.target]
 
 
-def described_target(dataset: DataSet) -> str:
-    """The target of a data set for people, or all of several."""
+def described_target(dataset: DatasetSpec) -> str:
+    """The target of a dataset for people, or all of several."""
     if dataset.outputs:
         return ", ".join(f"{name} ({describe(one)})" for name, one in dataset.outputs.items())
     return ", ".join(filter(None, [dataset.label_feature, describe(dataset)]))

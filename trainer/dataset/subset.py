@@ -16,7 +16,7 @@ from imageshards.tfrecord import RecordError
 from trainer.config import ReadConfig
 from trainer.dataset.index import column_numbers, record_labels
 from trainer.dataset.spec import (
-    DataSet,
+    DatasetSpec,
     FeatureSpec,
     Labels,
     MeanStd,
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 MAX_SAMPLED = 1000
 
 
-def select(config: ReadConfig, dataset: DataSet, split: Split, training: bool = False) -> Subset:
+def select(
+    config: ReadConfig, dataset: DatasetSpec, split: Split, training: bool = False
+) -> Subset:
     """The records of `split` that `config` asks for, and how many they are.
 
     Their classes are those that the index tells, where some are chosen or repeated; chosen ones
@@ -77,7 +79,7 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, training: bool = 
     return subset
 
 
-def mean_and_std(subset: Subset, target: DataSet) -> MeanStd | None:
+def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
     """Mean and population deviation of each value of a target, over the records that are read.
 
     A deviation of 0 counts as 1. Where the index does not tell the values, as lists of more than
@@ -98,7 +100,7 @@ def mean_and_std(subset: Subset, target: DataSet) -> MeanStd | None:
     return MeanStd(tuple(numbers.mean(0).tolist()), tuple(std.tolist()))
 
 
-def _sampled(subset: Subset, target: DataSet, read: NDArray[np.int64]) -> NDArray[np.float64]:
+def _sampled(subset: Subset, target: DatasetSpec, read: NDArray[np.int64]) -> NDArray[np.float64]:
     """The values of some of the records `read`, float64 [n, k], without those that are broken."""
     import numpy as np
 
@@ -154,7 +156,7 @@ def _chosen(subset: Subset, ids: Sequence[int], missing: NDArray[np.bool_] | Non
 
     `missing` is what `_missing` returns.
     """
-    import numpy as np  # a data set is opened without it
+    import numpy as np  # a dataset is opened without it
 
     table = np.full(len(subset.dataset.classes), -1, np.int32)
     table[list(ids)] = range(len(ids))
@@ -177,7 +179,7 @@ def _chosen(subset: Subset, ids: Sequence[int], missing: NDArray[np.bool_] | Non
 
 
 def model_labels(subset: Subset, labels: Labels) -> Labels:
-    """What a record of the data set is to the model, of several targets for the first.
+    """What a record of the dataset is to the model, of several targets for the first.
 
     Ids of classes, int64 [b], by the model's numbers: 0 where it does not have them. Of labels,
     float32 [b, classes], the model's own; values as they are.
@@ -193,7 +195,7 @@ def model_labels(subset: Subset, labels: Labels) -> Labels:
     if subset.dataset.target == "labels":
         return tf.gather(labels, subset.class_ids, axis=1)
     known = {number: place for place, number in enumerate(subset.class_ids or ())}
-    # A placeholder has label 0 of the data set, which the model may not know. Its weight is 0, so
+    # A placeholder has label 0 of the dataset, which the model may not know. Its weight is 0, so
     # any class of the model will do. Other unknown classes were filtered out.
     table = [known.get(number, 0) for number in range(len(subset.dataset.classes))]
     return tf.gather(tf.constant(table, tf.int64), labels)
@@ -217,9 +219,9 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     return tuple(known[composed(name)] for name in subset.classes)
 
 
-def known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
+def known_counts(dataset: DatasetSpec, split: Split) -> tuple[int, ...] | None:
     """Records per class id, added up over the shards; None where one has no counts."""
-    # Shards count the classes that the data set was built with, not those of another column.
+    # Shards count the classes that the dataset was built with, not those of another column.
     if not dataset.classes or dataset.label_values:
         return None
     totals: Counter[str] = Counter()
@@ -230,10 +232,10 @@ def known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
     return tuple(totals[name] for name in dataset.classes)
 
 
-def _class_id(dataset: DataSet, name: str) -> int:
+def _class_id(dataset: DatasetSpec, name: str) -> int:
     if name in dataset.classes:
         return dataset.classes.index(name)
-    for number, known in enumerate(dataset.classes):  # data sets of others have names in any form
+    for number, known in enumerate(dataset.classes):  # datasets of others have names in any form
         if composed(known) == composed(name):
             return number
     near = difflib.get_close_matches(name, dataset.classes, n=1)
@@ -266,7 +268,7 @@ def _repeated(subset: Subset, counts: tuple[int, ...]) -> Subset:
     return dataclasses.replace(subset, num_records=max(counts) * len(counts))
 
 
-def _check_kind(dataset: DataSet, classes: Sequence[str] | None, balance: str) -> None:
+def _check_kind(dataset: DatasetSpec, classes: Sequence[str] | None, balance: str) -> None:
     """Refuses what is asked of classes where the target has none."""
     what = f"but the target is {described_target(dataset)}"
     if classes and not dataset.has_classes:

@@ -1,4 +1,4 @@
-"""What a model is to find: the data set's own label, or a column (`--target`), and its kind."""
+"""What a model is to find: the dataset's own label, or a column (`--target`), and its kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.dataset.index import distinct_values
 from trainer.dataset.spec import (
     BOXES,
     OWN_LABEL,
-    DataSet,
+    DatasetSpec,
     FeatureSpec,
     ModelCard,
     describe,
@@ -28,7 +28,7 @@ _DECLARED = {"float32": "float[3]", "int64": "int[]", "string": "string[]"}
 
 
 def target_kind(spec: FeatureSpec) -> str | None:
-    """The kind of target that a column of this form is: `DataSet.target`; None for none.
+    """The kind of target that a column of this form is: `DatasetSpec.target`; None for none.
 
     Numbers with a fraction are values, one or k of them; a whole number or a text is a class, and
     a list of them, of any length, labels.
@@ -42,21 +42,21 @@ def target_kind(spec: FeatureSpec) -> str | None:
 
 
 def with_target(
-    dataset: DataSet, column: str | None = None, asked_kind: str | None = None
-) -> DataSet:
-    """The data set with another column of its records as the label.
+    dataset: DatasetSpec, column: str | None = None, asked_kind: str | None = None
+) -> DatasetSpec:
+    """The dataset with another column of its records as the label.
 
     The classes of a column, and the labels, are its distinct values in all splits, in rising order:
     texts that are whole numbers come first, as numbers. They are read from the index, no record is.
 
     Args:
         dataset: As `open_dataset` gives it.
-        column: Name of a feature; None for the data set's own label.
+        column: Name of a feature; None for the dataset's own label.
         asked_kind: `class` for whole numbers that are classes, however many or large they are;
             None to refuse those that look like a quantity.
 
     Raises:
-        UserError: There is no such column, it cannot be a target of this kind, or the data set has
+        UserError: There is no such column, it cannot be a target of this kind, or the dataset has
             no label of its own; or the index does not tell the column's values.
     """
     if asked_kind is not None:
@@ -91,13 +91,13 @@ def with_target(
 
 
 def with_targets(
-    dataset: DataSet, wanted: str | Sequence[str] | None, asked_kind: str | None = None
-) -> DataSet:
-    """The data set with what `Data.train` is asked for as its targets.
+    dataset: DatasetSpec, wanted: str | Sequence[str] | None, asked_kind: str | None = None
+) -> DatasetSpec:
+    """The dataset with what `Data.train` is asked for as its targets.
 
     Args:
         dataset: As `open_dataset` gives it.
-        wanted: `label`, the data set's own where it has one, or a column as of `with_target`; a
+        wanted: `label`, the dataset's own where it has one, or a column as of `with_target`; a
             list of these for several targets by name; None for none.
         asked_kind: As of `with_target`, for the columns of whole numbers.
 
@@ -124,8 +124,8 @@ def with_targets(
     return dataclasses.replace(found[0], outputs=dict(zip(names, found, strict=True)))
 
 
-def target_name(dataset: DataSet) -> str | list[str] | None:
-    """What a run remembers of its targets: a column, None for the data set's own label, a list of
+def target_name(dataset: DatasetSpec) -> str | list[str] | None:
+    """What a run remembers of its targets: a column, None for the dataset's own label, a list of
     several, an empty one for none.
     """
     if dataset.outputs:
@@ -133,14 +133,14 @@ def target_name(dataset: DataSet) -> str | list[str] | None:
     return [] if dataset.target == "none" else dataset.column
 
 
-def _without_target(dataset: DataSet) -> DataSet:
+def _without_target(dataset: DatasetSpec) -> DatasetSpec:
     return dataclasses.replace(
         dataset, classes=(), label_feature="", target="none", hot_features=(), label_values=()
     )
 
 
-def with_target_of(dataset: DataSet, card: ModelCard) -> DataSet:
-    """The data set with what a trained model finds as the label.
+def with_target_of(dataset: DatasetSpec, card: ModelCard) -> DatasetSpec:
+    """The dataset with what a trained model finds as the label.
 
     Raises:
         UserError: As `with_target`; or the column is of another kind here, or has other values.
@@ -157,11 +157,11 @@ def with_target_of(dataset: DataSet, card: ModelCard) -> DataSet:
     )
 
 
-def _is_whole_number(dataset: DataSet, column: str) -> bool:
+def _is_whole_number(dataset: DatasetSpec, column: str) -> bool:
     return dataset.features.get(column) == FeatureSpec("int64", ())
 
 
-def _check_asked(dataset: DataSet, column: str | None, asked: str) -> None:
+def _check_asked(dataset: DatasetSpec, column: str | None, asked: str) -> None:
     """Refuses `--target_kind` of anything but a column of whole numbers."""
     if column is None:
         what: Text = "without " + Arg("target")
@@ -181,7 +181,7 @@ def _check_asked(dataset: DataSet, column: str | None, asked: str) -> None:
 
 
 def _refuse_quantity(
-    dataset: DataSet, column: str, values: tuple[int, ...] | tuple[str, ...]
+    dataset: DatasetSpec, column: str, values: tuple[int, ...] | tuple[str, ...]
 ) -> None:
     """Refuses whole numbers that are not a few classes, numbered from 0."""
     if len(values) <= _FEW_VALUES and values == tuple(range(len(values))):
@@ -200,7 +200,7 @@ def _refuse_quantity(
     )
 
 
-def _checked_kind(dataset: DataSet, column: str) -> str:
+def _checked_kind(dataset: DatasetSpec, column: str) -> str:
     spec = find_feature(column, dataset.features, "target")
     what = f"{spec.dtype} of {spec.form}"
     remedy: Text = ""
@@ -220,7 +220,7 @@ def _checked_kind(dataset: DataSet, column: str) -> str:
     )
 
 
-def _possible(dataset: DataSet) -> str:
+def _possible(dataset: DatasetSpec) -> str:
     """The columns that can be a target, for people."""
     names = [
         name
@@ -234,7 +234,7 @@ def _possible(dataset: DataSet) -> str:
 
 
 def _warn_of_unique_values(
-    dataset: DataSet, column: str, values: tuple[int, ...] | tuple[str, ...]
+    dataset: DatasetSpec, column: str, values: tuple[int, ...] | tuple[str, ...]
 ) -> None:
     num_records = sum(split.num_records for split in dataset.splits.values())
     if len(values) >= max(_FEW_VALUES, 0.9 * num_records):
@@ -246,8 +246,8 @@ def _warn_of_unique_values(
         )
 
 
-def with_sample_weight(dataset: DataSet, column: str | None) -> DataSet:
-    """The data set with records that weigh what a column says.
+def with_sample_weight(dataset: DatasetSpec, column: str | None) -> DatasetSpec:
+    """The dataset with records that weigh what a column says.
 
     Raises:
         UserError: There is no such column, or it is not one number for each record.

@@ -30,7 +30,7 @@ from trainer.dataset.spec import (
     BOXES,
     WHOLE,
     Batch,
-    DataSet,
+    DatasetSpec,
     MeanStd,
     ModelInputs,
     ReadOptions,
@@ -509,17 +509,17 @@ class EvaluationData:
 
 
 def open_data(
-    config: ReadConfig, dataset: DataSet | None = None, output: str | None = None
+    config: ReadConfig, dataset: DatasetSpec | None = None, output: str | None = None
 ) -> tuple[TrainingData, EvaluationData | None]:
     """Opens what is trained on and what is validated on, and checks both.
 
     Args:
         config: What is read.
-        dataset: An open data set with its targets; None to open that of `config`.
+        dataset: An open dataset with its targets; None to open that of `config`.
         output: Folder of a run, where decoded pictures may lie.
 
     Raises:
-        UserError: The data set is incomplete, or does not hold what is asked for.
+        UserError: The dataset is incomplete, or does not hold what is asked for.
     """
     if dataset is None:
         dataset = with_target(open_dataset(config), config.target, config.target_kind)

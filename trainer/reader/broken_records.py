@@ -12,7 +12,7 @@ from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.tfrecord import RecordError
 from imageshards.typed import convert
-from trainer.dataset.spec import DataSet
+from trainer.dataset.spec import DatasetSpec
 from trainer.output_errors import output_errors
 
 LIST_FILE = "broken.json"
@@ -53,11 +53,11 @@ class BrokenRecords:
 
     Args:
         limit: How many records may be damaged, in all splits together.
-        dataset: Data set of the splits.
+        dataset: Dataset of the splits.
         output: Folder of the run, for the list. None to keep the list in memory only.
     """
 
-    def __init__(self, limit: int, dataset: DataSet, output: str | None = None) -> None:
+    def __init__(self, limit: int, dataset: DatasetSpec, output: str | None = None) -> None:
         self._limit, self._dataset, self._output = limit, dataset, output
         self._lock = threading.Lock()
         self._found: dict[str, dict[int, BrokenRecord]] = {}
@@ -131,7 +131,7 @@ class BrokenRecords:
             received=f"{self._limit}, but {len(found)} records of {data!r} are broken (one is "
             f"{found[-1]})",
             expected="at most as many broken records",
-            remedy="allow more, or build the data set again",
+            remedy="allow more, or build the dataset again",
         )
 
     def _add(self, found: Mapping[str, Iterable[BrokenRecord]]) -> None:

@@ -15,7 +15,7 @@ from imageshards.example import decode_example
 from imageshards.index import read_shard_index
 from imageshards.manifest import BOX_FEATURES
 from imageshards.tfrecord import Record
-from trainer.dataset.spec import DataSet, ModelInputs, Subset, describe
+from trainer.dataset.spec import DatasetSpec, ModelInputs, Subset, describe
 from trainer.reader.broken_records import BrokenRecord
 from trainer.reader.pieces import PieceReader
 from trainer.reader.plan import Array
@@ -105,7 +105,7 @@ def _first_line(error: BaseException) -> str:
     return next(told, "no reason given")[:300]
 
 
-def make_check(dataset: DataSet, inputs: ModelInputs | None = None) -> Callable[[bytes], str]:
+def make_check(dataset: DatasetSpec, inputs: ModelInputs | None = None) -> Callable[[bytes], str]:
     """Returns a function: payload → why the reader cannot read the record; "" where it can."""
     import tensorflow as tf
 
@@ -137,7 +137,7 @@ def make_check(dataset: DataSet, inputs: ModelInputs | None = None) -> Callable[
     return check
 
 
-def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
+def _reason(dataset: DatasetSpec, payload: bytes, message: str) -> str:
     """A reason for people: TensorFlow's own names its kernels, and may quote the picture."""
     name, labels, weight = dataset.image_feature, dataset.label_features, dataset.weight_feature
     try:
@@ -166,7 +166,7 @@ def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
     return f"its picture cannot be decoded (it begins with {first.hex(' ')})"
 
 
-def _label_problem(dataset: DataSet, values: Sequence[bytes | int | float]) -> str:
+def _label_problem(dataset: DatasetSpec, values: Sequence[bytes | int | float]) -> str:
     """Why the label of a record is none, without a full stop; "" where it is one."""
     name, least = dataset.label_feature, dataset.label_offset
     if dataset.hot_features:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from imageshards.page import Chart, Meter, Rows, line_chart, number, percent, scatter_chart
-from trainer.dataset.spec import DataSet, MeanStd, ModelCard, describe_scale
+from trainer.dataset.spec import DatasetSpec, MeanStd, ModelCard, describe_scale
 from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, Share, finite
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _figure(key: str, value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def target_fact(target: DataSet | ModelCard, mean_std: MeanStd | None) -> dict[str, str]:
+def target_fact(target: DatasetSpec | ModelCard, mean_std: MeanStd | None) -> dict[str, str]:
     """A row of the settings that says which numbers have the unit of the target; none without."""
     if mean_std is None:
         return {}

@@ -100,7 +100,7 @@ def _load(folder: str) -> Any:
             argument="model_path",
             received=f"a model beside a tensorflow-transform graph, {folder}, which cannot be "
             f"loaded ({str(e).splitlines()[0]})",
-            remedy="copy the graph again from transform/transform_fn of the data set",
+            remedy="copy the graph again from transform/transform_fn of the dataset",
         ) from e
 
 

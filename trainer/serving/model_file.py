@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import keras
 
 # In the output folder of a run: the model after the last step, that of the lowest val_loss where
-# it was another, and the tensorflow-transform graph of the data set.
+# it was another, and the tensorflow-transform graph of the dataset.
 MODEL_FILE = "model.keras"
 BEST_MODEL_FILE = "best.keras"
 TRANSFORM_FOLDER = "transform_fn"

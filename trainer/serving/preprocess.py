@@ -1,6 +1,6 @@
 """Original picture files → what the model was trained on, inside one TensorFlow graph.
 
-A file is prepared as the pictures of the data set were: by the builder (turned upright by its
+A file is prepared as the pictures of the dataset were: by the builder (turned upright by its
 EXIF orientation, resized, compressed to JPEG), then by the trainer's reader. So the skew between
 training and serving comes from libjpeg and rounding alone, except that:
 

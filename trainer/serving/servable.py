@@ -29,7 +29,7 @@ def write_saved_model(
     """Writes a SavedModel whose signature takes image files; returns lines that describe it.
 
     Besides the signature it has `classes`, names of outputs as a variable in their order, and
-    an asset with the same names, one per line. `transform` is the folder of the data set's graph;
+    an asset with the same names, one per line. `transform` is the folder of the dataset's graph;
     `path` is not there yet.
 
     Raises:

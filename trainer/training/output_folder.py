@@ -16,7 +16,7 @@ from imageshards.errors import Arg, OutputError, UserError
 from imageshards.manifest import TRANSFORM_NAME
 from imageshards.output_folder import foreign_files, foreign_files_error
 from trainer.dataset.open import CACHE_FOLDER
-from trainer.dataset.spec import DataSet
+from trainer.dataset.spec import DatasetSpec
 from trainer.output_errors import output_errors
 from trainer.serving.model_file import (
     BEST_MODEL_FILE,
@@ -179,10 +179,10 @@ def write_digest(output: str, model: keras.Model) -> None:
         storage.write(storage.join(output, DIGEST_FILE), f"{digest.hexdigest()}  {MODEL_FILE}\n")
 
 
-def copy_transform(dataset: DataSet, output: str) -> None:
-    """Copies the data set's tensorflow-transform graph beside the model, for serving.
+def copy_transform(dataset: DatasetSpec, output: str) -> None:
+    """Copies the dataset's tensorflow-transform graph beside the model, for serving.
 
-    Does nothing for a data set without one. The copy is whole when this returns: it comes before
+    Does nothing for a dataset without one. The copy is whole when this returns: it comes before
     the model.
 
     Raises:

@@ -1,4 +1,4 @@
-"""One training run, from a data set to a served model."""
+"""One training run, from a dataset to a served model."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def train(
         The last epoch's metrics, as written; empty after a dry run.
 
     Raises:
-        UserError: The data set, a flag or the output folder does not allow it.
+        UserError: The dataset, a flag or the output folder does not allow it.
         Stopped: SIGTERM or Ctrl-C came; every step is saved.
     """
     if config.deterministic:

@@ -22,7 +22,7 @@ from beam_pipeline.images.member import DEFLATED, PICTURE, STORED, ZIP_MEMBER
 from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
 from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
-from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATA_SET, TABLE, InputOptions
+from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage.base import RANGE_BYTES
@@ -86,7 +86,7 @@ def with_files(source: InputOptions) -> InputOptions:
     """
     folder = source.input.rstrip("/")
     if (
-        source.layout in (TABLE, DATA_SET)
+        source.layout in (TABLE, DATASET)
         or is_glob(folder)
         or layout_of(source) in (TABLE, ARCHIVES)
     ):

@@ -128,7 +128,7 @@ def table_files(path: str) -> list[str]:
     raise UserError(
         argument="input",
         received=f"{path!r}, which matches no file",
-        expected="image tables (.csv, .jsonl, .parquet) outside of finished data sets",
+        expected="image tables (.csv, .jsonl, .parquet) outside of finished datasets",
         remedy="fix the pattern",
     )
 

@@ -73,7 +73,7 @@ def test_exported_labels_are_opened_by_tensorflow_and_tensorflow_transform(tmp_p
     assert list(output.raw_feature_spec()) == ["image/class/text"]
     expected = [*range(len(CLASSES)), -1]
     assert ids_by(output.transform_raw_features) == expected
-    # Two data sets in one process do not share a table.
+    # Two datasets in one process do not share a table.
     first, second = (tf.saved_model.load(f"{folder}/transform_fn") for folder in (one, other))
     assert ids_by(first.transform_fn) == expected
     assert ids_by(second.transform_fn) == [*range(len(CLASSES))[::-1], -1]

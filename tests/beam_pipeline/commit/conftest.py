@@ -1,4 +1,4 @@
-"""One data set for all that the commit puts beside the shards."""
+"""One dataset for all that the commit puts beside the shards."""
 
 import json
 import pathlib

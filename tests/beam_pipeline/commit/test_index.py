@@ -1,4 +1,4 @@
-"""The index of a built data set: a row for each record, where it is after records have moved."""
+"""The index of a built dataset: a row for each record, where it is after records have moved."""
 
 import hashlib
 

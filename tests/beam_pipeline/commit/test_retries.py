@@ -88,10 +88,10 @@ class Attempts:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_steps_that_are_done_again_make_the_same_data_set(disturbed, output, tmp_path, overwrite):
+def test_steps_that_are_done_again_make_the_same_dataset(disturbed, output, tmp_path, overwrite):
     if overwrite:
         Job(output, make_units(tmp_path / "old", 100, shards=2)).run()
-        storage.write(storage.join(output, "report/index.html"), b"of the old data set")
+        storage.write(storage.join(output, "report/index.html"), b"of the old dataset")
     before = contents(output)
     job = Job(output, make_units(tmp_path / "new", 0), overwrite)
     job.run()
@@ -125,7 +125,7 @@ def test_a_job_that_lost_its_output_to_another_build_publishes_nothing(
     entries = [lost.finalize(task) for task in tasks]
     steps: list[Callable[[], Any]] = [lambda: lost.finish(entries)]
     if at_the_last_moment:  # after the last check of job.json
-        name = "beam_pipeline.commit.data_set.mark_committed"
+        name = "beam_pipeline.commit.dataset.mark_committed"
 
         def mark_after_the_other_build(*given: Any) -> None:
             monkeypatch.setattr(name, mark_committed)
@@ -146,7 +146,7 @@ def test_a_job_that_lost_its_output_to_another_build_publishes_nothing(
     assert found == contents(output)
 
 
-def test_a_full_disk_at_any_write_leaves_the_old_data_set_or_the_new_one(
+def test_a_full_disk_at_any_write_leaves_the_old_dataset_or_the_new_one(
     disturbed, output, tmp_path
 ):
     Job(output, make_units(tmp_path / "old", 100, shards=2)).run()

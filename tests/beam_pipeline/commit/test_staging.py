@@ -71,7 +71,7 @@ def test_any_notes_of_a_job_are_used_or_there_are_none(tmp_path_factory, notes):
     prepare_staging(state)
 
 
-def test_a_data_set_that_was_set_aside_stays_until_there_is_another(tmp_path):
+def test_a_dataset_that_was_set_aside_stays_until_there_is_another(tmp_path):
     """Also where the command after it is refused, or goes on from there."""
     made = Dataset(tmp_path / "set")
     output, staging = str(made.directory), str(made.directory / ".staging")

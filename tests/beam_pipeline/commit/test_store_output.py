@@ -49,7 +49,7 @@ def flags(photos: pathlib.Path, output: object, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def local(photos, tmp_path_factory) -> pathlib.Path:
-    """The data set of the same flags on this machine."""
+    """The dataset of the same flags on this machine."""
     output = tmp_path_factory.mktemp("local") / "set"
     assert build(*flags(photos, output)) == 0
     return output
@@ -78,7 +78,7 @@ OPTIONS = ShardOptions(image=ImageOptions(height_px=32, width_px=32))
 
 @pytest.fixture(scope="module")
 def built(server, photos) -> str:
-    """The same data set in a store, by few requests besides those of its shards."""
+    """The same dataset in a store, by few requests besides those of its shards."""
     output = f"{server.bucket()}/sets/set"
     server.clear()
     assert build(*flags(photos, output)) == 0
@@ -110,7 +110,7 @@ def assert_same(output: str, local: pathlib.Path, is_replacement: bool = False) 
     assert not storage.list_folder(f"{output}/.staging")
 
 
-def test_a_data_set_in_a_store_is_byte_for_byte_that_of_a_folder(built, local):
+def test_a_dataset_in_a_store_is_byte_for_byte_that_of_a_folder(built, local):
     assert_same(built, local)
     stored, here = contents(built), contents(str(local))
     assert stored.keys() == here.keys()
@@ -175,7 +175,7 @@ def test_a_finished_result_is_not_used_where_its_shard_was_replaced(server, phot
 
 
 @ONLY_S3
-def test_a_finished_data_set_is_refused_and_then_replaced(server, built, local, photos, capfd):
+def test_a_finished_dataset_is_refused_and_then_replaced(server, built, local, photos, capfd):
     assert build(*flags(photos, built)) == 2
     assert "--overwrite" in capfd.readouterr().err
     server.fail(403, times=1000, matching="manifest.json", method="GET")
@@ -189,7 +189,7 @@ def test_a_finished_data_set_is_refused_and_then_replaced(server, built, local, 
     assert build(*flags(photos, built, "--overwrite")) == 0
     assert_same(built, local, is_replacement=True)
     assert not storage.exists(stray)
-    # Nothing is written among the files of a data set before its manifest is gone.
+    # Nothing is written among the files of a dataset before its manifest is gone.
     asked = [(a.method, urllib.parse.unquote(a.target).split("?")[0]) for a in server.requests()]
     deleted = asked.index(("DELETE", next(t for _, t in asked if t.endswith("set/manifest.json"))))
     for method, target in asked[:deleted]:

@@ -1,4 +1,4 @@
-"""TFDS reads a built data set, as it is described by hand."""
+"""TFDS reads a built dataset, as it is described by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a person hears of a data set that trains something else than was meant."""
+"""What a person hears of a dataset that trains something else than was meant."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def even(*splits: str) -> dict[str, dict[str, int]]:
 
 
 @pytest.mark.parametrize("splits", [DEFAULT, ("train", "test", "eval"), ("training", "val", "dev")])
-def test_a_good_data_set_has_no_warning_whatever_its_splits_are_called(splits):
+def test_a_good_dataset_has_no_warning_whatever_its_splits_are_called(splits):
     assert told(even(*splits)) == []
 
 

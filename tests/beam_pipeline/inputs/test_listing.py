@@ -210,7 +210,7 @@ def test_boxes_in_several_files_are_one_reference(tmp_path, monkeypatch, options
         assert_that((pipeline | ListImages(source)).batches, check)
 
 
-def data_set(folder: pathlib.Path) -> None:
+def dataset(folder: pathlib.Path) -> None:
     """What a build leaves, as far as a listing looks at it."""
     put(folder, "report/index.html", "train-00000-of-00001.tfrecord", "features.json")
     found = {"format_version": 1, "splits": {}, "fingerprint": "", "classes": []}
@@ -219,9 +219,9 @@ def data_set(folder: pathlib.Path) -> None:
 
 @IN_BOTH
 @pytest.mark.parametrize("place", ["shards", "train/cat/deep/shards"])
-def test_a_data_set_among_the_images_is_no_split_and_no_class(tmp_path, where, place):
+def test_a_dataset_among_the_images_is_no_split_and_no_class(tmp_path, where, place):
     put(tmp_path, "train/cat/cat.a.png", "val/cat/cat.b.png")
-    data_set(tmp_path / place)
+    dataset(tmp_path / place)
     path = where(tmp_path)
     expected = {"train/cat/cat.a.png": ("cat", "train"), "val/cat/cat.b.png": ("cat", "val")}
     assert labels(path) == labels(f"{path}/**.png", **REGEX) == expected
@@ -230,9 +230,9 @@ def test_a_data_set_among_the_images_is_no_split_and_no_class(tmp_path, where, p
 
 @IN_BOTH
 @pytest.mark.parametrize(("pattern", "options"), [("", {}), ("", REGEX), ("/*/*.png", REGEX)])
-def test_a_finished_data_set_is_no_input(tmp_path, where, pattern, options):
-    data_set(tmp_path)
-    with refused("input", "layout='data_set'"):
+def test_a_finished_dataset_is_no_input(tmp_path, where, pattern, options):
+    dataset(tmp_path)
+    with refused("input", "layout='dataset'"):
         listed(where(tmp_path) + pattern, **options)
 
 
@@ -259,7 +259,7 @@ def test_an_input_of_closed_folders_is_refused(tmp_path, nobody_closes, path, op
         listed(f"{tmp_path}{path}", **options)
 
 
-@pytest.mark.parametrize("layout", ["table", "data_set"])
+@pytest.mark.parametrize("layout", ["table", "dataset"])
 def test_globs_are_not_for_inputs_that_have_keys(layout):
     with refused("exclude_glob", "'/in'"):
         schema_of(InputOptions("/in", layout=layout, exclude_glob=("old",)))

@@ -1,10 +1,10 @@
-"""The records of data sets are listed with their places, from the index."""
+"""The records of datasets are listed with their places, from the index."""
 
 import dataclasses
 
 import pytest
 
-from beam_pipeline.inputs.data_sets import open_inputs
+from beam_pipeline.inputs.datasets import open_inputs
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.options import BuildOptions, CopiedInput, InputOptions
 from imageshards.errors import UserError
@@ -58,7 +58,7 @@ def test_splits_are_left_open_where_they_are_drawn_again(made):
     assert split is None and [ref.split for ref in list_records(path, split, entry)] == [None] * 6
 
 
-def test_a_data_set_that_is_not_the_one_of_the_beginning_ends_the_build(made):
+def test_a_dataset_that_is_not_the_one_of_the_beginning_ends_the_build(made):
     source = source_of(made)
     made.manifest["fingerprint"] = "other"
     made.save()

@@ -38,7 +38,7 @@ def test_a_glob_that_leaves_nothing_out_is_refused():
         check_globs(found, ["a: *", "c"])
 
 
-def test_keys_are_read_from_lines_and_a_data_set(tmp_path):
+def test_keys_are_read_from_lines_and_a_dataset(tmp_path):
     made = Dataset(tmp_path / "a")
     every = read_keys(str(made.directory))
     assert len(every) == 30 and every == sorted(every)

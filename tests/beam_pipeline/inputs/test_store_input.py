@@ -22,7 +22,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def here(photos):
-    """The data set made from this machine's folder."""
+    """The dataset made from this machine's folder."""
     output = photos.parent / "local"
     assert build("--input", photos, "--output", output, *FLAGS) == 0
     return output
@@ -64,7 +64,7 @@ def test_only_lasting_errors_of_a_store_end_a_build(server, here, there, tmp_pat
     assert manifest(output)["fingerprint"] == manifest(here)["fingerprint"]
     asked = server.requests()
     assert f"stores: {len(asked)} requests, 9 of them sent again;" in capfd.readouterr().out
-    failed = [a for a in asked if a.status not in (200, 206, 404)]  # it is no data set
+    failed = [a for a in asked if a.status not in (200, 206, 404)]  # it is no dataset
     images = [a for a in asked if ".jpg" in a.target and a not in failed]
     assert len(failed) == 9 and len(images) == 54  # one request for each
     # The bucket, whether the folder holds archives, a look at each of two folders, the listing.

@@ -96,7 +96,7 @@ def test_buckets_are_about_as_large_as_shards(monkeypatch, counts, shards, expec
 
 
 def test_hashes_are_stable_across_releases_and_differ_by_salt_and_purpose():
-    # A change here would move every image of every data set that is built again.
+    # A change here would move every image of every dataset that is built again.
     assert KeyHasher("imageshards")("cat/1.jpg").hex() == "63fe3d28b05c437e6b0dfd9a9d3a5fc2"
     hashes = {KeyHasher(salt, purpose)("key") for salt in "ab" for purpose in (RANK, SPLIT)}
     assert len(hashes) == 4

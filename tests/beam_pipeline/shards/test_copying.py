@@ -23,7 +23,7 @@ from tests.support.dataset_factory import Dataset, jpeg
 
 
 def refs_of(made: Dataset) -> list[tuple[ImageRef, bytes]]:
-    """References to all records of a data set, in a random order, with their payloads."""
+    """References to all records of a dataset, in a random order, with their payloads."""
     found = []
     for name, payloads in made.payloads.items():
         path = str(made.directory / name)

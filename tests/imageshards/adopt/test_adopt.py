@@ -290,7 +290,7 @@ def test_a_record_that_differs_is_named_and_not_called_damaged(tmp_path, last, s
     assert "damaged" not in str(caught.value) and "copy" not in str(caught.value)
 
 
-def test_a_refused_adopt_leaves_the_data_set_that_was_there(slim):
+def test_a_refused_adopt_leaves_the_dataset_that_was_there(slim):
     before = adopt(str(slim), options=AdoptOptions(label_offset=1))
     shutil.copy(slim / "train-00000-of-00002", slim / "x.json")
     splits = (("train", f"{slim}/x.json"),)
@@ -359,7 +359,7 @@ def test_only_a_manifest_that_adopt_wrote_is_replaced(slim, there, code, capsys)
         assert (slim / "manifest.json").read_text() == there
 
 
-def test_an_adopted_data_set_is_checked_and_shown(slim, tmp_path, capsys):
+def test_an_adopted_dataset_is_checked_and_shown(slim, tmp_path, capsys):
     out = str(tmp_path / "out")
     told = adopt(str(slim), out, AdoptOptions(label_offset=1))
     flag = ["--records_root", str(slim)]

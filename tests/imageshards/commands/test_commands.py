@@ -53,7 +53,7 @@ SHARD = "train-00000-of-00003.tfrecord"
         ("verify DIR", "manifest.json", "where there is no manifest.json"),
     ],
 )
-def test_what_cannot_be_done_with_a_data_set_is_one_sentence(tmp_path, capsys, argv, missing, said):
+def test_what_cannot_be_done_with_a_dataset_is_one_sentence(tmp_path, capsys, argv, missing, said):
     made = Dataset(tmp_path).directory
     (made / "report").write_text("in the way")
     if missing:

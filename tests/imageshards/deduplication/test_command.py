@@ -1,4 +1,4 @@
-"""`imageshards duplicates`: what is found in a data set with planted copies."""
+"""`imageshards duplicates`: what is found in a dataset with planted copies."""
 
 import errno
 import itertools

@@ -29,7 +29,7 @@ def dataset(tmp_path):
 
 
 def changed(dataset, *path, value):
-    """The manifest of a data set with another value at a path; None removes it."""
+    """The manifest of a dataset with another value at a path; None removes it."""
     manifest = json.loads(to_json(dataset.manifest))
     inner = functools.reduce(operator.getitem, path[:-1], manifest)
     inner[path[-1]] = value
@@ -38,7 +38,7 @@ def changed(dataset, *path, value):
     return manifest
 
 
-def test_a_folder_that_is_no_data_set_is_refused_with_a_remedy(tmp_path):
+def test_a_folder_that_is_no_dataset_is_refused_with_a_remedy(tmp_path):
     """Nobody is advised to build into the folder of the photos."""
 
     def is_told(below, *words):
@@ -156,7 +156,7 @@ def test_a_list_of_rejects_is_read_up_to_a_line_of_another_form(tmp_path, line, 
 
 
 def test_records_have_one_label_none_or_several(dataset):
-    """Whatever else an adopted data set has, its records have one."""
+    """Whatever else an adopted dataset has, its records have one."""
     features = dataset.manifest["features"]
     kept = {name: spec for name, spec in features.items() if "class" not in name}
     variable = {"image/class/labels": "int64", "image/class/text": "string"}

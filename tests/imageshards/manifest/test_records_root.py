@@ -54,7 +54,7 @@ def test_the_lowest_common_place_is_proposed():
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """Shards alone, and a data set adopted from them in another folder."""
+    """Shards alone, and a dataset adopted from them in another folder."""
     made = tmp_path_factory.mktemp("sets")
     whole = Dataset(made / "built", {"train": 1}, per_shard=2)
     (made / "theirs").mkdir()
@@ -79,7 +79,7 @@ OPENS: dict[str, Callable[[Path, Path | None], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPENS)
-def test_whatever_opens_a_data_set_needs_the_place_of_shards_elsewhere(sets, name):
+def test_whatever_opens_a_dataset_needs_the_place_of_shards_elsewhere(sets, name):
     mine, theirs = sets
     OPENS[name](mine, theirs)
     for root in (None, mine):

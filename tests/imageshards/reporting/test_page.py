@@ -34,7 +34,7 @@ def written(dataset):
 
 
 def many(num_classes, num_shards, **first):
-    """A manifest of a large data set, without its files; `first` changes its first shard."""
+    """A manifest of a large dataset, without its files; `first` changes its first shard."""
     classes = [f"class {i}" for i in range(num_classes)]
     shards = [
         Shard(
@@ -133,7 +133,7 @@ WARNING = "'Cat' & 'cat'"
         (many(2, 4), ["at most one record"], ["Warnings"]),
         (many(2, 4, num_records=12), [], ["at most one record"]),
         (replace(many(2, 4), warnings=[WARNING]), ["Warnings", WARNING], []),
-        (replace(many(2, 1), inputs=INPUTS), ["/sets/a", "1,234", "f" * 64, "not a data set"], []),
+        (replace(many(2, 1), inputs=INPUTS), ["/sets/a", "1,234", "f" * 64, "not a dataset"], []),
         (many(2500, 3), ["The first 2,000 of 2,500 classes", "class 1999"], []),
     ],
 )

@@ -36,7 +36,7 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture
 def dataset(made_once, tmp_path):
-    """A fresh data set of 3 + 2 shards of 6 records."""
+    """A fresh dataset of 3 + 2 shards of 6 records."""
     made = copy.deepcopy(made_once)
     made.directory = tmp_path / "data"
     shutil.copytree(made_once.directory, made.directory)

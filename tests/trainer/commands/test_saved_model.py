@@ -13,7 +13,7 @@ from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.runs import metrics
 from tests.support.served_models import card, network
-from tests.support.trainer_data import make_data_set
+from tests.support.trainer_data import make_dataset
 from trainer.__main__ import main
 from trainer.serving import model_file
 
@@ -48,7 +48,7 @@ def test_a_module_that_a_file_names_is_imported_only_when_asked(tmp_path, compil
 
 @pytest.mark.slow
 def test_a_compiled_model_is_evaluated_predicts_and_is_exported(tmp_path):
-    shapes = make_data_set(tmp_path / "d", {"train": 20, "validation": 7}, size_px=((12, 12),))
+    shapes = make_dataset(tmp_path / "d", {"train": 20, "validation": 7}, size_px=((12, 12),))
     run, photo = tmp_path / "run", tmp_path / "a.jpg"
     photo.write_bytes(encoded(scene(12, 12)))
     code = "tests.support.tiny_models:compiled"

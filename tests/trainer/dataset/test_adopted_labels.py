@@ -12,7 +12,7 @@ from imageshards.tfrecord import write_records
 from tests.support.errors import refused
 from tests.support.external_sets import example, jpeg, whole_split
 from tests.support.manifests import write_manifest
-from tests.support.trainer_data import make_data_set
+from tests.support.trainer_data import make_dataset
 from trainer.dataset.manifest import load_manifest
 from trainer.reader.unreadable import find_unreadable
 
@@ -49,7 +49,7 @@ def test_labels_from_1_are_read_as_those_from_0(tmp_path, options):
     found = []
     for first in (0, 1):
         folder = tmp_path / str(first)
-        make_data_set(folder, {"train": 13}, size_px=((16, 16),), first_label=first)
+        make_dataset(folder, {"train": 13}, size_px=((16, 16),), first_label=first)
         data = ims.open(folder)
         train = data.train(batch_size=4, image_size=16, seed=3, **options)
         evaluated = data.evaluation(batch_size=4, image_size=16, split="train")

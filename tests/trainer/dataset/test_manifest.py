@@ -152,14 +152,14 @@ def test_features_shard_classes_and_a_fingerprint_are_read(folder):
     assert load_manifest(str(folder)).fingerprint == after.fingerprint
 
 
-def test_a_run_reads_one_data_set_whose_path_may_have_a_comma(tmp_path):
+def test_a_run_reads_one_dataset_whose_path_may_have_a_comma(tmp_path):
     for name in ("a", "b", "a,b"):
         write_manifest(tmp_path / name, splits=_splits(tmp_path / name, train=20), image=IMAGE)
     assert open_dataset(ReadConfig(f"{tmp_path}/a,b")).data == f"{tmp_path}/a,b"
     a, b = tmp_path / "a", tmp_path / "b"
     with refused("data", f"{a}, {b}", f"imageshards build --input {a} --input {b} --output ALL"):
         open_dataset(ReadConfig(f"{a}, {b}"))
-    # One of them is no data set.
+    # One of them is no dataset.
     for data in (f"{a},{tmp_path}/c", f"{a},", f"{a},{'x' * 300}"):
         with refused("data"):
             open_dataset(ReadConfig(data))

@@ -47,7 +47,7 @@ def captions(page):
     return [str(picture["alt"]) for picture in page.all("img")]
 
 
-def test_a_data_set_shows_its_splits_classes_and_first_pictures(made):
+def test_a_dataset_shows_its_splits_classes_and_first_pictures(made):
     data = ims.open(made)
     page = shown(data)
     assert captions(page) == data.index("train")["class_name"].to_pylist()[:8]

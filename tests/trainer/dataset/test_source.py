@@ -134,7 +134,7 @@ def test_a_record_that_is_damaged_or_of_another_form_is_named_by_its_place(tmp_p
         ims.open(tmp_path).source("train", features=["image/encoded"], decode=True)[0]
 
 
-def test_a_source_is_small_when_it_is_sent_and_tells_data_sets_apart(made, tmp_path):
+def test_a_source_is_small_when_it_is_sent_and_tells_datasets_apart(made, tmp_path):
     source = ims.open(made).source("train")
     sent = pickle.loads(pickle.dumps(source))
     assert len(pickle.dumps(source._ends)) < 8 * len(source) + 300

@@ -13,7 +13,7 @@ from tests.support.errors import refused
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
 from trainer.dataset import subset
 from trainer.dataset.index import OPERATORS, Filter, parse_filter
-from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split
+from trainer.dataset.spec import DatasetSpec, FeatureSpec, Shard, Split
 
 _FILTERED = {"image/width": FeatureSpec("int64", ()), **FEATURES}
 
@@ -47,7 +47,7 @@ def test_an_impossible_subset_is_refused_in_one_sentence(tmp_path, changes, argu
 def test_weights_make_every_class_with_records_weigh_the_same(counts):
     first = Shard("a", sum(counts), 1, dict(zip(CLASSES, counts, strict=True)))
     split = Split("train", (first, Shard("b", 5, 1, {"bee": 2, "cat": 3})))
-    dataset = DataSet("DATA", {"train": split}, CLASSES, IMAGE, FEATURES)
+    dataset = DatasetSpec("DATA", {"train": split}, CLASSES, IMAGE, FEATURES)
     subset = choose(dataset, balance="weights")
     assert subset.class_counts and subset.class_weights
     # The second shard has 2 more bees and 3 more cats.

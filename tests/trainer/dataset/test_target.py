@@ -71,7 +71,7 @@ def test_the_form_of_a_column_says_what_it_is(opened, column, kind, classes, sha
     found = with_target(opened, column)
     assert (found.target, found.classes, found.target_shape) == (kind, classes, shape)
     assert (found.num_outputs, found.label_feature) == (outputs, column)
-    # Shards count the classes of the data set's own label.
+    # Shards count the classes of the dataset's own label.
     counts = select(ReadConfig(opened.data), found, found.splits["train"]).class_counts
     assert (counts is not None) == (column == "image/class/label")
 

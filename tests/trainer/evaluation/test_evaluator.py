@@ -8,7 +8,7 @@ import pytest
 from tests.support.errors import refused
 from tests.support.evaluations import evaluation_of
 from tests.support.trainer_data import CLASSES
-from trainer.dataset.spec import DataSet, ImageSpec, ModelInputs, ReadOptions, Split, Subset
+from trainer.dataset.spec import DatasetSpec, ImageSpec, ModelInputs, ReadOptions, Split, Subset
 from trainer.dataset.subset import class_ids
 
 tf = pytest.importorskip("tensorflow")
@@ -25,7 +25,7 @@ IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
 
 
 def data_of(classes: tuple[str, ...], num_records: int, batch_size: int) -> EvaluationData:
-    dataset, split = DataSet("somewhere", {}, classes, IMAGE, {}), Split("validation", ())
+    dataset, split = DatasetSpec("somewhere", {}, classes, IMAGE, {}), Split("validation", ())
     subset = Subset(dataset, split, classes, None, (), num_records, None)
     return EvaluationData(subset, ReadOptions(threads=2), ModelInputs((1, 1), IMAGE), batch_size)
 

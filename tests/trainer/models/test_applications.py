@@ -177,7 +177,7 @@ def test_weights_of_efficientnet_give_its_logits(tmp_path, kind):
     np.testing.assert_allclose(again(PIXELS), network(PIXELS), atol=1e-5)
 
 
-def test_grey_pictures_and_other_models_have_the_data_sets_numbers_and_no_published_weights():
+def test_grey_pictures_and_other_models_have_the_datasets_numbers_and_no_published_weights():
     grey = ImageSpec((32, 32), False, 1, (0.5,), (0.25,))
     for name, image in (("cnn", RGB), ("MobileNet", grey)):
         inputs = ModelInputs((32, 32), image)

@@ -33,7 +33,7 @@ SMALL_PIECE = 3_000
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_pieces():
-    """Pieces of a few records, so that a small data set has many."""
+    """Pieces of a few records, so that a small dataset has many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainer.dataset.pieces.PIECE_BYTES", SMALL_PIECE)
         yield

@@ -21,7 +21,7 @@ from tests.support.reader_sets import (
     value_of,
 )
 from tests.support.resumed_stream import assert_same
-from tests.support.trainer_data import edit_manifest, make_data_set
+from tests.support.trainer_data import edit_manifest, make_dataset
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
@@ -133,7 +133,7 @@ def test_evaluation_holds_each_record_once_and_fills_up_for_replicas(dataset, ba
 
 def test_grey_and_varying_pictures_come_in_one_shape(tmp_path):
     sizes = ((20, 30), (64, 16), (24, 24))
-    path = make_data_set(tmp_path, {"train": 9}, size_px=sizes, grey=True, mode="shortest")
+    path = make_dataset(tmp_path, {"train": 9}, size_px=sizes, grey=True, mode="shortest")
     edit_manifest(path, image={"size": 24, "mode": "shortest", "channels": 1})
     grey = load_manifest(str(path))
     batch = _train(choose(grey), 3, 1, inputs=ModelInputs((24, 24), grey.image))[0]

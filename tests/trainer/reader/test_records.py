@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.reader_sets import make_set
 
-# What each script begins with: a data set, its order, and the records of a stream from there.
+# What each script begins with: a dataset, its order, and the records of a stream from there.
 _HEAD = """
 import gc, os, pathlib, sys, threading, time
 import numpy as np

@@ -12,7 +12,7 @@ import pytest
 from imageshards.example import decode_example, encode_example
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
-from tests.support.trainer_data import make_data_set, rewrite_shard
+from tests.support.trainer_data import make_dataset, rewrite_shard
 from trainer.config import ReadConfig
 from trainer.reader.broken_records import LIST_FILE, BrokenRecord, BrokenRecords
 
@@ -53,9 +53,9 @@ def _read_all(stream, broken, steps):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A data set of 6 records, and those of its first 3 batches."""
+    """A dataset of 6 records, and those of its first 3 batches."""
     folder = tmp_path_factory.mktemp("whole") / "d"
-    make_data_set(folder, {"train": 6}, num_shards=1, size_px=((8, 8),))
+    make_dataset(folder, {"train": 6}, num_shards=1, size_px=((8, 8),))
     stream, _, broken = _stream(folder, folder, augment="none")
     return folder, [r for r, _ in _read_all(stream, broken, 3)]
 
@@ -114,7 +114,7 @@ def test_a_list_that_no_run_wrote_is_refused_but_any_name_of_a_file_is_none(tmp_
 
 
 def test_a_damaged_record_counts_with_its_batch(tmp_path):
-    folder = make_data_set(tmp_path / "d", {"train": 40}, num_shards=1, size_px=((8, 8),))
+    folder = make_dataset(tmp_path / "d", {"train": 40}, num_shards=1, size_px=((8, 8),))
     _flip(folder)
     stream, reading, broken = _stream(folder, tmp_path, augment="none")
     step = training_order(reading.subset, 4, 5).records_at(0, 40).tolist().index(2) // 4

@@ -9,7 +9,7 @@ from imageshards.index import read_index
 from imageshards.tfrecord import RecordError
 from tests.support.errors import refused
 from tests.support.external_sets import example, flip_byte, jpeg, records_of, whole_split
-from tests.support.trainer_data import make_data_set, rewrite_shard
+from tests.support.trainer_data import make_dataset, rewrite_shard
 from trainer.dataset.manifest import check_shards, load_manifest
 from trainer.dataset.spec import FeatureSpec, ModelInputs
 from trainer.reader.pieces import PieceReader
@@ -22,7 +22,7 @@ LABEL, IMAGE = "image/class/label", "image/encoded"
 @pytest.fixture
 def folder(tmp_path):
     """Shards of 7, 7 and 6 records."""
-    return make_data_set(tmp_path / "d", {"train": NUM_RECORDS}, size_px=[(16, 16)])
+    return make_dataset(tmp_path / "d", {"train": NUM_RECORDS}, size_px=[(16, 16)])
 
 
 def shard(folder, index):
@@ -122,7 +122,7 @@ def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jp
 
     files = sorted(p for p in broken_jpegs.rglob("*") if p.is_file())
     pictures = [p.read_bytes() for p in files if p.stat().st_size < 200_000][:40]
-    data = make_data_set(tmp_path / "d", {"train": 3}, num_shards=1, mode="shortest")
+    data = make_dataset(tmp_path / "d", {"train": 3}, num_shards=1, mode="shortest")
     payloads = [example({LABEL: 0, IMAGE: picture}) for picture in pictures]
     rewrite_shard(data, "train-00000-of-00001.tfrecord", payloads)
 

@@ -16,7 +16,7 @@ from tests.support.errors import refused
 from tests.support.evaluations import evaluation_of
 from tests.support.external_sets import whole_split
 from tests.support.html_page import Page
-from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
+from tests.support.trainer_data import CLASSES, edit_manifest, make_dataset
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import Subset
 from trainer.report import sections
@@ -52,7 +52,7 @@ def rendered(history: Any, evaluation: Evaluation | None, title: str = "cnn") ->
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = make_data_set(tmp_path_factory.mktemp("set"), {"validation": 11}, size_px=((16, 24),))
+    path = make_dataset(tmp_path_factory.mktemp("set"), {"validation": 11}, size_px=((16, 24),))
     own = {"image/encoded": "string", "image/class/label": "int64", "image/filename": "string"}
     edit_manifest(path, features={n: {"dtype": d, "shape": []} for n, d in own.items()})
     return path

@@ -1,18 +1,18 @@
-"""The data set that the tests of this folder train on."""
+"""The dataset that the tests of this folder train on."""
 
 import pathlib
 
 import pytest
 
 import imageshards as ims
-from tests.support.trainer_data import make_data_set
+from tests.support.trainer_data import make_dataset
 
 
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """22 pictures to train on, 5 to validate: with batches of 8 epochs end with steps 2, 5, 8."""
     path = tmp_path_factory.mktemp("training") / "shards"
-    return make_data_set(path, {"train": 22, "validation": 5}, size_px=((12, 12),))
+    return make_dataset(path, {"train": 22, "validation": 5}, size_px=((12, 12),))
 
 
 @pytest.fixture(scope="session")

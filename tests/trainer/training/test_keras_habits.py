@@ -15,7 +15,7 @@ import pytest
 import imageshards as ims
 from imageshards.errors import UserError
 from tests.support.errors import refused
-from tests.support.trainer_data import make_data_set, rewrite_shard
+from tests.support.trainer_data import make_dataset, rewrite_shard
 
 tf = pytest.importorskip("tensorflow")
 
@@ -254,7 +254,7 @@ def test_several_steps_of_a_call_are_those_taken_one_by_one(train, undisturbed, 
 
 
 def test_broken_records_within_a_call_are_left_out_as_they_are_one_by_one(tmp_path):
-    folder = make_data_set(tmp_path / "d", {"train": 22}, num_shards=1, size_px=((12, 12),))
+    folder = make_dataset(tmp_path / "d", {"train": 22}, num_shards=1, size_px=((12, 12),))
     file = folder / "train-00000-of-00001.tfrecord"
     records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
     for number in (3, 15):

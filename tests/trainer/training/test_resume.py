@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.commands import Command, count_calls, kill_at, killed_train, run_forked
 from tests.support.runs import digest, metrics, train_flags
-from tests.support.trainer_data import make_data_set
+from tests.support.trainer_data import make_dataset
 
 pytest.importorskip("tensorflow")
 
@@ -87,7 +87,7 @@ def test_sigterm_says_what_is_saved(shapes, tmp_path, function, more, said):
 def test_sigterm_stops_the_fill_of_a_cache_which_goes_on_there(tmp_path: pathlib.Path) -> None:
     # A piece is one shard here; what is done is safe after the first piece and the 65th. When the
     # 105th is read, all before the 70th are done, as 32 pieces are read ahead.
-    path = make_data_set(tmp_path / "d", {"train": 120}, num_shards=120, size_px=((8, 8),))
+    path = make_dataset(tmp_path / "d", {"train": 120}, num_shards=120, size_px=((8, 8),))
     flags = train_flags(path, tmp_path / "run", "--steps", 2, "--threads", 1)
     flags += ["--cache", "pixels", "--cache_folder", str(tmp_path / "cache")]
     read = ("trainer.reader.pieces", "PieceReader.read")

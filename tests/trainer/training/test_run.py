@@ -14,7 +14,7 @@ from imageshards.tfrecord import read_records
 from tests.support.cluster import run_hosts
 from tests.support.html_page import Page
 from tests.support.runs import metrics, train_flags
-from tests.support.trainer_data import make_data_set, rewrite_shard
+from tests.support.trainer_data import make_dataset, rewrite_shard
 from trainer.__main__ import main as train
 
 pytest.importorskip("tensorflow")
@@ -30,7 +30,7 @@ def misleading(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     higher is its `val_loss`.
     """
     counts = {"train": 24, "validation": 24}
-    path = make_data_set(tmp_path_factory.mktemp("set"), counts, size_px=((12, 12),))
+    path = make_dataset(tmp_path_factory.mktemp("set"), counts, size_px=((12, 12),))
     for shard in sorted(path.glob("train-*.tfrecord")):
         payloads = []
         for record in read_records(str(shard)):

@@ -12,7 +12,7 @@ from tests.support.commands import run_forked
 from tests.support.external_sets import flip_byte
 from tests.support.runs import digest, metrics
 from tests.support.store_servers import store_server
-from tests.support.trainer_data import make_data_set
+from tests.support.trainer_data import make_dataset
 from trainer.training.checkpoint import Checkpoints
 
 pytest.importorskip("tensorflow")
@@ -26,7 +26,7 @@ MODELS = "tests.support.tiny_models"
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     counts = {"train": 40, "validation": 13}
-    return make_data_set(tmp_path_factory.mktemp("set"), counts, size_px=((24, 24),))
+    return make_dataset(tmp_path_factory.mktemp("set"), counts, size_px=((24, 24),))
 
 
 def _flags(data: pathlib.Path, output: object, *more: object) -> list[object]:

@@ -1,4 +1,4 @@
-"""Checks of a data set as a whole: its manifest, its folder, the files beside the shards."""
+"""Checks of a dataset as a whole: its manifest, its folder, the files beside the shards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MAX_PLACES = 5
 
 
-def data_set_problems(directory: str, manifest: Manifest) -> Iterator[Problem]:
+def dataset_problems(directory: str, manifest: Manifest) -> Iterator[Problem]:
     """Yields the problems that no single shard shows.
 
     A file or folder that cannot be read is a problem of the check that needs it.

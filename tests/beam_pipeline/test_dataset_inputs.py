@@ -1,4 +1,4 @@
-"""Whole builds of finished data sets: with other shards, joined, grown, and killed on the way."""
+"""Whole builds of finished datasets: with other shards, joined, grown, and killed on the way."""
 
 import pathlib
 import shutil
@@ -27,7 +27,7 @@ FLAGS = ["--no_report"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> pathlib.Path:
-    """Photos and data sets: `a` of `old`, `b` of `new`, `seven` of `old` in seven shards."""
+    """Photos and datasets: `a` of `old`, `b` of `new`, `seven` of `old` in seven shards."""
     folder = tmp_path_factory.mktemp("sets")
     class_folders(folder / "old", {"cat": 40, "dog": 40}, seed=1)
     class_folders(folder / "new", {"cat": 10, "eel": 20}, seed=500)
@@ -60,7 +60,7 @@ def test_other_shards_are_those_of_a_build_of_the_photos(folder, tmp_path):
     assert verify.verify(str(output)).ok
 
 
-def test_joined_data_sets_keep_ids_splits_and_pictures(folder, joined):
+def test_joined_datasets_keep_ids_splits_and_pictures(folder, joined):
     made = manifest(joined)
     assert made["classes"] == ["cat", "dog", "eel"]
     assert [each["num_records"] for each in made["inputs"]] == [80, 30]
@@ -71,7 +71,7 @@ def test_joined_data_sets_keep_ids_splits_and_pictures(folder, joined):
     assert verify.verify(str(joined)).ok
 
 
-def test_photos_are_added_as_the_data_set_has_them(folder, joined, tmp_path):
+def test_photos_are_added_as_the_dataset_has_them(folder, joined, tmp_path):
     grown = tmp_path / "grown"
     flags = ["--output", grown, "--num_shards", "5", *FLAGS]
     assert build("--input", folder / "a", "--input", folder / "new", *flags) == 0
@@ -79,7 +79,7 @@ def test_photos_are_added_as_the_data_set_has_them(folder, joined, tmp_path):
     assert verify.verify(str(grown)).ok
 
 
-def test_a_data_set_is_not_replaced_by_its_own_copy(folder, capsys):
+def test_a_dataset_is_not_replaced_by_its_own_copy(folder, capsys):
     before = shard_bytes(folder / "a")
     assert build("--input", folder / "a", "--output", folder / "a", "--overwrite", *FLAGS) == 2
     assert "which is only read; expected a folder outside of it" in capsys.readouterr().err
@@ -136,7 +136,7 @@ def test_extra_columns_and_the_transform_that_made_them_are_copied_and_joined(tm
     assert "cannot be joined with those of" in capsys.readouterr().err
 
 
-def test_a_part_of_joined_data_sets_with_other_classes(folder, joined, tmp_path):
+def test_a_part_of_joined_datasets_with_other_classes(folder, joined, tmp_path):
     left_out = sorted(records_of(folder / "b"))[::3]
     (tmp_path / "keys.txt").write_text("\n".join(left_out) + "\n")
     inputs = ["--input", folder / "seven", "--input", folder / "b"]
@@ -157,7 +157,7 @@ def test_a_part_of_joined_data_sets_with_other_classes(folder, joined, tmp_path)
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gs", "s3"])
-def test_a_data_set_in_a_store_is_copied_there_whatever_is_killed(folder, joined, kind):
+def test_a_dataset_in_a_store_is_copied_there_whatever_is_killed(folder, joined, kind):
     with store_server(kind) as running, running.environment():
         small, grown = f"{running.bucket()}/small", f"{running.bucket()}/grown"
         storage.copy_folder(str(folder / "a"), small)

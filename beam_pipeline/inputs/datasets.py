@@ -1,6 +1,6 @@
-"""Finished data sets as inputs: what they bring to a build, and what does not fit.
+"""Finished datasets as inputs: what they bring to a build, and what does not fit.
 
-Records are copied, not encoded again. So a build of data sets has their image options, and extra
+Records are copied, not encoded again. So a build of datasets has their image options, and extra
 columns stay as they are in the records: the values that they were made from are not in there.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from beam_pipeline.inputs.archives.members import with_files
-from beam_pipeline.inputs.folders import is_data_set
+from beam_pipeline.inputs.folders import is_dataset
 from beam_pipeline.inputs.layout import is_glob, layout_of
 from beam_pipeline.options import (
     ARCHIVES,
-    DATA_SET,
+    DATASET,
     TABLE,
     TABLE_FLAGS,
     BuildOptions,
@@ -54,13 +54,13 @@ Found = tuple[InputOptions, Manifest]
 
 
 def open_inputs(options: BuildOptions) -> BuildOptions:
-    """The build with what finished data sets among its inputs bring.
+    """The build with what finished datasets among its inputs bring.
 
     Their image options, and the order of their classes; unless they are given, the fractions of
     their splits and their salt. Everything that does not fit is told here, before any work.
 
     Raises:
-        UserError: Data sets have different image options or columns, flags differ from theirs, or
+        UserError: Datasets have different image options or columns, flags differ from theirs, or
             a flag is for none of the inputs.
     """
     options = options.with_sources([*map(with_files, options.sources)])
@@ -68,7 +68,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     found = [
         (source, load_manifest(source.input, "input", complete=True))
         for source in options.sources
-        if source.layout == DATA_SET
+        if source.layout == DATASET
     ]
     if not found:
         return options
@@ -77,24 +77,24 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
             argument="transform_module",
             received=f"{options.transform_module!r}, but "
             + Arg("input")
-            + f" {found[0][0].input!r} is a finished data set, whose records lack its inputs",
+            + f" {found[0][0].input!r} is a finished dataset, whose records lack its inputs",
             remedy="leave it out, or build from the original images",
         )
     options = _with_plan(_with_labels(options, found), found)
     image, copied = _image_options(options, found), _copied_columns(options, found)
     known = iter(found)
     sources = [
-        _contribution(*next(known), options) if source.layout == DATA_SET else source
+        _contribution(*next(known), options) if source.layout == DATASET else source
         for source in options.sources
     ]
     return dataclasses.replace(options.with_sources(sources), image=image, copied=copied)
 
 
-def _is_data_set(source: InputOptions) -> bool:
-    """Whether an input is a data set, which its content tells."""
-    if source.layout == DATA_SET:
+def _is_dataset(source: InputOptions) -> bool:
+    """Whether an input is a dataset, which its content tells."""
+    if source.layout == DATASET:
         return True
-    return not _has_rows(source) and not is_glob(source.input) and is_data_set(source.input)
+    return not _has_rows(source) and not is_glob(source.input) and is_dataset(source.input)
 
 
 def _has_rows(source: InputOptions) -> bool:
@@ -103,19 +103,19 @@ def _has_rows(source: InputOptions) -> bool:
 
 
 def _with_layouts(options: BuildOptions) -> list[InputOptions]:
-    """Inputs that know whether they are data sets, without the flags that are for another kind.
+    """Inputs that know whether they are datasets, without the flags that are for another kind.
 
     A flag that is for none of them stays, and is refused where it is read.
     """
-    are_data_sets = [_is_data_set(source) for source in options.sources]
-    others = [s for s, is_one in zip(options.sources, are_data_sets, strict=True) if not is_one]
+    are_datasets = [_is_dataset(source) for source in options.sources]
+    others = [s for s, is_one in zip(options.sources, are_datasets, strict=True) if not is_one]
     has_table = any(map(_has_rows, others))
     for_tables: dict[str, Any] = {}
     if has_table:
         for_tables = {flag: getattr(InputOptions, flag) for flag in TABLE_FLAGS}
     has_folder = any(layout_of(source) != TABLE for source in others)
     found = []
-    for source, is_one in zip(options.sources, are_data_sets, strict=True):
+    for source, is_one in zip(options.sources, are_datasets, strict=True):
         if is_one:
             for name in ("label_regex", "label_separator"):
                 if getattr(source, name) is not None and not others:
@@ -123,10 +123,10 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
                         argument=name,
                         received=f"{getattr(source, name)!r}, but "
                         + Arg("input")
-                        + f" {source.input!r} is a finished data set, which has labels of its own",
+                        + f" {source.input!r} is a finished dataset, which has labels of its own",
                         remedy="leave it out",
                     )
-            source = dataclasses.replace(source, layout=DATA_SET, label_regex=None, **for_tables)
+            source = dataclasses.replace(source, layout=DATASET, label_regex=None, **for_tables)
         else:
             flags = {} if _has_rows(source) else for_tables
             source = dataclasses.replace(source, **flags)
@@ -137,7 +137,7 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
 
 
 def _with_labels(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
-    """The build with as many labels an image as --label says, else as the first data set has."""
+    """The build with as many labels an image as --label says, else as the first dataset has."""
     label = options.source.label
     if label == ONE and "label" not in options.given:
         label = found[0][1].label
@@ -148,7 +148,7 @@ def _with_labels(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
                 argument="label",
                 received=f"{label}, or other inputs have it, but "
                 + Arg("input")
-                + f" {source.input!r} is a data set with "
+                + f" {source.input!r} is a dataset with "
                 + Arg("label", has),
                 expected="the same of all",
                 remedy=Arg("label", NONE)
@@ -162,7 +162,7 @@ def _with_labels(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
 
 
 def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
-    """The build with the classes of data sets in their order, and the first one's splits."""
+    """The build with the classes of datasets in their order, and the first one's splits."""
     classes = dict.fromkeys(name for _, manifest in found for name in manifest.classes)
     plan: dict[str, Any] = {"pinned_classes": tuple(classes)}
     first = found[0][1].options.get("plan", {})
@@ -204,7 +204,7 @@ def _contribution(source: InputOptions, manifest: Manifest, options: BuildOption
 
 
 def _image_options(options: BuildOptions, found: Sequence[Found]) -> ImageOptions:
-    """Those of the data sets: what is given must be the same, limits may be others."""
+    """Those of the datasets: what is given must be the same, limits may be others."""
     (first, manifest), *others = found
     image = _image_options_of(first.input, manifest)
     said, asked = _as_options(image), _as_options(options.image)
@@ -227,7 +227,7 @@ def _image_options(options: BuildOptions, found: Sequence[Found]) -> ImageOption
                 argument=option.name,
                 received=f"{asked[name].value}, but "
                 + Arg("input")
-                + f" {first.input!r} is a finished data set built with "
+                + f" {first.input!r} is a finished dataset built with "
                 + option
                 + ", whose records are copied",
                 remedy="leave it out, or build from the original images",
@@ -247,7 +247,7 @@ def _as_options(image: ImageOptions) -> dict[str, Arg]:
 
 
 def _image_options_of(path: str, manifest: Manifest) -> ImageOptions:
-    """How the pictures of a data set were made.
+    """How the pictures of a dataset were made.
 
     Raises:
         UserError: The manifest does not say it.
@@ -261,7 +261,7 @@ def _image_options_of(path: str, manifest: Manifest) -> ImageOptions:
     except (KeyError, TypeError, ValueError, UserError) as e:
         raise UserError(
             argument="input",
-            received=f"{path!r}, a data set whose manifest.json does not say how its pictures were "
+            received=f"{path!r}, a dataset whose manifest.json does not say how its pictures were "
             f"made ({e})",
             remedy="build it again from its original images",
         ) from e
@@ -290,7 +290,7 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
     if not columns:
         return None
     as_given = all(convert(manifest.options, Origin).columns_as_given for _, manifest in found)
-    photos = [source.input for source in options.sources if source.layout != DATA_SET]
+    photos = [source.input for source in options.sources if source.layout != DATASET]
     if photos or (len(found) > 1 and not as_given):
         beside = photos[0] if photos else found[1][0].input
         raise UserError(

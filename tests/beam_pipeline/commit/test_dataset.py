@@ -49,7 +49,7 @@ def test_shards_and_folder_are_on_the_disk_before_the_manifest_is(flags, tmp_pat
     assert str(output) in synced[place:], "the name of the manifest itself"
 
 
-def test_a_report_that_cannot_be_drawn_costs_no_data_set(flags, tmp_path, monkeypatch, caplog):
+def test_a_report_that_cannot_be_drawn_costs_no_dataset(flags, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("imageshards.reporting.page.page_of", lambda *args: 1 / 0)
     assert build(*flags) == 0
     output = tmp_path / "set"
@@ -85,7 +85,7 @@ def test_a_shard_that_changes_after_it_was_written_is_not_committed(job, changed
 
 
 def test_a_shard_without_an_index_is_not_committed(tmp_path):
-    """As where `PlanShards` was given no features; the data set that was there stays."""
+    """As where `PlanShards` was given no features; the dataset that was there stays."""
     before = Job(str(tmp_path / "set"), make_units(tmp_path / "old", 100))
     before.run()
     units = [dataclasses.replace(u, features=None) for u in make_units(tmp_path / "new", 0)]

@@ -1,4 +1,4 @@
-"""A data set is committed: shards checked, companions beside them, the manifest last."""
+"""A dataset is committed: shards checked, companions beside them, the manifest last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import msgspec
 from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, backup_shards, plan_finalize
-from beam_pipeline.commit.staging import DATA_SET_FOLDERS, mark_committed, set_aside
+from beam_pipeline.commit.staging import DATASET_FOLDERS, mark_committed, set_aside
 from beam_pipeline.commit.summary import WriteSummary, check_budget, remedies, write_list
 from beam_pipeline.commit.tfds import tfds_files
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
@@ -57,7 +57,7 @@ from imageshards.text import printable, printable_in
 
 @dataclasses.dataclass(frozen=True)
 class CommitSpec:
-    """Where and how a data set is committed.
+    """Where and how a dataset is committed.
 
     Attributes:
         places: Where its shards lie.
@@ -65,7 +65,7 @@ class CommitSpec:
         max_reject_fraction: Budget of rejects.
         report: Whether pictures for people are made.
         options, versions: What the manifest says of them.
-        inputs: (path, fingerprint of a data set or None) of each input.
+        inputs: (path, fingerprint of a dataset or None) of each input.
         warnings: Sentences known before anything was listed.
     """
 
@@ -82,7 +82,7 @@ class CommitSpec:
 def begin_commit(
     summary: WriteSummary, plan: ShardPlan, spec: CommitSpec, *complete: Any
 ) -> list[FinalizeTask]:
-    """Checks that nothing was lost, plans what moves, sets the data set aside that is replaced.
+    """Checks that nothing was lost, plans what moves, sets the dataset aside that is replaced.
 
     May be done again, also when shards have been put into their places. Whatever else must be
     complete before, as the exported transform, comes as `complete`.
@@ -117,7 +117,7 @@ def begin_commit(
         check_budget(rejects, listed, spec.max_reject_fraction, where)
         tasks = plan_finalize(shards)
         backup_shards(tasks, spec.places)
-        # Last: until here the data set that is replaced is untouched.
+        # Last: until here the dataset that is replaced is untouched.
         set_aside(spec.places.output, spec.places.staging)
     except OSError as e:
         raise output_error(spec.places.output, e) from e
@@ -135,7 +135,7 @@ def finish_commit(
     """Writes everything beside the shards, then the manifest; returns its fingerprint.
 
     May be done again, also twice at once. The manifest comes last: whoever finds it has the whole
-    data set, its report included.
+    dataset, its report included.
 
     Args:
         entries: What `finalize_shard` returned.
@@ -311,14 +311,14 @@ def write_companions(
 
 
 def _remove_others(output: str, kept: set[str]) -> None:
-    """Deletes what an earlier data set has left: shards, and files in the folders of a data set.
+    """Deletes what an earlier dataset has left: shards, and files in the folders of a dataset.
 
     Of a folder that is in use file by file, as another attempt at this step may have written the
     manifest by now.
     """
     left = []
     for entry in storage.list_folder(output):
-        if entry.is_folder and entry.name in DATA_SET_FOLDERS:
+        if entry.is_folder and entry.name in DATASET_FOLDERS:
             if any(name.startswith(f"{entry.name}/") for name in kept):
                 left += [file.path for file in storage.files_below(entry.path)]
             else:

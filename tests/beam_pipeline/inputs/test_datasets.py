@@ -1,10 +1,10 @@
-"""What finished data sets bring to a build, and how their records are listed."""
+"""What finished datasets bring to a build, and how their records are listed."""
 
 import dataclasses
 
 import pytest
 
-from beam_pipeline.inputs.data_sets import open_inputs
+from beam_pipeline.inputs.datasets import open_inputs
 from beam_pipeline.options import BuildOptions, CopiedInput, ImageOptions, InputOptions, PlanOptions
 from imageshards.errors import UserError
 from tests.support.dataset_factory import Dataset
@@ -27,16 +27,16 @@ def error_of(*inputs, given=(), **more) -> str:
     return str(error.value)
 
 
-def test_a_folder_with_a_manifest_is_a_data_set_whose_options_the_build_takes(made, tmp_path):
+def test_a_folder_with_a_manifest_is_a_dataset_whose_options_the_build_takes(made, tmp_path):
     made.manifest["options"] = {"plan": {"splits": {"train": 0.5, "test": 0.5}, "salt": "s"}}
     made.save()
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     found = opened(tmp_path / "photos", made.directory)
-    assert [source.layout for source in found.sources] == ["auto", "data_set"]
+    assert [source.layout for source in found.sources] == ["auto", "dataset"]
     (copied,) = found.more_sources
     assert isinstance(copied, CopiedInput) and copied.keeps_splits
     assert copied.fingerprint == made.manifest["fingerprint"]
-    # Data sets from before profiles were converted do not say --icc.
+    # Datasets from before profiles were converted do not say --icc.
     assert "icc" not in made.manifest["image"]
     assert found.image == ImageOptions(height_px=16, width_px=16, icc="drop")
     assert found.plan.splits == {"train": 0.5, "test": 0.5} and found.plan.salt == "s"
@@ -89,7 +89,7 @@ def with_age(path, as_given: bool = True) -> Dataset:
     return made
 
 
-def test_columns_are_copied_where_data_sets_agree(tmp_path):
+def test_columns_are_copied_where_datasets_agree(tmp_path):
     plain = with_age(tmp_path / "a")
     found = opened(plain.directory).copied
     assert found and found.as_given and found.transform == str(plain.directory / "transform")
