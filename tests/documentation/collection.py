@@ -24,7 +24,7 @@ from tests.support.commands import ROOT
 
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/**/*.md")
 # Run whole, by test_tutorial.py, as a notebook, and by test_few_photos.py.
-WHOLE = ("docs/tutorial.md", "docs/howto/few_photos.md")
+WHOLE = ("docs/tutorial.md", "docs/guides/models.md")
 
 
 class Blocks(Sybil):
