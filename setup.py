@@ -60,8 +60,8 @@ DEV = [
     *HEIF,
     *TRAINER,
     "build>=1.2",
-    # Tests and benchmarks talk to these store emulators. The `server` extra of moto would add thirty
-    # packages for services that the tests do not use.
+    # Tests and benchmarks talk to these store emulators. The `server` extra of moto would add
+    # thirty packages for services that the tests do not use.
     "flask>=3",
     "flask-cors>=5",
     "gcp-storage-emulator>=2026.7",
@@ -116,7 +116,8 @@ def long_description() -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     address = f"{project['urls']['Repository']}/raw/v{version()}/"
     pages = address.replace("/raw/", "/blob/")
-    text = re.sub(r"(!\[[^]]*\]\()(?=docs/)", rf"\g<1>{address}", readme.read_text(encoding="utf-8"))
+    text = readme.read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?=docs/)", rf"\g<1>{address}", text)
     return re.sub(r"(\]\()(?!https?:|#)", rf"\g<1>{pages}", text)
 
 
