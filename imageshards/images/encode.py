@@ -18,11 +18,11 @@ from imageshards.images.icc import to_srgb
 from imageshards.images.options import ImageOptions
 
 # A JPEG is decoded at 1/8, 1/4 or 1/2 while each output pixel still gets at least this many decoded
-# pixels along each axis, so that the chosen filter does the antialiasing. Lowest PSNR against a full
-# decode at these margins (in brackets: after JPEG at quality 90 alone): 45 dB (36) on 12-megapixel
-# photos at 1/8; on 500-pixel photos with fine texture 38 dB (28) at 1/2 and 1/4, and 32 dB (27) at
-# 1/8, which leaves less than 50 pixels. At 1/8 the decoder needs no inverse DCT, so a margin of 2.0
-# there would cost large photos half as much time again.
+# pixels along each axis, so that the chosen filter does the antialiasing. Lowest PSNR against full
+# decoding (in brackets: of JPEG at quality 90 alone): 45 dB (36) on 12-megapixel photos at 1/8; on
+# 500-pixel photos with fine texture 38 dB (28) at 1/2 and 1/4, and 32 dB (27) at 1/8, which leaves
+# less than 50 pixels. At 1/8 the decoder needs no inverse DCT, so a margin of 2.0 there would cost
+# large photos half as much time again.
 DRAFT_MARGINS = ((8, 1.4), (4, 2.0), (2, 2.0))
 
 _MAX_SIDE_PX = 65500  # libjpeg's JPEG_MAX_DIMENSION
