@@ -102,7 +102,11 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
             raise UserError(argument="split", received=repr(name), expected=expected)
     check_plain([path for paths in splits.values() for path in paths])
     # The first record of each split shows the features; `scan_files` checks all further records.
-    firsts = {name: first for name, paths in splits.items() if (first := _first_example(paths))}
+    firsts = {}
+    for name, paths in splits.items():
+        examples = (features_in(path, record) for path in paths for record in read_records(path))
+        if first := next(examples, None):
+            firsts[name] = first
     if not firsts:
         raise UserError(
             argument="DIR",
@@ -118,7 +122,8 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
     files = scan_files(paths, roles, options.max_pixels)
     if tfds is not None:
         _check_lengths(tfds, files)
-    features = features_of([file.lengths for file in files.values()], _num_records(files))
+    num_records = sum(len(file.rows) for file in files.values())
+    features = features_of([file.lengths for file in files.values()], num_records)
     _check_forms(directory, features, roles)
     label, classes = _name_labels(options, tfds, files, features, roles)
     # Only the scanned values show whether features of 0s and 1s are one class or several labels.
@@ -127,9 +132,7 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
         # A file system allows names that a manifest does not.
         described, indexes = _describe(output, splits, files, classes, features, label)
         # The fingerprint depends on contents and settings, but not on the place of the files.
-        bytes_of = [
-            [name, *(shard.sha256 for shard in split.shards)] for name, split in described.items()
-        ]
+        bytes_of = [[name, *(s.sha256 for s in split.shards)] for name, split in described.items()]
         known = [bytes_of, [*classes], options.label_offset, msgspec.to_builtins(adopted)]
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -141,7 +144,7 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
             source=Source(_formats(files)),
             warnings=_undecodable(files),
             adopted=adopted,
-            listed=_num_records(files),
+            listed=num_records,
             rejects={},
             fingerprint=hashlib.sha256(json.dumps(known).encode()).hexdigest(),
         )
@@ -182,11 +185,6 @@ def _check_no_build(output: str) -> None:
         )
 
 
-def _first_example(paths: Sequence[str]) -> dict[str, Values] | None:
-    found = (features_in(path, record) for path in paths for record in read_records(path))
-    return next(found, None)
-
-
 def _labelled(
     splits: Mapping[str, list[str]],
     firsts: Mapping[str, Mapping[str, Values]],
@@ -217,10 +215,6 @@ def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
                     expected="the file as it was written",
                     remedy="copy it again",
                 )
-
-
-def _num_records(files: Mapping[str, ScannedFile]) -> int:
-    return sum(len(file.rows) for file in files.values())
 
 
 def _check_forms(directory: str, features: Mapping[str, FeatureSpec], roles: Adopted) -> None:

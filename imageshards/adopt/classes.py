@@ -21,16 +21,10 @@ _Pairs = Mapping[tuple[int | str, str], int]
 def name_classes(
     files: Mapping[str, ScannedFile], known: Sequence[str] | None, first: int, feature: str
 ) -> Sequence[str]:
-    """Finds the classes, and puts their ids (from `first` on) and names into the rows.
-
-    Args:
-        files: The scanned files, whose rows change.
-        known: Class names in the order of the ids; None to take them from the records.
-        first: The label of the first class.
-        feature: Name of the label's feature, for errors.
+    """Puts class ids, from `first` on, and class names into the rows of the files.
 
     Returns:
-        The class names in the order of the ids.
+        The class names in the order of the ids: `known`, or names from the records.
 
     Raises:
         UserError: A label belongs to no class, or names and texts are in different orders.
@@ -40,7 +34,7 @@ def name_classes(
         pair for each in rows for pair in zip(each["label"], each["class_name"], strict=True)
     )
     classes = known or _classes_in(pairs, first, feature)
-    _check_labels(files, pairs, feature, first, classes)
+    _check_labels(files, feature, first, classes)
     _check_texts(pairs, first, classes)
     # Labels that are names become ids, and ids stay.
     labels = {name: number for number, name in enumerate(classes, first)}
@@ -94,28 +88,19 @@ def _classes_in(pairs: _Pairs, first: int, feature: str) -> Sequence[str]:
 
 
 def _check_labels(
-    files: Mapping[str, ScannedFile],
-    pairs: _Pairs,
-    feature: str,
-    first: int,
-    classes: Sequence[str],
+    files: Mapping[str, ScannedFile], feature: str, first: int, classes: Sequence[str]
 ) -> None:
     known: set[int | str] = {*classes, *range(first, first + len(classes))}
-    wrong = next((label for label, _ in pairs if label not in known), None)
-    if wrong is None:
-        return
-    path, record = next(
-        (path, file.rows.columns["label"].index(wrong))
-        for path, file in files.items()
-        if wrong in file.rows.columns["label"]
-    )
-    raise UserError(
-        argument="label_offset",
-        received=f"{first}, and record {record} of {path} has {feature} {wrong!r}",
-        expected=f"{first} to {first + len(classes) - 1} or the name for "
-        f"{counted(len(classes), 'class')}",
-        remedy="correct it, or name every class by " + Arg("class_names"),
-    )
+    for path, file in files.items():
+        for record, label in enumerate(file.rows.columns["label"]):
+            if label not in known:
+                raise UserError(
+                    argument="label_offset",
+                    received=f"{first}, and record {record} of {path} has {feature} {label!r}",
+                    expected=f"{first} to {first + len(classes) - 1} or the name for "
+                    f"{counted(len(classes), 'class')}",
+                    remedy="correct it, or name every class by " + Arg("class_names"),
+                )
 
 
 def _check_texts(pairs: _Pairs, first: int, classes: Sequence[str]) -> None:

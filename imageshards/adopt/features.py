@@ -122,14 +122,10 @@ class AdoptOptions:
 def features_of(
     files: Sequence[Counter[tuple[str, Dtype | None, int]]], num_records: int
 ) -> dict[str, FeatureSpec]:
-    """Returns dtype and shape of every feature, as the manifest records them.
+    """Returns dtype and shape of every feature for the manifest, from `ScannedFile.lengths`.
 
     One value in each record is a scalar, an equal number of values a fixed length, and anything
     else a variable length. Features without values or with mixed types are left out.
-
-    Args:
-        files: `ScannedFile.lengths` of every file.
-        num_records: Records in all files.
     """
     found: dict[str, Counter[tuple[Dtype | None, int]]] = defaultdict(Counter)
     for lengths in files:

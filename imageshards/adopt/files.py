@@ -20,11 +20,7 @@ _PART = re.compile(r"(.*)-(\d+)-of-(\d+)([^/]*)$")
 
 
 def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """Returns the files of every split: of the `given` pairs, else of the directory.
-
-    Args:
-        directory: Folder to search if no pairs are given.
-        given: Pairs of a split and a folder, file or glob.
+    """Returns the files of every split: of the `given` (split, place) pairs, else of the directory.
 
     Raises:
         UserError: A place has no files, a series is incomplete, or a file is given twice.
@@ -139,13 +135,9 @@ def folder_from(output: str, path: str) -> str:
 
 
 def check_plain(paths: Sequence[str]) -> None:
-    """Refuses files that are gzipped as a whole, because readers cannot seek in them.
-
-    Raises:
-        UserError: A file is gzipped.
-        OSError: A file cannot be read.
-    """
-    for path, head in zip(paths, storage.map_concurrently(_head, paths), strict=True):
+    """Refuses files that are gzipped as a whole, because readers cannot seek in them."""
+    heads = storage.map_concurrently(lambda p: storage.read_range(p, 0, HEADER_BYTES), paths)
+    for path, head in zip(paths, heads, strict=True):
         # The length of a record, the first bytes of a plain file, may equal gzip's magic number.
         if head.startswith(_GZIP_MAGIC) and not is_header(head):
             raise UserError(
@@ -155,7 +147,3 @@ def check_plain(paths: Sequence[str]) -> None:
                 expected="plain files",
                 remedy="gunzip them first",
             )
-
-
-def _head(path: str) -> bytes:
-    return storage.read_range(path, 0, HEADER_BYTES)

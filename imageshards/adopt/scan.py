@@ -147,11 +147,7 @@ def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
 def _row_of(
     features: Mapping[str, Values], roles: Adopted, picture: bytes, default_key: str
 ) -> dict[str, Values]:
-    """Returns the index row of a record, under the feature names of a build.
-
-    Raises:
-        ValueError: The record lacks its label.
-    """
+    """Returns the index row of a record, with a build's feature names; raises `ValueError`."""
     key = _text_in(features, roles.filename) or default_key
     row: dict[str, Values] = {
         FILENAME_FEATURE: [key.encode()],

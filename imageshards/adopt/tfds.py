@@ -61,7 +61,6 @@ def open_tfds(directory: str) -> TfdsFolder | None:
     Raises:
         UserError: There are several versions or configurations, or the description is incomplete
             or of an unknown form.
-        OSError: A folder cannot be listed.
     """
     if (folder := _find_folder(directory)) is None:
         return None

@@ -134,7 +134,11 @@ def open_source(data: bytes, options: ImageOptions) -> Source:
     try:
         is_jpeg = data.startswith(b"\xff\xd8")
         source = _open_jpeg(data, options) if is_jpeg else _open_other(data, options)
-        _note_profile(source, options)
+        if profile := source.image.info.get("icc_profile"):
+            note = "icc_profile_dropped"
+            if options.icc == "convert":
+                source.transform, note = srgb_transform(profile, source.image.mode)
+            source.notes.append(note)
         return source
     except _PILLOW_ERRORS as e:
         _reject(e)
@@ -251,14 +255,6 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     if _is_animated(image):
         notes.append("animated")
     return Source(image, image.format, orientation, tiff, _notes(image, orientation, notes))
-
-
-def _note_profile(source: Source, options: ImageOptions) -> None:
-    profile, note = source.image.info.get("icc_profile"), "icc_profile_dropped"
-    if profile and options.icc == "convert":
-        source.transform, note = srgb_transform(profile, source.image.mode)
-    if profile:
-        source.notes.append(note)
 
 
 def _known_orientation(orientation: object) -> int:

@@ -147,12 +147,8 @@ def _resized(
     image = load_pixels(source, grey=options.colorspace == "grey", shrink=shrink)
     left, top, right, bottom = geometry.to_stored(layout.crop, width, height, turn)
     # The size of a shrunk JPEG is rounded up, so its last pixel is covered only in part.
-    box = (
-        left / shrink,
-        top / shrink,
-        min(right / shrink, image.width),
-        min(bottom / shrink, image.height),
-    )
+    right, bottom = min(right / shrink, image.width), min(bottom / shrink, image.height)
+    box = (left / shrink, top / shrink, right, bottom)
     size = layout.content[::-1] if geometry.swaps_axes(turn) else layout.content
     if size != image.size or box != (0, 0, *image.size):
         image = image.resize(size, Image.Resampling[options.filter.upper()], box=box)
@@ -192,9 +188,10 @@ def sums_of_jpeg(data: Any) -> tuple[ChannelSums, ...]:
 def _sums(image: Image.Image) -> tuple[ChannelSums, ...]:
     histogram = image.histogram()
     channels = [histogram[start : start + 256] for start in range(0, len(histogram), 256)]
+    size = image.width * image.height
     return tuple(
         (
-            image.width * image.height,
+            size,
             sum(map(operator.mul, range(256), channel)),
             sum(map(operator.mul, _SQUARES, channel)),
         )

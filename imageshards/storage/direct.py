@@ -81,11 +81,7 @@ class DirectReader:
 
 
 def _body(response: http.client.HTTPResponse, max_bytes: int | None) -> bytes:
-    """Returns the body, or its first `max_bytes`.
-
-    Raises:
-        IncompleteRead: The body ended early.
-    """
+    """Returns the body, or its first `max_bytes`; raises `IncompleteRead` if it ends early."""
     length = response.length  # None for an answer in chunks
     if max_bytes is None or (length is not None and length <= max_bytes):
         return response.read()

@@ -250,11 +250,7 @@ class AtomicFile:
             self._stack.close()
 
     def commit(self) -> str:
-        """Moves or uploads the closed file to `path`; returns its version in a store.
-
-        Raises:
-            OSError, StorageError: The path cannot be written.
-        """
+        """Moves or uploads the closed file to `path`; returns its version in a store."""
         if is_local(self.path):
             os.replace(self.local_path, self.path)
             return ""

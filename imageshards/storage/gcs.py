@@ -52,12 +52,7 @@ _KINDS = {404: "missing", 403: "refused", 401: "credentials", 412: "changed", 41
 
 
 class _Session(google.auth.transport.requests.AuthorizedSession):
-    """An HTTP session that counts requests and keeps up to `CONNECTIONS` connections.
-
-    Args:
-        credentials: Google credentials.
-        before: Function of a request's method, called before each request, which it may refuse.
-    """
+    """An HTTP session that counts requests, and calls `before` with the method of each first."""
 
     def __init__(self, credentials: Any, before: Callable[[str], None]):
         super().__init__(credentials)

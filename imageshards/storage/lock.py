@@ -197,14 +197,6 @@ class FileLock(OutputLock):
             time.sleep(0.05)
 
 
-class _Found(NamedTuple):
-    """A lease found in the store."""
-
-    version: str
-    age_sec: float
-    holder: _Holder
-
-
 class Lease(OutputLock):
     """An object of a store that names its holder and is renewed by conditional writes.
 
@@ -236,10 +228,11 @@ class Lease(OutputLock):
             begun = _now()
             version = self._store.write_if(self.path, self._content(), None)
             if version is None and (found := self._found()) is not None:
-                self._refuse_live(found)
-                version = self._store.write_if(self.path, self._content(), found.version)
+                old_version, age_sec, holder = found
+                self._refuse_live(age_sec, holder)
+                version = self._store.write_if(self.path, self._content(), old_version)
                 if version is not None:
-                    _forget(found.holder)
+                    _forget(holder)
             if version is not None:
                 self._note_renewed(version, begun)
                 WRITE_GUARDS[self._output] = self._check
@@ -250,20 +243,19 @@ class Lease(OutputLock):
             remedy="wait until one holds it",
         )
 
-    def _found(self) -> _Found | None:
-        """Returns the lease in the store; None if it was released meanwhile."""
+    def _found(self) -> tuple[str, float, _Holder] | None:
+        """Returns version, age in s and holder of the lease in the store; None if there is none."""
         # The version is read before the content. If the lease changes between the two, a write
         # with the old version is refused, whatever the content says.
         found = self._store.version_and_age(self.path)
         if found is None:
             return None
         try:
-            return _Found(*found, _parse_holder(self._store.read(self.path)))
+            return (*found, _parse_holder(self._store.read(self.path)))
         except FileNotFoundError:
             return None
 
-    def _refuse_live(self, found: _Found) -> None:
-        holder, age_sec = found.holder, found.age_sec
+    def _refuse_live(self, age_sec: float, holder: _Holder) -> None:
         # An own lease is found if the store wrote it but the answer was lost.
         is_ours = holder.nonce == self._holder.nonce
         if is_ours or age_sec >= self._times.stale_sec or _has_ended(holder):
@@ -294,7 +286,7 @@ class Lease(OutputLock):
             for run in (self._keep_renewing, self._watch):
                 thread = threading.Thread(target=in_thread(run), name="lease", daemon=True)
                 self._threads.append(thread)
-                self._threads[-1].start()
+                thread.start()
 
     def _renew_if_late(self) -> None:
         """Renews a lease that was taken before something slow, such as an import on a busy disk.
@@ -333,10 +325,10 @@ class Lease(OutputLock):
         if version is not None:
             return version
         found = self._found()
-        if found is None or found.holder.nonce != self._holder.nonce:
+        if found is None or found[2].nonce != self._holder.nonce:
             return None
         # An earlier renewal reached the store, and only its answer was lost.
-        return self._store.write_if(self.path, self._content(), found.version)
+        return self._store.write_if(self.path, self._content(), found[0])
 
     def _watch(self) -> None:
         """Ends the job in time, even while a renewal waits for its answer."""

@@ -123,10 +123,7 @@ class ObjectStore(Backend):
 
     @abc.abstractmethod
     def head(self, path: str) -> tuple[Stat, float]:
-        """Describes an object; also returns the store's time in s since 1970.
-
-        Raises the library's errors.
-        """
+        """Returns an object, and the store's time in s since 1970; raises the library's errors."""
 
     @contextlib.contextmanager
     def translate_errors(self, path: str) -> Iterator[None]:
@@ -138,11 +135,7 @@ class ObjectStore(Backend):
             raise self._translated(path, self.classify_error(e)) from e
 
     def _before_request(self, method: str) -> None:
-        """Refuses a writing request once the lease is lost; called for each attempt.
-
-        Raises:
-            LeaseLostError: The job has lost the lease of the folder.
-        """
+        """Raises `LeaseLostError` before an attempt to write where the job has lost its lease."""
         if method not in ("GET", "HEAD"):
             check_may_write(getattr(self._call, "path", ""))
 

@@ -229,7 +229,7 @@ class S3Backend(ObjectStore):
         bucket, key = split_uri(path)
         done = client.put_object(Bucket=bucket, Key=key, Body=body, **options)
         count(bytes_written=size_bytes)
-        return _written(path, size_bytes, done)
+        return Stat(path, size_bytes, int(_date(done).timestamp()) * 10**9, done["ETag"])
 
     def upload(self, local_path: str, path: str) -> Stat:
         with open(local_path, "rb") as file, self.translate_errors(path):
@@ -282,11 +282,6 @@ def _bytes(value: Any) -> bytes:
 
 def _date(reply: Any) -> Any:
     return email.utils.parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
-
-
-def _written(path: str, size_bytes: int, done: Any) -> Stat:
-    """Describes an object by the answer to the write that made it."""
-    return Stat(path, size_bytes, int(_date(done).timestamp()) * 10**9, done["ETag"])
 
 
 def _stat(path: str, found: Any, size: str) -> Stat:

@@ -75,20 +75,12 @@ class ClassEvaluation(Evaluation):
             taken.setdefault(label, f"{isolated(self.names[predicted_as])} ({times:,})")
         present = [i for i in range(len(self.names)) if examples[i]]
         present.sort(key=lambda i: (right[i] / examples[i], -examples[i], self.names[i]))
-        return Table(
-            "worst",
-            ("class", "examples", "recall", "precision", "most often taken for"),
-            [
-                (
-                    self.names[i],
-                    int(examples[i]),
-                    share(right[i], examples[i]),
-                    share(right[i], predicted[i]),
-                    taken.get(i),
-                )
-                for i in present
-            ],
-        )
+        rows = []
+        for i in present:
+            shares = (share(right[i], count) for count in (examples[i], predicted[i]))
+            rows.append((self.names[i], int(examples[i]), *shares, taken.get(i)))
+        head = ("class", "examples", "recall", "precision", "most often taken for")
+        return Table("worst", head, rows)
 
     def described(self, i: int) -> tuple[str, str]:
         own, other = self.probability_of_label[i], self.probability_of_prediction[i]

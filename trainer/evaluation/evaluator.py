@@ -41,18 +41,15 @@ class Evaluator:
     """An evaluation of a model on one split, which can be repeated with the same traced graph.
 
     Args:
-        model: A model that returns logits or values, unless `own_step` is set.
         strategy: The strategy in whose scope the model was made. Its replicas, on all `hosts`,
             share each batch.
-        data: The split to read.
         broken: Counter of damaged records, which are left out.
         classes: The model's classes (empty for values), of which the data may have a part, in any
             order; None for the classes of `data`.
         loss: The `--loss` of the training.
         mean_std: Statistics by which the training scaled the loss of values.
-        own_step: Whether the user compiled the model, so that its own `test_step`, loss and metrics
-            measure it.
-        hosts: The hosts that evaluate together.
+        own_step: Whether a user's compiled model is measured by its own `test_step`, loss and
+            metrics. Any other model returns logits or values.
 
     Attributes:
         evaluation: Result of the last pass; None before, and with `own_step`.
@@ -115,10 +112,12 @@ class Evaluator:
             else:
                 collector = self._measure_examples(batches)
         self._broken.merge(self._hosts.gather("evaluation", self._broken.as_json()))
-        if not self._own_step:
-            return self._figures(collector)
         with self._hosts.limited("The metrics of an evaluation"):
-            return logs_of_hosts(self._model, logs, self._hosts.gather)
+            if self._own_step:
+                return logs_of_hosts(self._model, logs, self._hosts.gather)
+            further = {one.name: float(one.result()) for one in further_metrics(self._model)}
+        self.evaluation = found = collector.evaluation(self._hosts.concatenate)
+        return found.epoch_figures() | further
 
     def _read(self) -> Iterator[Batch]:
         data, broken = self._data, self._broken
@@ -177,12 +176,6 @@ class Evaluator:
         begin, order = batch * data.batch_size, evaluation_order(subset, data.batch_size)
         suspects = order.records_at(begin, min(begin + data.batch_size, subset.num_records))
         return explain(error, subset, suspects, data.model_inputs)
-
-    def _figures(self, collector: Collector) -> dict[str, float]:
-        with self._hosts.limited("The metrics of an evaluation"):
-            further = {one.name: float(one.result()) for one in further_metrics(self._model)}
-        self.evaluation = found = collector.evaluation(self._hosts.concatenate)
-        return found.epoch_figures() | further
 
 
 def _make_step(

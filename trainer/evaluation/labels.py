@@ -54,8 +54,8 @@ class LabelsCollector(Collector):
         bin_of = (np.nan_to_num(logits, nan=-_RANGE) + _RANGE) * (bins / (2 * _RANGE))
         place = np.clip(bin_of, 0, bins - 1).astype(np.int64) + np.arange(num_labels) * bins
         every, relevant = self._binned.reshape(2, -1)
-        # `every[own] += 1` counts a repeated index only once. Each label has its own bins, so indices
-        # never repeat within an example, and the examples are added one by one.
+        # `every[own] += 1` counts a repeated index only once. Indices repeat between examples, but
+        # not within an example, as each label has its own bins.
         for own, one in zip(place, has, strict=True):
             every[own] += 1
             relevant[own[one]] += 1

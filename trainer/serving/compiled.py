@@ -11,7 +11,7 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.dataset.parse import label_spec
-from trainer.dataset.spec import ModelCard, Specs, describe, model_input
+from trainer.dataset.spec import ModelCard, describe, model_input
 from trainer.models.keras_internals import applies
 from trainer.models.model import build_model, input_tensors
 from trainer.models.step import build_variables, preprocessed
@@ -37,13 +37,7 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> keras.Mod
     """Calls the user's function `name`, and loads the weights of a file into its compiled model.
 
     The model's class, loss and metrics need not be registered with Keras. Call this function inside
-    the strategy's scope.
-
-    Args:
-        name: `module:function`.
-        card: Card of the model file.
-        path: The model file, for messages.
-        local_path: Path of the file, or of its copy, on this machine.
+    the strategy's scope. Errors name `path`, and `local_path` is the file or its local copy.
 
     Raises:
         UserError: The model is not compiled, or has different variables than the file.
@@ -56,7 +50,12 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> keras.Mod
             received=f"{name!r}, which returns no compiled model",
             expected=f"the function that {path!r} was trained with, {card.training.get('model')!r}",
         )
-    build_variables(model, strategy, _batch(card))
+    specs = keras.tree.map_structure(
+        lambda tensor: tf.TensorSpec((1, *tensor.shape[1:]), tensor.dtype),
+        input_tensors(card.inputs),
+    )
+    label = label_spec(card, card.inputs, card.num_outputs, 1)
+    build_variables(model, strategy, (model_input(specs), label))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Keras warns that the optimizer's state is not loaded.
@@ -99,12 +98,3 @@ def as_ours(model: keras.Model, card: ModelCard, path: str) -> keras.Model:
     if not is_logits or applies(activation, found):
         found = logits_of(found)
     return keras.Model(taken, found, name=model.name)
-
-
-def _batch(card: ModelCard) -> tuple[Specs, Specs]:
-    """Returns the specifications of (inputs, label) in training, for a batch of one."""
-    specs = keras.tree.map_structure(
-        lambda tensor: tf.TensorSpec((1, *tensor.shape[1:]), tensor.dtype),
-        input_tensors(card.inputs),
-    )
-    return model_input(specs), label_spec(card, card.inputs, card.num_outputs, 1)

@@ -9,9 +9,9 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -142,7 +142,11 @@ def read_card(path: str) -> ModelCard:
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as e:
         raise _refused(path, f"which is not a complete .keras file ({e})", _OURS) from e
     try:
-        return _card_from_json(json.loads(text))
+        raw = json.loads(text)
+        version = raw["format_version"]
+        if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+            raise ValueError(f"format_version is {version}; this trainer knows {FORMAT_VERSION}")
+        return convert(raw, ModelCard)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         remedy = "use the version of the trainer that wrote the file, or train again"
         raise _refused(path, f"whose {CARD_FILE} cannot be understood ({e})", remedy=remedy) from e
@@ -242,10 +246,3 @@ def _add_card(source: str, target: str, card: ModelCard) -> None:
                 shutil.copyfileobj(reader, writer, 1 << 20)
         text = json.dumps({"format_version": FORMAT_VERSION, **msgspec.to_builtins(card)}, indent=1)
         new.writestr(zipfile.ZipInfo(CARD_FILE, NO_TIME), text)
-
-
-def _card_from_json(raw: Mapping[str, Any]) -> ModelCard:
-    version = raw["format_version"]
-    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
-        raise ValueError(f"format_version is {version}; this trainer knows {FORMAT_VERSION}")
-    return convert(raw, ModelCard)

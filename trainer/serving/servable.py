@@ -29,12 +29,7 @@ def write_saved_model(
     """Writes a SavedModel whose signature takes image files; returns lines that describe it.
 
     The names of the outputs are saved as the variable `classes`, and as an asset, one per line.
-
-    Args:
-        model: The model to export.
-        card: Its card.
-        transform: Folder of the dataset's tensorflow-transform graph, or None.
-        path: Folder to create.
+    `transform` is the folder of the dataset's tensorflow-transform graph, or None.
 
     Raises:
         OSError: The folder cannot be written.
