@@ -73,9 +73,9 @@ def adopt(
     except RecordError as e:
         raise UserError(
             argument="DIR",
-            received=f"{directory!r}, of which this is damaged: {str(e).rstrip('.')}",
+            received=f"{directory!r}, which is damaged: {str(e).rstrip('.')}",
             expected="whole TFRecords",
-            remedy="copy the file again, or name the others by " + Arg("split", "NAME=GLOB"),
+            remedy="copy the file again, or leave it out by " + Arg("split", "NAME=GLOB"),
         ) from e
     except OSError as e:
         raise UserError(
@@ -153,7 +153,7 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
     except ValueError as e:
         raise UserError(
             argument="DIR",
-            received=f"{directory!r}, whose manifest.json would not be one: {e}",
+            received=f"{directory!r}, whose manifest.json would be invalid: {e}",
         ) from e
     # `--records_root` of the commands that read the dataset takes a single folder.
     outside = outside_folders(manifest)
@@ -173,13 +173,13 @@ def _check_no_build(output: str) -> None:
         found = json.loads(storage.read(storage.join(output, MANIFEST_NAME)))
     except FileNotFoundError:
         return
-    except ValueError:  # A damaged manifest of an earlier `adopt` is refused, too.
+    except ValueError:  # A file that is not JSON may come from a build.
         found = None
     if not isinstance(found, dict) or "adopted" not in found:
         raise UserError(
             argument="DIR",
             received=f"{output!r}, whose {MANIFEST_NAME} imageshards adopt did not write",
-            expected="TFRecords of others, as those of a build need no adopt",
+            expected="TFRecords of another program: a build's dataset needs no adopt",
             remedy="give another folder by " + Arg("output") + ", or delete the file if it is "
             "damaged",
         )
@@ -191,14 +191,13 @@ def _labelled(
     labels: Sequence[str],
 ) -> dict[str, list[str]]:
     """Returns the splits with labels; a competition's test split has none."""
-    without = [name for name, first in firsts.items() if not {*labels} <= first.keys()]
-    for name in without:
-        missing = next(label for label in labels if label not in firsts[name])
-        print(
-            f"note: the split {name} is left out, since its records have no feature {missing}",
-            file=sys.stderr,
-        )
-    return {name: paths for name, paths in splits.items() if name not in without}
+    kept = dict(splits)
+    for name, first in firsts.items():
+        if missing := [label for label in labels if label not in first]:
+            note = f"the split {name} is left out, since its records have no feature {missing[0]}"
+            print(f"note: {note}", file=sys.stderr)
+            del kept[name]
+    return kept
 
 
 def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
@@ -210,8 +209,7 @@ def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
                 held = counted(len(files[path].rows), "record")
                 raise UserError(
                     argument="DIR",
-                    received=f"a dataset whose file {path} holds {held}, not the {length} it "
-                    "should",
+                    received=f"a dataset whose file {path} holds {held} instead of {length}",
                     expected="the file as it was written",
                     remedy="copy it again",
                 )

@@ -121,5 +121,5 @@ def _check_texts(pairs: _Pairs, first: int, classes: Sequence[str]) -> None:
             received=f"{','.join(classes)!r}, whose class {number} is {classes[number]!r}, but "
             f"most records of this id have the text {text!r}",
             expected="the names in the order of the ids",
-            remedy="put them into it, or correct " + Arg("label_offset"),
+            remedy="reorder them, or correct " + Arg("label_offset"),
         )

@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory = args.pop("directory")
         output = args.pop("output") or directory
         options = AdoptOptions(**args)
+        # A wrong output must fail before all files are read, which may take hours.
         storage.check_bucket(output, "output" if output != directory else "DIR")
         manifest = adopt(directory, output, options)
         splits = ", ".join(

@@ -184,7 +184,7 @@ def _missing(
         received = f"{directory!r}, where no feature is known to be the {role}"
         return UserError(argument="DIR", received=received, expected=expected)
     names = mapped if isinstance(mapped, str) else f",{role}=".join(mapped)
-    received = f"{role}={names}, which the records of {directory!r} have not"
+    received = f"{role}={names}, which the records of {directory!r} lack"
     return UserError(argument="feature_map", received=received, expected=expected)
 
 

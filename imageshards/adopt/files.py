@@ -54,6 +54,7 @@ def list_files(argument: str, place: str) -> list[str]:
     elif storage.is_folder(place):
         start = len(place.rstrip("/"))
         paths = [f.path for f in storage.files_below(place) if _is_records(f.path[start:])]
+        # Only a folder is checked, because a glob may mean a part of a series.
         _check_series(argument, place, paths)
     else:
         paths = [place] if storage.exists(place) else []
@@ -62,7 +63,7 @@ def list_files(argument: str, place: str) -> list[str]:
             argument=argument,
             received=f"{place!r}, where there is no TFRecord",
             expected=f"files called {ENDINGS}",
-            remedy="name others by " + Arg("split", "train=GLOB") + ", or build a dataset of "
+            remedy="name files by " + Arg("split", "train=GLOB") + ", or build a dataset of "
             "images with imageshards build --input PHOTOS --output FOLDER",
         )
     return paths
@@ -86,8 +87,7 @@ def _check_series(argument: str, place: str, paths: Sequence[str]) -> None:
                 received=f"{place!r}, where of {os.path.basename(pattern)} {len(missing)} of "
                 f"{total} files are missing (the first is number {missing[0]})",
                 expected="all of them",
-                remedy="copy the folder again, or name the files that are meant by "
-                + Arg("split", "NAME=GLOB"),
+                remedy="copy the folder again, or choose files by " + Arg("split", "NAME=GLOB"),
             )
 
 

@@ -87,6 +87,7 @@ def _scan(path: str, roles: Adopted, max_pixels: int) -> ScannedFile:
         except ValueError as e:
             found, _, expected = str(e).partition("; expected ")
             raise _unusable(path, record, f"has {found}", expected) from e
+        # The sizes come from the picture, since records may lack them or be wrong.
         row |= {"image/width": [width], "image/height": [height]}
         extra = {name: values for name, values in features.items() if name != roles.image}
         file.rows.add(row, record.next_offset_bytes - record.offset_bytes, None, extra)

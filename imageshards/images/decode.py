@@ -1,7 +1,7 @@
 """Decodes image files, which may be damaged or hostile, into pixels that can be resized.
 
 The first bytes decide the format, and only the Pillow plugin for this format is called. So hostile
-bytes reach no rarely used plugin.
+bytes never reach Pillow's plugins for rare formats.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def _end_of_scans(data: bytes, components: Collection[int]) -> int | None:
 
 
 def _noise(seed: int) -> bytes:
-    """Returns noise in the form of restart intervals, for a picture that may use them."""
+    """Returns noise in the form of restart intervals, in case the picture uses them."""
     noise = bytes(random.Random(seed).choices(range(0xFF), k=_NOISE_BYTES))
     # A decoder skips an interval whose number is slightly ahead of the expected number, so the
     # numbers of odd seeds begin at 4 and not at 0.

@@ -26,7 +26,7 @@ def check_may_write(path: str) -> None:
 
 
 class Stat(NamedTuple):
-    """A file, an object or a folder. The names of its objects alone make a folder of a store.
+    """A file, an object or a folder; in a store, a folder is a common prefix of names.
 
     Attributes:
         path: Path or URI, without a slash at the end.
@@ -170,7 +170,7 @@ class Backend(abc.ABC):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
-        """Writes an object whose current version is `version` (None: which does not exist).
+        """Writes an object if its current version is `version` (None: if there is no object).
 
         Returns:
             The new version; None if another version was found, and nothing was written.

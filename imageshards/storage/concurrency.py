@@ -97,6 +97,6 @@ def map_in_processes(
 def shared_memory(num_bytes: int) -> int:
     """Returns a descriptor of zeroed memory, which other processes can map."""
     fd = os.memfd_create("imageshards")
-    # Written now, because memory that is first touched later may be lacking then.
+    # Writing the zeros makes the kernel reserve the memory now, so that none is lacking later.
     os.write(fd, bytes(num_bytes))
     return fd

@@ -263,7 +263,7 @@ def upload(local_path: str, path: str) -> Stat:
 
 
 def local_copy(path: str) -> str:
-    """Returns a local path with the content of a file or folder: of a store's, the path of a copy.
+    """Returns the path of a local copy of a file or folder in a store; a local path as it is.
 
     A changed file is copied again. Copies are deleted when the process ends.
     """

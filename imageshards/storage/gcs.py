@@ -234,7 +234,7 @@ class GcsBackend(ObjectStore):
         made, blob = self._blob(target), self._blob(source)
         token = None
         with self.translate_errors(source):
-            self._call.path = target
+            self._call.path = target  # A copy needs the lease of the folder it writes to.
             while True:  # Large objects, and copies to another region, take several calls.
                 token, _, _ = made.rewrite(blob, token, **self._options)
                 if token is None:

@@ -1,4 +1,4 @@
-"""The backend for local files, temporary folders, and the cleaning up after killed processes."""
+"""The backend for local files, and functions that clean up after killed processes."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class LocalBackend(Backend):
 
 
 def _open_file(path: str, flags: int) -> int:
-    """Opens a regular file or a folder, which Python itself refuses, but no device and no FIFO."""
+    """Opens a regular file; refuses devices and FIFOs, while Python itself refuses folders."""
     # A FIFO would block until somebody writes to it, and a device may never end.
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -188,7 +188,7 @@ def _delete_left(folder: str) -> None:
 
 
 def _lock(folder: str) -> int | None:
-    """Locks a folder; returns its descriptor, or None if it is locked or cannot be."""
+    """Locks a folder; returns its descriptor, or None if the folder is locked or cannot be."""
     descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -104,8 +104,8 @@ class OutputLock(abc.ABC):
         From this file a later job on the same machine can be sure that this process has ended.
         Process ids and host names prove nothing: containers and copied machines share them.
         """
-        # This comes before the lock, so that no job can read the nonce and miss its file. Without
-        # the file, a lease that is left behind expires in its time.
+        # No job can read the nonce before the lock is taken, so none looks for this file too early.
+        # Without the file, a lease that is left behind expires in its time.
         with contextlib.suppress(OSError):
             self._sign = open(_sign_of_life(self._holder), "xb")
             os.register_at_fork(after_in_child=self._sign.close)
@@ -239,8 +239,8 @@ class Lease(OutputLock):
                 return
         raise UserError(
             argument="output",
-            received=f"{self._output!r}, which several jobs want at once",
-            remedy="wait until one holds it",
+            received=f"{self._output!r}, which several jobs try to lock at the same time",
+            remedy="wait until one of the jobs holds the lock",
         )
 
     def _found(self) -> tuple[str, float, _Holder] | None:
@@ -256,7 +256,7 @@ class Lease(OutputLock):
             return None
 
     def _refuse_live(self, age_sec: float, holder: _Holder) -> None:
-        # An own lease is found if the store wrote it but the answer was lost.
+        # This job finds its own lease if the store wrote it but the answer was lost.
         is_ours = holder.nonce == self._holder.nonce
         if is_ours or age_sec >= self._times.stale_sec or _has_ended(holder):
             return

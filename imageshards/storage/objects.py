@@ -60,6 +60,8 @@ class StoreFailure(NamedTuple):
 class ObjectStore(Backend):
     """A store of buckets, which turns its library's errors into `OSError` and `StorageError`.
 
+    The abstract methods raise the library's errors.
+
     Attributes:
         scheme: Scheme of its URIs.
         errors: Exceptions that the library raises, after its own retries.
@@ -84,11 +86,11 @@ class ObjectStore(Backend):
 
     @abc.abstractmethod
     def probe(self, bucket: str, prefix: str) -> None:
-        """Lists one name in a bucket, with few retries; raises the library's errors."""
+        """Lists one name in a bucket, with few retries."""
 
     @abc.abstractmethod
     def account(self) -> str | None:
-        """Names the owner of the credentials, for messages; None without credentials."""
+        """Describes the account in use, for messages; None without credentials."""
 
     @abc.abstractmethod
     def remedy(self, kind: str) -> str:
@@ -107,23 +109,22 @@ class ObjectStore(Backend):
 
     @abc.abstractmethod
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Returns an object, or its bytes `start` to before `end`; raises the library's errors."""
+        """Returns an object, or its bytes from `start` to before `end`."""
 
     @abc.abstractmethod
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
-        """Deletes objects, ignoring missing ones; raises the library's errors."""
+        """Deletes objects; ignores missing ones."""
 
     @abc.abstractmethod
     def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
-        """Writes an object if its version is `version` (None: if it is missing).
+        """Writes an object if its version is `version` (None: if missing); returns the new one.
 
-        With `hasty`, the time-outs are short and the retries few. Returns the new version, and
-        raises the library's errors.
+        With `hasty`, the time-outs are short and the retries few.
         """
 
     @abc.abstractmethod
     def head(self, path: str) -> tuple[Stat, float]:
-        """Returns an object, and the store's time in s since 1970; raises the library's errors."""
+        """Describes an object; also returns the store's time in s since 1970."""
 
     @contextlib.contextmanager
     def translate_errors(self, path: str) -> Iterator[None]:
@@ -258,7 +259,7 @@ class ObjectStore(Backend):
                     self.delete_objects(bucket, some)
 
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
-        # The condition protects this write, so a lost lease need not; the lease is renewed by it.
+        # The condition alone protects this write, which also renews leases.
         self._call.path = ""
         try:
             return self.put_if(path, data, version, hasty=True)

@@ -260,7 +260,7 @@ class S3Backend(ObjectStore):
         (from_bucket, from_key), (bucket, key) = split_uri(source), split_uri(target)
         there = {"Bucket": from_bucket, "Key": from_key}
         with self.translate_errors(source):
-            self._call.path = target
+            self._call.path = target  # A copy needs the lease of the folder it writes to.
             try:
                 self._client.copy_object(Bucket=bucket, Key=key, CopySource=there)
             except exceptions.ClientError as e:

@@ -110,7 +110,7 @@ class Evaluation(ABC):
 
     @staticmethod
     def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
-        """Converts labels from the data's classes to the model's outputs `ids`, in a graph."""
+        """Converts labels from the data's class ids to the model's, which are `ids`, in a graph."""
         return label
 
     def epoch_figures(self) -> dict[str, float]:

@@ -86,7 +86,7 @@ class Evaluator:
             ids = class_ids(data.subset, classes)
             same = ids == tuple(range(len(classes)))
             by = make_loss(OptimizerConfig(loss=loss), dataset.target, len(self._names), mean_std)
-            self._step = _make_step(model, strategy, self._kind, by, None if same else ids)
+            self._step = self._make_step(by, None if same else ids)
 
     @property
     def subset(self) -> Subset:
@@ -118,6 +118,32 @@ class Evaluator:
             further = {one.name: float(one.result()) for one in further_metrics(self._model)}
         self.evaluation = found = collector.evaluation(self._hosts.concatenate)
         return found.epoch_figures() | further
+
+    def _make_step(self, loss: keras.losses.Loss, ids: tuple[int, ...] | None) -> Step:
+        """Returns a function that measures every example of one distributed batch.
+
+        `ids` are the model's outputs for the data's classes; None if both are in the same order.
+        """
+        model, strategy, kind = self._model, self._strategy, self._kind
+        metrics = further_metrics(model)
+
+        def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
+            outputs = tf.cast(model(input_of(batch), training=False), tf.float32)
+            label = batch["label"]
+            if ids is not None:
+                label = kind.renumbered(label, ids, outputs.shape[-1])
+            for metric in metrics:
+                metric.update_state(label, outputs, sample_weight=batch["weight"])
+            known = {"record": batch["record"], "weight": batch["weight"]}
+            # `call` returns a loss for each example, while `__call__` would return the mean.
+            return known | {"losses": loss.call(label, outputs)} | kind.measure(outputs, label)
+
+        # The length of padded sequences differs between batches and must not cause new traces.
+        @tf.function(autograph=False, reduce_retracing=True)
+        def step(batch: Batch) -> dict[str, tf.Tensor]:
+            return strategy.run(on_replica, args=(batch,))
+
+        return step
 
     def _read(self) -> Iterator[Batch]:
         data, broken = self._data, self._broken
@@ -176,34 +202,3 @@ class Evaluator:
         begin, order = batch * data.batch_size, evaluation_order(subset, data.batch_size)
         suspects = order.records_at(begin, min(begin + data.batch_size, subset.num_records))
         return explain(error, subset, suspects, data.model_inputs)
-
-
-def _make_step(
-    model: keras.Model,
-    strategy: tf.distribute.Strategy,
-    kind: type[Evaluation],
-    loss: keras.losses.Loss,
-    ids: tuple[int, ...] | None,
-) -> Step:
-    """Returns a function that measures every example of one distributed batch.
-
-    `ids` are the model's outputs for the data's classes; None if both are in the same order.
-    """
-    metrics = further_metrics(model)
-
-    def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
-        outputs = tf.cast(model(input_of(batch), training=False), tf.float32)
-        label = batch["label"]
-        if ids is not None:
-            label = kind.renumbered(label, ids, outputs.shape[-1])
-        for metric in metrics:
-            metric.update_state(label, outputs, sample_weight=batch["weight"])
-        known = {"record": batch["record"], "weight": batch["weight"]}
-        return known | {"losses": loss.call(label, outputs)} | kind.measure(outputs, label)
-
-    # The length of padded sequences differs between batches and must not cause new traces.
-    @tf.function(autograph=False, reduce_retracing=True)
-    def step(batch: Batch) -> dict[str, tf.Tensor]:
-        return strategy.run(on_replica, args=(batch,))
-
-    return step

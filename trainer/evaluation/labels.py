@@ -51,6 +51,7 @@ class LabelsCollector(Collector):
         if not self._binned.size:
             return rows
         num_labels, bins = self._binned.shape[1:]
+        # A NaN counts as the lowest logit.
         bin_of = (np.nan_to_num(logits, nan=-_RANGE) + _RANGE) * (bins / (2 * _RANGE))
         place = np.clip(bin_of, 0, bins - 1).astype(np.int64) + np.arange(num_labels) * bins
         every, relevant = self._binned.reshape(2, -1)
@@ -132,7 +133,7 @@ class LabelsEvaluation(Evaluation):
         return self.epoch_figures() | {"mean_average_precision": mean(found)}
 
     def table(self) -> Table:
-        """Lists the labels by average precision, the lowest first; unknown ones come last."""
+        """Lists the labels by average precision, the lowest first, then labels without examples."""
         rows = []
         for name, average, own in zip(
             self.names, self._average_precisions, self.counts.T.tolist(), strict=True

@@ -55,6 +55,7 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> keras.Mod
         input_tensors(card.inputs),
     )
     label = label_spec(card, card.inputs, card.num_outputs, 1)
+    # Weights can be loaded only into variables that exist.
     build_variables(model, strategy, (model_input(specs), label))
     try:
         with warnings.catch_warnings():

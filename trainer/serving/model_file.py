@@ -179,6 +179,7 @@ def load_model(
     card = read_card(path)
     check_code(path, card, code, trust)
     named = _function(card)
+    # Keras takes seconds to import, and the refusals above do without.
     import keras
 
     if card.compiled:
@@ -219,7 +220,7 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def _not_compiled(model: keras.Model) -> Iterator[None]:
-    """Hides the optimizer, twice the size of the weights, from Keras's saving in a block."""
+    """Hides the optimizer, which has twice the size of the weights, while Keras saves the model."""
     optimizer, compiled = getattr(model, "optimizer", None), getattr(model, "compiled", False)
     if not compiled:
         yield

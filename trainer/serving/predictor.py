@@ -64,10 +64,12 @@ class Predictor:
                 return answer(model, images, card)
             return answer(model, {"image": images, **columns({}, records)}, card)
 
+        # A batch dimension of None makes one trace serve batches of any size.
         self._predict = tf.function(predict, [tf.TensorSpec((None,), tf.string)], autograph=False)
 
     def predict(self, files: Sequence[str], batch_size: int) -> Iterator[Prediction]:
         """Yields a prediction for each local or remote file, in order, also for broken files."""
+        # Threads suffice, because Pillow releases Python's lock while it works on pixels.
         with concurrent.futures.ThreadPoolExecutor(available_cores()) as pool:
             for start in range(0, len(files), batch_size):
                 batch = files[start : start + batch_size]

@@ -181,7 +181,7 @@ def test_lengths_of_all_records_make_a_shape(tmp_path):
     ("flags", "sentence"),
     [
         (["--feature_map", "picture=image"], "received 'picture'; expected NAME=FEATURE"),
-        (["--feature_map", "image=imag"], "have not; expected .*, one string .*: id, image"),
+        (["--feature_map", "image=imag"], "lack; expected .*, one string .*: id, image"),
         (["--feature_map", "image=class,image=id"], "expected one feature, or for label several"),
         (["--feature_map", "label=class,label=id"], "received label=class,label=id, which the rec"),
         (["--feature_map", "label=image"], "one class id or name in each record .class, id.,"),
@@ -294,7 +294,7 @@ def test_a_refused_adopt_leaves_the_dataset_that_was_there(slim):
     before = adopt(str(slim), options=AdoptOptions(label_offset=1))
     shutil.copy(slim / "train-00000-of-00002", slim / "x.json")
     splits = (("train", f"{slim}/x.json"),)
-    with pytest.raises(UserError, match="would not be one.*'x.json'"):
+    with pytest.raises(UserError, match="would be invalid.*'x.json'"):
         adopt(str(slim), options=AdoptOptions(label_offset=1, splits=splits))
     assert load_manifest(str(slim), adopted=True) == before
     assert len(read_index(str(slim), before)) == 9
