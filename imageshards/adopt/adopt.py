@@ -179,7 +179,7 @@ def _check_no_build(output: str) -> None:
         raise UserError(
             argument="DIR",
             received=f"{output!r}, whose {MANIFEST_NAME} imageshards adopt did not write",
-            expected="TFRecords of another program: a build's dataset needs no adopt",
+            expected="TFRecords that imageshards build did not write",
             remedy="give another folder by " + Arg("output") + ", or delete the file if it is "
             "damaged",
         )
