@@ -57,17 +57,7 @@ def _split(text: str) -> tuple[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class AdoptOptions:
-    """Facts about existing records that their files do not contain.
-
-    Attributes:
-        feature_map: Feature of `image`, `label`, `filename` and `text`. A `label` may have several
-            features that hold a 0 or 1 each.
-        label_offset: The label of the first class.
-        class_names: Names of the classes in the order of their ids.
-        splits: Pairs of a split and a folder, file or glob of its files.
-        label: `auto`, `several` or `none`.
-        max_pixels: Larger pictures are refused.
-    """
+    """Facts about existing records that their files do not contain, given as flags of `adopt`."""
 
     # fmt: off
     feature_map: Annotated[Mapping[str, str | Sequence[str]], Option(

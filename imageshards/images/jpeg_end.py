@@ -30,9 +30,7 @@ _STRIP_PX = 256
 def with_end(data: bytes, components: Collection[int]) -> bytes | None:
     """Returns the JPEG with an end marker behind its last scan; None if pixels are missing.
 
-    Args:
-        data: A JPEG that Pillow could open but not load.
-        components: Ids of the components in its frame header.
+    Pillow could open, but not load `data`. Its frame header lists the ids `components`.
     """
     end = _end_of_scans(data, components)
     if end is None:

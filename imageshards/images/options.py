@@ -41,9 +41,7 @@ _PASSED_OVER = re.compile(
 def passed_over(below: str) -> str | None:
     """Returns why a path cannot be meant as a picture: `hidden`, `system_file`, or None.
 
-    Args:
-        below: Path of a file or folder below the folder that the user gave. Every part of the
-            path counts.
+    `below` is a path below the folder that the user gave, and each part of it counts.
     """
     found = _PASSED_OVER.search(below)
     return found and ("hidden" if found["hidden"] else "system_file")

@@ -28,9 +28,7 @@ _MAX_ERROR_BYTES = 64 << 10
 class DirectReader:
     """Connections to one host, kept between requests and shared by threads.
 
-    Args:
-        base_url: Scheme and host.
-        trusted: File or folder of trusted certificates; None to trust every server.
+    `trusted` is a file or folder of trusted certificates; None trusts every server.
     """
 
     def __init__(self, base_url: str, trusted: str | None = None):

@@ -123,12 +123,9 @@ def _new_backend(scheme: str, path: str, settings: Mapping[str, Any]) -> Backend
 
 
 def check_bucket(path: str, argument: str, must_list: bool = True) -> None:
-    """Checks, with few requests, that the bucket of a path can be used.
+    """Checks, with few requests, that the bucket of the path that `argument` received can be used.
 
-    Args:
-        path: The path or URI that `argument` received.
-        argument: Name of the argument, for errors.
-        must_list: Whether the names in the bucket must be readable, not only its objects.
+    With `must_list`, the names in the bucket must be readable, not only its objects.
 
     Raises:
         StorageError: The bucket, its rights, the credentials or a package is missing.

@@ -370,9 +370,7 @@ class Lease(OutputLock):
 def join_job(path: str, fd: int) -> None:
     """Makes this process a part of the job that started it and holds the lock at `path`.
 
-    Args:
-        path: Path of the lock.
-        fd: A copy of the lock's `fileno()`, which must stay open while this process writes.
+    `fd`, a copy of the lock's `fileno()`, must stay open while this process writes.
     """
     if files.is_local(path):
         return  # The open descriptor alone holds a lock of the kernel.

@@ -174,10 +174,7 @@ def average_precision(relevant: np.ndarray, score: np.ndarray) -> float:
     """Returns the precision at each relevant example's threshold, averaged over these examples.
 
     This is Σ (Rₙ - Rₙ₋₁) Pₙ over the thresholds, highest first, with recall R and precision P.
-
-    Args:
-        relevant: bool [n], whether each example has the label; NaN is returned if none has.
-        score: float [n]; equal scores are one threshold.
+    Equal scores, float [n], are one threshold. NaN if no example is `relevant`, bool [n].
     """
     if not len(score):
         return math.nan

@@ -10,7 +10,6 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -83,10 +82,8 @@ def find_transform(path: str) -> str | None:
 def locate(path: str, last: bool = False) -> str:
     """Returns the path of a `.keras` file, local or in a store.
 
-    Args:
-        path: The file, or the output folder of a run.
-        last: Whether to choose the model after the last step of a run, and not the model with the
-            lowest val_loss.
+    `path` is a file or the output folder of a run. In a folder, the model with the lowest val_loss
+    is chosen, or the model after the `last` step.
 
     Raises:
         UserError: There is no model, or it cannot be read.
@@ -118,7 +115,7 @@ def _refused(path: str, why: str, expected: Text = "", remedy: Text = "") -> Use
     return UserError(argument="model_path", received=received, expected=expected, remedy=remedy)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
     try:
         yield
@@ -218,7 +215,7 @@ def _reason(error: BaseException) -> str:
     return missing[0] if missing else text.rpartition("Exception encountered: ")[2][:300]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _not_compiled(model: keras.Model) -> Iterator[None]:
     """Hides the optimizer, which has twice the size of the weights, while Keras saves the model."""
     optimizer, compiled = getattr(model, "optimizer", None), getattr(model, "compiled", False)

@@ -42,9 +42,7 @@ def record_jpeg(encoded: tf.Tensor, options: ImageOptions) -> tf.Tensor:
     with tf.device("CPU:0"):
         is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 2), b"\xff\xd8")
         decoded = tf.cond(
-            is_jpeg,
-            lambda: _decode_jpeg(encoded, options),
-            lambda: _decode_other(encoded, options),
+            is_jpeg, lambda: _decode_jpeg(encoded, options), lambda: _decode_other(encoded, options)
         )
         return tf.io.encode_jpeg(
             _resized_upright(decoded, options),

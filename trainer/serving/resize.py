@@ -14,12 +14,7 @@ import tensorflow as tf
 from imageshards.images.options import ImageOptions
 
 # Pillow's name of a filter → TensorFlow's.
-_KERNELS = {
-    "bicubic": "keyscubic",
-    "bilinear": "triangle",
-    "box": "box",
-    "lanczos": "lanczos3",
-}
+_KERNELS = {"bicubic": "keyscubic", "bilinear": "triangle", "box": "box", "lanczos": "lanczos3"}
 
 
 class ResizeGeometry(NamedTuple):
