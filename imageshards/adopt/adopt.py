@@ -324,7 +324,7 @@ def _undecodable(files: Mapping[str, ScannedFile]) -> list[str]:
     path, number = places[0]
     sentence = (
         f"{counted(len(places), 'picture')} cannot be decoded, the first in record {number} of "
-        f"{path}: training ends there, so write such files again without them."
+        f"{path}: training ends at such a record, so write the files again without the pictures."
     )
     print(f"note: {sentence}", file=sys.stderr)
     return [sentence]
