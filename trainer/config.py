@@ -1,4 +1,7 @@
-"""The configuration of a training run: frozen dataclasses, validated once."""
+"""Configures a training run: frozen dataclasses, each validated when it is made.
+
+The `Option` of a field is also the flag of `imageshards train`, with its help and limits.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ MAX_SEED = 2**31 - 1
 MAX_SIDE_PX = 16384
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
-# Of `keras.losses`, by the kind of the target; the first is the default.
+# Names in `keras.losses` for each kind of target. The first is the default. A class has none, as
+# the trainer always uses cross-entropy.
 LOSSES = {
     "class": (),
     "labels": ("binary_crossentropy", "binary_focal_crossentropy"),
@@ -31,20 +35,26 @@ LOSSES = {
         "log_cosh",
     ),
 }
-KERAS_HUB = "keras_hub:"  # before a preset's name, as --model
+# The prefix of --model that names a preset of KerasHub.
+KERAS_HUB = "keras_hub:"
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def default_output(data: str) -> str:
-    """The folder a run writes to when `--output` is not given: `DATA-model`, else `trained`."""
+    """Returns the output folder of a run without `--output`: `DATA-model`, or `trained` for remote
+    data.
+    """
     return os.path.normpath(os.path.abspath(data)) + "-model" if is_local(data) else "trained"
 
 
 def parse_image_size(text: str) -> tuple[int, int]:
-    """`"256"` → (256, 256); `"192x256"` → height 192, width 256, both in pixels.
+    """Parses the height and width of pictures, in pixels.
+
+    >>> parse_image_size("256"), parse_image_size("192x256")
+    ((256, 256), (192, 256))
 
     Raises:
-        UserError: `text` is neither form, or a side is out of range.
+        UserError: `text` has another form, or a side is out of range.
     """
     sides = text.lower().split("x")
     if len(sides) not in (1, 2) or not all(side.isdecimal() for side in sides):
@@ -61,7 +71,7 @@ def parse_image_size(text: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class ReadConfig:
-    """Which records are read, and how batches are made of them."""
+    """The options that choose records, and that make batches from them."""
 
     # fmt: off
     data: Annotated[str, Option(
@@ -82,7 +92,7 @@ class ReadConfig:
         "numbered from 0 (default: such a column is refused, as quantities are floats)",
         choices=("class",))] = None
     sample_weight: Annotated[str | None, Option(
-        "feature, one number, that a record weighs in the loss and the metrics of training",
+        "feature with the weight of each record, one number, in the loss and metrics of training",
         metavar="COLUMN")] = None
     validation_split: Annotated[str | None, Option(
         "split to validate on after every epoch, or none (default: validation, val or "
@@ -100,8 +110,8 @@ class ReadConfig:
         "numbers), and bounding_boxes, which follow the pixels (default: image)",
         parse=split_names, metavar="A,B")] = ("image",)
     min_box_visibility: Annotated[float, Option(
-        "least share of its area that is left of a bounding box after crop, flip and rotation; "
-        "others are dropped with their labels", least=0, most=1)] = 0.1
+        "smallest share of a bounding box's area that must remain after crop, flip and rotation; "
+        "boxes with less are dropped with their labels", least=0, most=1)] = 0.1
     sequence_length: Annotated[int | None, Option(
         "padded length, longer ones are cut (default: the longest of each batch)", least=1)] = None
     image_size: Annotated[tuple[int, int] | None, Option(
@@ -120,13 +130,13 @@ class ReadConfig:
         "--cache_folder /dev/shm",
         choices=("none", "pixels"))] = "none"
     cache_folder: Annotated[str | None, Option(
-        "for what --cache keeps (default: OUTPUT/cache, else ~/.cache/imageshards/shards)",
+        "folder of the kept pictures (default: OUTPUT/cache, else ~/.cache/imageshards/pixels)",
         place=place, metavar="DIR")] = None
     skip_broken: Annotated[int, Option(
         "how many damaged records (a wrong checksum, a file that was cut off) may be left out; "
         "they are listed at the end. Without it the first one stops the run", least=0)] = 0
     threads: Annotated[int | None, Option(
-        "of the reader's own pool (default: one per core)", least=1)] = None
+        "threads of the reader (default: one per core)", least=1)] = None
     batch_size: Annotated[int, Option(
         "global batch: images per step, over all replicas together", least=1)] = 32
     seed: Annotated[int, Option(
@@ -144,9 +154,7 @@ class ReadConfig:
         check_options(self)
         if self.cache_folder is not None and not is_local(self.cache_folder):
             raise UserError(
-                argument="cache_folder",
-                received=repr(self.cache_folder),
-                expected="a local folder",
+                argument="cache_folder", received=repr(self.cache_folder), expected="a local folder"
             )
         for argument, names in (("classes", self.classes), ("inputs", self.inputs)):
             if names is not None and not 0 < len(names) == len({*names}):
@@ -159,11 +167,11 @@ class ReadConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """How weights are changed."""
+    """The options of the optimizer, the learning rate and the loss."""
 
     # fmt: off
     optimizer: Annotated[str, Option(
-        "sgd is with Nesterov momentum",
+        "sgd uses Nesterov momentum",
         choices=OPTIMIZERS)] = "adam"
     learning_rate: Annotated[float, Option(
         "the peak, where the warm-up ends and the schedule begins", above=0)] = 1e-3
@@ -217,7 +225,7 @@ _output = functools.partial(Option, group="output")
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """One training run: what is read, how weights are changed, and the rest."""
+    """The options of a training run."""
 
     # fmt: off
     read: ReadConfig
@@ -271,7 +279,7 @@ class RunConfig:
     cluster_port: Annotated[int, _hosts(
         "of the first process on each host, with --cluster slurm", least=1, most=2**16 - 1)] = 2222
     cluster_timeout: Annotated[int, _hosts(
-        "how long hosts may take to come, and be silent while others wait for their work",
+        "how long hosts may take to connect, and be silent while the rest wait for their work",
         least=1, most=7 * 24 * 3600, metavar="SEC")] = 600
     checkpoint_steps: Annotated[int, _output(
         "steps between two checkpoints; one is also written at the end of every epoch",
@@ -294,12 +302,13 @@ class RunConfig:
                 + Arg("sync_batchnorm")
                 + " out, and let your layers be BatchNormalization(synchronized=True)",
             )
+        # Presets of KerasHub bring their weights.
         if self.freeze and not (self.weights or self.model.startswith(KERAS_HUB)):
             raise UserError(
                 argument="freeze",
                 received=f"{self.freeze} without "
                 + Arg("weights")
-                + ", where random weights would stay what they are",
+                + ", so random weights would never change",
                 expected="weights to start from, for example " + Arg("weights", "imagenet"),
             )
         if self.unfreeze_after and not self.freeze:
@@ -310,6 +319,7 @@ class RunConfig:
                 + ", or the number of layers that are frozen until then",
             )
         batch_size = self.read.batch_size
+        # `make_strategy` checks again, once the number of GPUs and hosts is known.
         if self.replicas is not None and batch_size % self.replicas:
             raise uneven_batch(batch_size, self.replicas)
 
@@ -325,11 +335,9 @@ def _parse_freeze(text: str) -> str | int | None:
 
 
 def uneven_batch(batch_size: int, replicas: int, noun: str = "replica") -> UserError:
-    """The error for a global batch that replicas cannot share equally.
-
-    Keras divides each replica's loss by the size of its share, so the examples of a smaller
-    share would weigh more.
-    """
+    """Returns the error for a global batch that replicas cannot share equally."""
+    # Keras divides each replica's loss by the size of its share, so the examples of a smaller share
+    # would weigh more.
     nearest = max(replicas, round(batch_size / replicas) * replicas)
     return UserError(
         argument="batch_size",
