@@ -51,8 +51,8 @@ def _train(argv: Sequence[str] | None) -> int:
         ):
             if hosts.count > 1:
                 hosts.compare(described(mine))
-            # The data is checked before TensorFlow's import, which takes seconds, so that the user
-            # sees a mistake immediately.
+            # The data is checked before TensorFlow's import, which takes seconds: mistakes show
+            # first.
             data = open_data(mine.read, output=mine.output)
             with quiet_import():
                 from trainer.training.run import train

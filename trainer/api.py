@@ -74,8 +74,7 @@ def open(
 class Data:
     """A dataset that `ims.open` has opened.
 
-    A notebook shows the records of each split, the classes with their counts, and the first
-    pictures.
+    A notebook shows the records of each split, the classes with counts, and the first pictures.
 
     Attributes:
         config: The options with which the dataset was opened.
@@ -98,6 +97,7 @@ class Data:
         facts = {name: counted(count, "record") for name, count in self.splits.items()}
         facts["pictures"] = pixels(dataset.image.size) + " or others" * dataset.image.varies
         filled = [split for split in dataset.splits.values() if split.num_records]
+        # Pictures come from the training split if it has records, else from the first split.
         usual = [split for split in filled if split.name in TRAIN_NAMES]
         split = next(iter([*usual, *filled]), None)
         records = range(split.num_records if split else 0)
@@ -206,10 +206,8 @@ class Data:
             target: `label` for the dataset's own label, the name of a feature, or `bounding_boxes`.
                 A list of these gives several labels by name. None gives inputs alone.
             target_kind: `class` if the whole numbers of `target` are classes. None refuses more
-                than 20 different numbers, and numbers that do not count from 0: declare quantities
-                as floats.
-            sample_weight: Name of the feature with each record's weight, a single number; None for
-                1.
+                than 20 numbers, and numbers that do not count from 0: declare quantities as floats.
+            sample_weight: Name of the feature with each record's weight, one number; None for 1.
             classes: Names of the classes to read, numbered in this order; None for all.
             where: Conditions like `image/width>=128`; a record must pass all of them.
             balance: `weights` gives every class the same total weight, through `sample_weight`;
@@ -244,9 +242,7 @@ class Data:
         if augment_on == "device" and callable(augment):
             raise UserError(
                 argument="augment_on",
-                received="'device' with a function as "
-                + Arg("augment")
-                + ", which runs on the host",
+                received="'device' with a function, which runs on the host",
                 expected="'host'",
                 remedy="leave " + Arg("augment_on") + " out",
             )
@@ -331,8 +327,7 @@ class Data:
 
 
 def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
-    """Returns `config` with values that a Python caller gave, converted to the configuration's
-    types.
+    """Returns `config` with values that a Python caller gave, converted to the right types.
 
     Raises:
         UserError: A value has the wrong type, or is out of range.
@@ -344,8 +339,9 @@ def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
     for name in ("classes", "where", "inputs"):
         if values.get(name) is not None:
             values[name] = _names(name, values[name])
-    if "image_size" in values:
-        values["image_size"] = _image_size(values["image_size"])
+    if (size := values.get("image_size")) is not None:
+        sides = [size] if isinstance(size, str | int) else list(size)
+        values["image_size"] = parse_image_size("x".join(map(str, sides)))
     return dataclasses.replace(config, **values)
 
 
@@ -366,10 +362,3 @@ def _names(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
     if wrong:
         raise UserError(argument=name, received=f"{wrong[0]!r} among {values!r}", expected="texts")
     return values
-
-
-def _image_size(value: ImageSize | None) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    sides = [value] if isinstance(value, str | int) else list(value)
-    return parse_image_size("x".join(str(side) for side in sides))

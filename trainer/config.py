@@ -41,9 +41,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def default_output(data: str) -> str:
-    """Returns the output folder of a run without `--output`: `DATA-model`, or `trained` for remote
-    data.
-    """
+    """Returns the output folder without `--output`: `DATA-model`, or `trained` for remote data."""
     return os.path.normpath(os.path.abspath(data)) + "-model" if is_local(data) else "trained"
 
 
@@ -298,25 +296,20 @@ class RunConfig:
                 argument="sync_batchnorm",
                 received="True with " + Arg("model", self.model) + ", a model of your own",
                 expected="cnn or one of keras.applications",
-                remedy="leave "
-                + Arg("sync_batchnorm")
-                + " out, and let your layers be BatchNormalization(synchronized=True)",
+                remedy="use BatchNormalization(synchronized=True) in your model",
             )
         # Presets of KerasHub bring their weights.
         if self.freeze and not (self.weights or self.model.startswith(KERAS_HUB)):
             raise UserError(
                 argument="freeze",
-                received=f"{self.freeze} without "
-                + Arg("weights")
-                + ", so random weights would never change",
+                received=f"{self.freeze}, but random weights would never change",
                 expected="weights to start from, for example " + Arg("weights", "imagenet"),
             )
         if self.unfreeze_after and not self.freeze:
             raise UserError(
                 argument="unfreeze_after",
                 received=f"{self.unfreeze_after} without " + Arg("freeze"),
-                expected=Arg("freeze", "all")
-                + ", or the number of layers that are frozen until then",
+                expected=Arg("freeze", "all") + ", or the number of frozen layers",
             )
         batch_size = self.read.batch_size
         # `make_strategy` checks again, once the number of GPUs and hosts is known.

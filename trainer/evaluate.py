@@ -90,8 +90,7 @@ def make_parser() -> Parser:
     add_options(parser, ReadConfig, ["batch_size"])
     add_options(parser, RunConfig, ["replicas"])
     parser.add_argument(
-        # # Absent unless given: the model's card has the crop of its training, which 1.0 would
-        # override.
+        # Absent unless given, as a default would override the crop in the model's card.
         "--eval_crop",
         type=float,
         default=argparse.SUPPRESS,
@@ -181,8 +180,7 @@ def evaluate(
             `keras.Model` needs the result of `Data.evaluation`.
         split: Name of a split; None for the first of validation, val, valid and test.
         batch_size: Global batch size, summed over all replicas; None for 32.
-        eval_crop: Share of each side that is kept around the centre; None for the share in
-            training.
+        eval_crop: Share of each side that is kept around the centre; None for that of training.
         classes: Names of the classes to read; None for all.
         where: Conditions like `image/width>=128`; a record must pass all of them.
         skip_broken: Number of damaged records that may be left out; None for the number that
@@ -193,8 +191,7 @@ def evaluate(
         records_root: Folder, or place in a store, below which shards of an adopted dataset may also
             lie; only if `data` is a folder.
         report: Folder that receives an HTML report.
-        last: Takes the model after the last step from a folder, not the model with the lowest
-            val_loss.
+        last: Takes a folder's model after the last step, not the one with the lowest val_loss.
         code: `module:function` from the training, if the model needs your code.
         trust: Runs any code that the model's file names or contains.
 
@@ -204,7 +201,7 @@ def evaluate(
         records that were left out.
 
     Raises:
-        UserError: The model or dataset does not exist, they do not fit, an argument is wrong, or
+        UserError: The model or dataset does not exist, both do not fit, an argument is wrong, or
             records are damaged.
     """
     asked = {name: value for name, value in locals().items() if name in _ASKED}
@@ -235,8 +232,7 @@ def evaluate(
         described = _described(config, opened, split, saved.card, "eval_crop" in given)
     else:
         _check_fits(described, saved.card)
-    # Classes are checked before TensorFlow's import, which takes seconds, so that the user sees a
-    # mistake immediately.
+    # Classes are checked before TensorFlow's import, which takes seconds: mistakes show first.
     class_ids(described.subset, saved.card.classes)
     broken = BrokenRecords(skip_broken or 0, described.subset.dataset)
     return _measured(saved, described, broken, replicas, page)

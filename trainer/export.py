@@ -80,16 +80,14 @@ def export(
         served = tf.saved_model.load(ims.export("model/", "served/"))
         answer = served.signatures["serving_default"](image_bytes=tf.constant(files))
 
-    The export is a SavedModel that takes the bytes of image files. It appears in `output` whole, or
-    not at all.
+    The SavedModel takes the bytes of image files. It is written whole or not at all.
 
     Args:
         model: Output folder of `imageshards train`, or a `.keras` file in it, local, `gs://` or
             `s3://`.
         output: New folder, local, `gs://` or `s3://`.
         overwrite: Replaces an earlier export, but nothing else.
-        last: Takes the model after the last step from a folder, not the model with the lowest
-            val_loss.
+        last: Takes a folder's model after the last step, not the one with the lowest val_loss.
         code: `module:function` from the training, if the model needs your code.
         trust: Runs any code that the model's file names or contains.
 
@@ -157,6 +155,7 @@ def check_output(output: str, overwrite: bool) -> None:
 
 def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
     """Calls `write` with a temporary local path, then moves the result to `output`."""
+    # TensorFlow writes to a local folder, from which the files are uploaded to a store.
     folder: AbstractContextManager[str] = storage.temporary_folder()
     try:
         if storage.is_local(output):

@@ -115,10 +115,8 @@ def predict(
         files: One or several paths of image files, or of folders with image files; local, `gs://`
             or `s3://`.
         batch_size: Number of files that are predicted together.
-        top: Number of classes for each file, None for 3; for a model of labels also less probable
-            labels.
-        last: Takes the model after the last step from a folder, not the model with the lowest
-            val_loss.
+        top: Number of classes for each file, None for 3; of labels also less probable ones.
+        last: Takes a folder's model after the last step, not the one with the lowest val_loss.
         code: `module:function` from the training, if the model needs your code.
         trust: Runs any code that the model's file names or contains.
 
@@ -128,7 +126,7 @@ def predict(
         `probability` and `top` for classes; `labels` and `top` for labels; `values` for values.
 
     Raises:
-        UserError: The model or a folder does not exist, the model needs further inputs, or an
+        UserError: The model or a folder does not exist, the model needs more inputs, or an
             argument is wrong.
     """
     found = Predictions(model, files, batch_size, top, last=last, code=code, trust=trust)
@@ -168,6 +166,7 @@ class Predictions:
         self.files = find_files([storage.place("FILE", path) for path in files])
 
     def __iter__(self) -> Iterator[tuple[Prediction, Shown]]:
+        # Keras is imported after all arguments are checked, as the import takes seconds.
         with quiet_import():
             from trainer.serving.predictor import Predictor
 

@@ -72,7 +72,7 @@ class SavedModel(NamedTuple):
         return model_file.load_model(self.file, self.code, self.trust)[0]
 
     def load_for_serving(self) -> keras.Model:
-        """Returns the model if it maps pictures 0..255 to logits or values; refuses it otherwise."""
+        """Returns a model that maps pictures 0..255 to logits or values; refuses all else."""
         model = self.load()
         if not self.card.compiled:
             return model

@@ -32,9 +32,7 @@ def check_sides(inputs: ModelInputs, augment: object) -> None:
         why = Arg("image_size") + " or " + Arg("eval_crop") + " cuts"
     raise UserError(
         argument="inputs",
-        received=f"{sides[0]}, the side of a box, but "
-        + why
-        + " the pictures, and the side would stay where it was",
+        received=f"{sides[0]}, the side of a box, but " + why + " the pictures without the side",
         expected=f"{BOXES}, which has all sides and labels, and follows the pixels",
     )
 
@@ -51,8 +49,7 @@ def _boxes_of(dataset: DatasetSpec, argument: str, received: str, min_visibility
             remedy="see 'Bounding boxes' in the guide of columns",
         )
     is_input = argument == "inputs"
-    # Labels are the ids of records if there are ids, else their texts, numbered over all splits,
-    # else 0.
+    # Labels are the records' ids, else their texts, numbered over all splits, else 0.
     if lists.get(BOX_LABEL_FEATURE) == "int64":
         return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
     if lists.get(BOX_CLASS_FEATURE) == "string":

@@ -123,9 +123,7 @@ def record_labels(
 
 
 def _ids_of(dataset: DatasetSpec, values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Converts labels of the index to record numbers and class ids, without repeated labels of a
-    record.
-    """
+    """Converts labels of the index to record numbers and class ids, without repetitions."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

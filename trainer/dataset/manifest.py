@@ -143,9 +143,7 @@ def _dataset(data: str, raw: Manifest) -> DatasetSpec:
 
 
 def _check_adopted(raw: Manifest, hot: Sequence[FeatureSpec], has_label: bool) -> None:
-    """Raises ValueError if the label features of an adopted dataset do not fit its number of
-    labels.
-    """
+    """Raises ValueError if the label features of an adopted dataset do not fit its labels."""
     kind, has_hot = raw.label, bool(hot)
     fits = {
         ONE: has_label != has_hot,

@@ -57,6 +57,7 @@ def html_of(
         split: The split whose pictures are shown; None for no pictures.
         records: Record numbers within the split; the first ones are shown.
     """
+    # A split whose shards count no classes has no column.
     known = [any(counts[i] is not None for _, counts in classes) for i in range(len(columns))]
     return render(
         "trainer.dataset",

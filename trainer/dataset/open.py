@@ -121,8 +121,7 @@ def wanted_inputs(config: ReadConfig, dataset: DatasetSpec) -> ModelInputs:
 
 
 def check_inputs(dataset: DatasetSpec, names: Sequence[str]) -> Mapping[str, FeatureSpec]:
-    """Returns the features that a model gets besides the picture and boxes, in the order of
-    `names`.
+    """Returns the features among `names` that a model gets besides the picture and boxes.
 
     Raises:
         UserError: `image` is missing, a name is unknown, or no model can take the feature.

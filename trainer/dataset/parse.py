@@ -33,8 +33,7 @@ class Parsed:
     """A batch of parsed records, with placeholders: empty records in place of broken ones.
 
     Attributes:
-        encoded: The JPEG, string [b]; a black picture for a placeholder. None if records have no
-            picture.
+        encoded: The JPEG, string [b]; a black picture for a placeholder. None without pictures.
         label: Class ids of the dataset, int64 [b]; labels, float32 [b, classes], 1 if a record has
             the label; or values, float32 [b] or [b, k]. 0 for a placeholder. For several targets a
             dictionary by name, without boxes; None without a target.
@@ -140,8 +139,7 @@ def _checked(values: tf.Tensor, good: tf.Tensor, said: Sequence[str | tf.Tensor]
     """Returns `values`; the graph raises `tf.errors.InvalidArgumentError` if not all are `good`."""
     import tensorflow as tf
 
-    # Without the dependency, the graph of tf.data could drop the check. Eagerly there is no
-    # operation.
+    # The values depend on the check, so that it runs before their use. Eagerly it is None.
     check = tf.debugging.Assert(tf.reduce_all(good), said)
     with tf.control_dependencies([check] if check is not None else []):
         return tf.identity(values)

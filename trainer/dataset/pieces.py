@@ -23,8 +23,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pieces:
-    """The pieces of a split, in the order of its records; each array is int64 with an entry a
-    piece.
+    """The pieces of a split, in the order of its records; arrays are int64 [pieces].
 
     Attributes:
         shard: Number of the shard within the split.

@@ -189,8 +189,7 @@ class DatasetSpec:
             then lists their names. Empty if `label_feature` has ids or names.
         filename_feature: Feature with the name of the source file; None if there is none.
         label_offset: Number that is subtracted from a record's label to get the class id.
-        target: Kind of the label: `class`, `labels` (any number of them), `values`, `boxes` or
-            `none`.
+        target: Kind of the label: `class`, `labels` (any number), `values`, `boxes` or `none`.
         label_values: Values of the target's column for each of `classes`, in rising order. Empty if
             records have ids, or the names themselves.
         column: The `--target`; None for the dataset's own label.
@@ -271,8 +270,7 @@ class Subset:
             are read, under their ids in the dataset.
         filters: Conditions that every record has to pass, as `--where` gives them.
         num_records: Number of records in one pass (an epoch), copies included.
-        class_counts: Number of records of each class, copies not counted; None if they are not
-            counted.
+        class_counts: Number of records of each class without copies; None if they are not counted.
         balance: How classes are balanced. `weights`: by weights in the loss. `sampling`: records of
             rare classes are repeated, so that every class comes max(class_counts) times in each
             pass. `none`.

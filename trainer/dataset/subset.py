@@ -80,10 +80,10 @@ def select(
 
 
 def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
-    """Returns the mean and population deviation of a target's values; None for classes and labels.
+    """Returns the mean and population deviation of each value of a target; None without values.
 
     Values that the index lacks, like lists of more than 16, are read from up to `MAX_SAMPLED`
-    records, evenly spaced.
+    evenly spaced records.
     """
     import numpy as np
 
@@ -183,8 +183,7 @@ def _chosen(subset: Subset, ids: Sequence[int], missing: NDArray[np.bool_] | Non
 
 
 def model_labels(subset: Subset, labels: Labels) -> Labels:
-    """Converts labels of the dataset to labels of the model; several targets have the first
-    converted.
+    """Converts labels of the dataset to labels of the model; of several targets the first.
 
     Class ids, int64 [b], become the model's ids, and labels, float32 [b, classes], the model's
     labels. Values stay as they are.
@@ -262,16 +261,15 @@ def some_names(names: Sequence[str], shown: Callable[[str], str] = str) -> str:
 def _repeated(subset: Subset, counts: tuple[int, ...]) -> Subset:
     empty = [name for name, n in zip(subset.classes, counts, strict=True) if not n]
     if empty:
+        missing = f"no record of {some_names(empty)} to repeat"
+        remedy = "leave classes out by " + Arg("classes") + ", or use " + Arg("balance", "weights")
         raise UserError(
             argument="balance",
-            received=f"'sampling', but the split {subset.split.name} has no record of "
-            f"{some_names(empty)} to repeat",
+            received=f"'sampling', but the split {subset.split.name} has {missing}",
             expected="some of every class",
-            remedy="leave classes out by "
-            + Arg("classes")
-            + ", or use "
-            + Arg("balance", "weights"),
+            remedy=remedy,
         )
+    # Each class is read as often as the largest one.
     return dataclasses.replace(subset, num_records=max(counts) * len(counts))
 
 

@@ -28,8 +28,7 @@ _DECLARED = {"float32": "float[3]", "int64": "int[]", "string": "string[]"}
 
 
 def target_kind(spec: FeatureSpec) -> str | None:
-    """Returns the kind of target of a feature, as `DatasetSpec.target`; None if it cannot be a
-    target.
+    """Returns the kind of target that a feature can be, as `DatasetSpec.target`; None for none.
 
     One or k floats are values, a whole number or a text is a class, a list of these is labels.
     """
@@ -108,10 +107,9 @@ def with_targets(
     if wanted is None:
         return _without_target(dataset)
     if isinstance(wanted, str):
-        is_own = wanted == OWN_LABEL and (
-            dataset.label_feature or OWN_LABEL not in dataset.features
-        )
-        return with_target(dataset, None if is_own else wanted, asked_kind)
+        # A feature called `label` counts only if the dataset has no label of its own.
+        has_own = dataset.label_feature or OWN_LABEL not in dataset.features
+        return with_target(dataset, None if wanted == OWN_LABEL and has_own else wanted, asked_kind)
     names = [input_name(name) for name in wanted]
     if not names or len({*names}) < len(names):
         raise UserError(
@@ -129,8 +127,7 @@ def with_targets(
 def target_name(dataset: DatasetSpec) -> str | list[str] | None:
     """Returns the targets as a run records them.
 
-    A column is its name, the dataset's own label None, several targets a list, no target an empty
-    list.
+    A column is its name, the dataset's own label None, several targets a list, no target [].
     """
     if dataset.outputs:
         return [f"{name}={one.column or OWN_LABEL}" for name, one in dataset.outputs.items()]
@@ -177,9 +174,7 @@ def _check_asked(dataset: DatasetSpec, column: str | None, asked: str) -> None:
     raise UserError(
         argument="target_kind",
         received=f"{asked!r} " + what,
-        expected="a column of single whole numbers as "
-        + Arg("target")
-        + ", whose values are classes",
+        expected=Arg("target") + " with a column of single whole numbers, which are classes",
         remedy="leave " + Arg("target_kind") + " out",
     )
 

@@ -29,8 +29,7 @@ _IMAGENET_STD = (0.229, 0.224, 0.225)
 class _Scaling(NamedTuple):
     """The pixels that an architecture takes, from pixels 0..255: `pixel * scale + offset`.
 
-    `scale` and `offset` are for all channels, or have a number for each; `reverse` makes RGB to
-    BGR.
+    `scale` and `offset` are for all channels, or for each; `reverse` turns RGB into BGR.
     """
 
     scale: float | tuple[float, ...]
@@ -112,6 +111,7 @@ def application_logits(
                 layer.dtype_policy = "float32"
             features = keras.layers.Dropout(_DROPOUT)(body(x))
             return keras.layers.Dense(num_classes, name="predictions")(features)
+        # Without an activation, the architecture returns logits.
         application = build(
             weights=None, classes=num_classes, classifier_activation=None, input_shape=shape
         )

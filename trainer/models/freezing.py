@@ -43,6 +43,7 @@ class Frozen:
         schedule: LearningRateSchedule | None = None,
     ) -> None:
         self._model, self._after, self._schedule = model, after, schedule
+        # The head is the last layer with weights.
         head = [layer for layer in _leaves([model]) if layer.weights][-1]
         # If the model contains an architecture, the layers behind it are the new head.
         inside = [layer for layer in model.layers if isinstance(layer, keras.Model)]
@@ -59,8 +60,7 @@ class Frozen:
             layer.trainable = False
 
     def begin_epoch(self, epoch: int) -> bool:
-        """Frees the layers when `after` epochs are over; returns whether the step must be made
-        again.
+        """Frees the layers after `after` epochs; returns whether the step must be made again.
 
         The optimizer then starts anew with its second schedule, as if the model was compiled again.
         """

@@ -142,8 +142,7 @@ def check_weights(
     """
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
-    # A variable has a TensorFlow variable for each replica; with one replica it is the variable
-    # itself.
+    # A variable has a part for each replica; with one replica on this host it has no parts.
     parts = [getattr(v.value, "values", (v.value,)) for v in model.trainable_variables]
     by_replica = zip(*parts, strict=True)
     mine = [int(tf.add_n([_sum_of_bits(one) for one in weights])) for weights in by_replica]

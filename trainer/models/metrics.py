@@ -139,6 +139,7 @@ def _make(name: str, num_outputs: int, target: str) -> keras.metrics.Metric:
     is_one = isinstance(kind, type) and issubclass(kind, keras.metrics.Metric)
     if kind is None or not is_one or not _fits(kind, target):
         public = [n for n in dir(keras.metrics) if n[0].isupper()]
+        # Suggestions are for misspelt names, not for a class that exists but does not fit.
         near = difflib.get_close_matches(name, [*short, *public], n=3) if not is_one else []
         hint = f" (near: {', '.join(near)})" if near else ""
         raise UserError(

@@ -70,8 +70,7 @@ def build_model(
     sync_batchnorm: bool = False,
     mean_std: MeanStd | None = None,
 ) -> keras.Model:
-    """Builds a model to compile, or returns the user's compiled model. Call it in the strategy's
-    scope.
+    """Builds a model to compile, or the user's compiled model. Call it in the strategy's scope.
 
     Random layers draw differently on each replica.
 
@@ -81,8 +80,7 @@ def build_model(
         num_outputs: Number of logits or values.
         target: Kind of the target: `class`, `labels`, `values` or `boxes`.
         weights: File with initial weights, see `trainer.models.pretrained`, or `imagenet` for
-            published weights; None for random weights. A line is printed that says which weights
-            fit.
+            published weights; None for random weights. A printed line says which fit.
         precision: A name in `trainer.config.PRECISIONS`, for the arithmetic. Weights, the
             normalisation of pixels, and logits are float32 in any case.
         sync_batchnorm: Computes batch statistics over all replicas; not for a user's model.
@@ -167,6 +165,7 @@ def compile_model(
             expected="at least two classes to tell apart",
         )
     optimizer = make_optimizer(config, batch_size, total_steps)
+    # Keras accepts exemptions only before the optimizer is built.
     exempt_from_decay(optimizer, model)
     model.compile(
         optimizer=optimizer,
@@ -240,8 +239,7 @@ def input_tensors(inputs: ModelInputs) -> dict[str, Any]:
 def _normalise(
     name: str, pixels: keras.KerasTensor, image: ImageSpec, weights: str | None
 ) -> keras.KerasTensor:
-    # The architectures' conventions are for RGB; grey pictures get the dataset's mean and
-    # deviation.
+    # The architectures' scaling is for RGB. Grey pictures get the dataset's mean and deviation.
     if name in application_names() and image.channels == len("RGB"):
         return preprocess(name, pixels, weights)
     if user_model.is_preset(name):
@@ -279,9 +277,7 @@ def _logits(
         others = sorted(set(inputs) - {IMAGE_INPUT})
         raise UserError(
             argument="inputs",
-            received=f"{', '.join(others)} besides the picture, of which "
-            + Arg("model", name)
-            + " makes no use",
+            received=f"{', '.join(others)}, which " + Arg("model", name) + " would ignore",
             expected=Arg("model", "module:function")
             + " that uses all inputs, see recipes/multi_input.py",
         )
@@ -292,7 +288,7 @@ def _logits(
 
 
 def _cnn(x: keras.KerasTensor, num_outputs: int) -> keras.KerasTensor:
-    """Four convolutions, each normalised and pooled, then two poolings and a dense layer."""
+    """Builds four convolutions, each normalised and pooled, then two poolings and a dense layer."""
     # The first layer halves large pictures: full resolution costs most of the work and helps least.
     strides = 2 if min(x.shape[1:3]) >= LARGE_PX else 1
     for filters in (16, 32, 64, 128):

@@ -84,8 +84,7 @@ class InDeviations(keras.losses.Loss):
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Returns the loss, float32 [b], of outputs [b, k] for values [b] or [b, k]."""
         y_true = ops.reshape(ops.cast(y_true, y_pred.dtype), ops.shape(y_pred))
-        # Errors are divided before they are squared, as the square of a large unit overflows
-        # float32.
+        # Errors are divided before the square, as the square of a large unit overflows float32.
         errors = (y_pred - y_true) / ops.convert_to_tensor(self.std, y_pred.dtype)
         return getattr(keras.losses, self.name)(ops.zeros_like(errors), errors)
 
@@ -260,6 +259,7 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
     Enter it outside `strategy.run`, to validate or to save. It does nothing without `ema`, and
     before the first step.
     """
+    # Before the first step there is no average yet.
     optimizer = without_loss_scale(model.optimizer)
     if optimizer is None or not optimizer.use_ema or not int(optimizer.iterations.numpy()):
         yield

@@ -36,9 +36,8 @@ def load_weights(model: keras.Model, path: str) -> str:
     best: dict[int, Any] = {}
     for target in [model, *(layer for layer in model.layers if isinstance(layer, keras.Model))]:
         _load(target, local_path)
-        # Keras does not always warn about a skipped variable, so a variable without a change counts
-        # as skipped. Constants, for example zeros, may be equal in the file, so they do not count
-        # below.
+        # Keras does not always warn about a skipped variable, so an unchanged variable counts as
+        # skipped. Constants, for example zeros, may be equal in the file and do not count below.
         values = {key: variable.numpy() for key, variable in variables.items()}
         found = {k: value for k, value in values.items() if not np.array_equal(value, initial[k])}
         # The file may be of the whole model, or of the architecture: the better match wins.

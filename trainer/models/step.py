@@ -35,7 +35,7 @@ def make_train_step(
 ) -> Step:
     """Returns a function that trains a compiled and built model on one distributed `Batch`.
 
-    It returns the logs of the model's `train_step`, averaged over this host's replicas: see
+    It returns the logs of the `train_step`, averaged over this host's replicas: see
     `logs_of_hosts`.
 
     Args:
@@ -55,6 +55,7 @@ def make_train_step(
             batch = {**batch, "weight": batch.get("weight", 1.0) * weight}
         return batch
 
+    # Keras would clip the gradients of each replica, and then sum them.
     if strategy.num_replicas_in_sync > 1 and clips(model.optimizer):
         sum_before_clipping(model.optimizer)
     compute = _compiled(model, model.train_step)
@@ -144,8 +145,7 @@ class Execution:
     def _take_one(
         self, batches: Batches, done: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        # The graph must run these operations in order: an error would leave a parallel operation
-        # half done.
+        # The operations must run in order: an error would leave a parallel operation half done.
         with tf.control_dependencies([done]):
             batch = batches.get_next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):

@@ -58,6 +58,7 @@ def make_strategy(
         )
     if batch_size % (count * hosts.count):
         raise uneven_batch(batch_size, count * hosts.count)
+    # Several replicas were meant for GPUs. One replica on the CPU is slow, which a note says.
     if count > 1 and misses_gpus():
         raise UserError(
             argument="replicas",
@@ -171,8 +172,7 @@ class ReplicaSeeds(keras.random.SeedGenerator):
 def separate_replicas(model: keras.Model) -> None:
     """Makes every random layer inside `model` draw differently on each replica."""
     for generator in seed_generators(model):
-        # The layer keeps a reference to this object and its state, so the object cannot be
-        # replaced.
+        # The layer refers to this object and its state, so the object cannot be replaced.
         generator.__class__ = ReplicaSeeds
 
 
@@ -249,6 +249,7 @@ def _split_cpu(count: int) -> None:
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * count
         )
+    # TensorFlow refuses after its start, but an earlier call may have made enough devices.
     except RuntimeError as e:
         if len(tf.config.list_logical_devices("CPU")) < count:
             raise UserError(

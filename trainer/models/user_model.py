@@ -44,7 +44,7 @@ def is_preset(name: str) -> bool:
 
 
 def load_function(name: str) -> Builder:
-    """Imports `module:function`, which takes (inputs, num_classes); searches here, too."""
+    """Imports the user's function (inputs, num_classes), or makes one for a preset of KerasHub."""
     if is_preset(name):
         return _preset(name)
     return _load("model", name, ({}, 2), "(inputs, num_classes)")
