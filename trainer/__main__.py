@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(argv: Sequence[str] | None) -> int:
-    # # Flags are parsed before Keras is looked for: `--help` works without it.
+    # Flags are parsed before Keras is looked for: `--help` works without it.
     config = parse_config(argv)
     command_line.check_installed("keras")
     cluster = None

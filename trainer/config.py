@@ -81,13 +81,13 @@ class ReadConfig:
     train_split: Annotated[str | None, Option(
         "split to train on (default: train or training)", metavar="NAME")] = None
     target: Annotated[str | None, Option(
-        "feature that the model finds instead of the dataset's own label: a float, or k of them "
-        "(values: regression), a whole number or a text (a class), or a list of these of variable "
-        "length (any number of labels), or bounding_boxes, with a compiled model", metavar="COLUMN")
-    ] = None
+        "feature that the model learns instead of the dataset's own label: one or k floats "
+        "(regression), a whole number or a text (a class), a list of these of variable length "
+        "(any number of labels), or bounding_boxes, with a compiled model",
+        metavar="COLUMN")] = None
     target_kind: Annotated[str | None, Option(
-        "class: the whole numbers of --target are classes, also more than 20 of them, or not "
-        "numbered from 0 (default: such a column is refused, as quantities are floats)",
+        "class: the whole numbers of --target are classes, even if there are more than 20, or they "
+        "do not count from 0 (default: such a column is refused, as quantities are floats)",
         choices=("class",))] = None
     sample_weight: Annotated[str | None, Option(
         "feature with the weight of each record, one number, in the loss and metrics of training",
@@ -111,7 +111,8 @@ class ReadConfig:
         "smallest share of a bounding box's area that must remain after crop, flip and rotation; "
         "boxes with less are dropped with their labels", least=0, most=1)] = 0.1
     sequence_length: Annotated[int | None, Option(
-        "padded length, longer ones are cut (default: the longest of each batch)", least=1)] = None
+        "length to which sequences are padded or cut (default: the longest of each batch)",
+        least=1)] = None
     image_size: Annotated[tuple[int, int] | None, Option(
         "side of the pictures the model sees, in pixels, or HEIGHTxWIDTH; outside of augmentation "
         "pictures of another size are cropped to its aspect around their centre and resized "
@@ -138,7 +139,7 @@ class ReadConfig:
     batch_size: Annotated[int, Option(
         "global batch: images per step, over all replicas together", least=1)] = 32
     seed: Annotated[int, Option(
-        "of the initial weights, the order of the records and the augmentation, 0 to 2^31-1",
+        "seed of the initial weights, the order of records and the augmentation, 0 to 2^31-1",
         least=0, most=MAX_SEED)] = 0
     augment: Annotated[str, Option(
         "light: random-resized crop and flip; strong: also rotation, colour, noise, erasing, "
@@ -172,23 +173,24 @@ class OptimizerConfig:
         "sgd uses Nesterov momentum",
         choices=OPTIMIZERS)] = "adam"
     learning_rate: Annotated[float, Option(
-        "the peak, where the warm-up ends and the schedule begins", above=0)] = 1e-3
+        "peak of the rate, where the warm-up ends and the schedule begins", above=0)] = 1e-3
     scale_learning_rate: Annotated[bool, Option(
         "multiplies --learning_rate by global batch / 256")] = False
     schedule: Annotated[str, Option(
-        "of the learning rate, after the warm-up",
+        "course of the learning rate after the warm-up",
         choices=("constant", "linear", "cosine"))] = "constant"
     warmup_steps: Annotated[int, Option(
-        "in which the rate rises linearly from 0; not with --schedule linear", least=0)] = 0
-    momentum: Annotated[float, Option("of sgd and rmsprop", least=0, below=1)] = 0.9
+        "steps in which the rate rises linearly from 0; not with --schedule linear", least=0)] = 0
+    momentum: Annotated[float, Option("momentum of sgd and rmsprop", least=0, below=1)] = 0.9
     weight_decay: Annotated[float, Option(
         "decoupled; normalisations and biases are exempt", least=0)] = 0.0
     loss: Annotated[str | None, Option(
-        f"of labels {' or '.join(LOSSES['labels'])}, of values {', '.join(LOSSES['values'])} "
+        f"for labels {' or '.join(LOSSES['labels'])}, for values {', '.join(LOSSES['values'])} "
         "(default: the first of each); errors of values are divided by the target's deviation; a "
         "class has cross-entropy",
         choices=[name for names in LOSSES.values() for name in names], metavar="NAME")] = None
-    label_smoothing: Annotated[float, Option("from 0 to less than 1", least=0, below=1)] = 0.0
+    label_smoothing: Annotated[float, Option(
+        "how much labels are smoothed, from 0 to less than 1", least=0, below=1)] = 0.0
     ema: Annotated[float | None, Option(
         "momentum of a running average of the weights, which is validated and saved; for S steps "
         "at most 1 - 5 / S, or the first weights stay in it (default: none)",
@@ -199,7 +201,8 @@ class OptimizerConfig:
     clipnorm: Annotated[float | None, Option(
         "largest norm of all gradients together (default: none)", above=0)] = None
     precision: Annotated[str, Option(
-        "of the model's arithmetic; weights stay float32", choices=PRECISIONS)] = "float32"
+        "precision of the model's arithmetic; weights stay float32",
+        choices=PRECISIONS)] = "float32"
     jit_compile: Annotated[bool, Option(
         "compiles the model with XLA; on one replica, or on several GPUs, where nobody has "
         "tested it")] = False
@@ -252,20 +255,20 @@ class RunConfig:
         ".weights.h5 to start from, local, gs:// or s3:// (default: random weights)",
         place=place, metavar="imagenet|FILE")] = None
     freeze: Annotated[str | int | None, Option(
-        "layers that keep the weights they start with: all below the head, or so many from the "
-        "first one on (default: none)", parse=_parse_freeze, metavar="N|all|none")] = None
+        "layers that keep their initial weights: all below the head, or this many from the first "
+        "layer on (default: none)", parse=_parse_freeze, metavar="N|all|none")] = None
     unfreeze_after: Annotated[int | None, Option(
         "epochs after which --freeze ends: all layers train, with a tenth of the rate (default: "
         "never)", least=1, metavar="EPOCHS")] = None
     steps_per_execution: Annotated[int | None, Option(
-        "steps in one call of the graph, which saves time where a step is short; checkpoints and "
+        "steps in one call of the graph, which saves time if a step is short; checkpoints and "
         "signals wait for its end; on one host only (default: what model.compile says, else 1)",
         least=1)] = None
     epochs: Annotated[int, Option("passes over the training split", least=1)] = 5
     steps: Annotated[int | None, Option("steps in all, instead of --epochs", least=1)] = None
     replicas: Annotated[int | None, Option(
-        "devices that share each batch: GPUs, or logical CPU devices where there are none; other "
-        "GPUs are left alone; of each host, with --cluster (default: all GPUs, else 1)",
+        "devices of each host that share each batch: GPUs, or logical CPU devices if a host has no "
+        "GPUs; all further GPUs stay unused (default: all GPUs, else 1)",
         least=1)] = None
     deterministic: Annotated[bool, Option(
         "GPUs, too, compute the same bits in each run, more slowly; CPUs always do")] = False
@@ -275,7 +278,8 @@ class RunConfig:
         "alone writes --output and prints (default: this host alone)",
         choices=("tf_config", "slurm"))] = None
     cluster_port: Annotated[int, _hosts(
-        "of the first process on each host, with --cluster slurm", least=1, most=2**16 - 1)] = 2222
+        "port of the first process on each host, with --cluster slurm",
+        least=1, most=2**16 - 1)] = 2222
     cluster_timeout: Annotated[int, _hosts(
         "how long hosts may take to connect, and be silent while the rest wait for their work",
         least=1, most=7 * 24 * 3600, metavar="SEC")] = 600
@@ -302,7 +306,7 @@ class RunConfig:
         if self.freeze and not (self.weights or self.model.startswith(KERAS_HUB)):
             raise UserError(
                 argument="freeze",
-                received=f"{self.freeze}, but random weights would never change",
+                received=f"{self.freeze} without " + Arg("weights") + ", so random weights stay",
                 expected="weights to start from, for example " + Arg("weights", "imagenet"),
             )
         if self.unfreeze_after and not self.freeze:

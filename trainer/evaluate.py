@@ -55,18 +55,17 @@ _OF_DATA = ("split", "batch_size", "eval_crop", "classes", "where", "threads", "
 _ASKED = (*_OF_DATA, "skip_broken", "replicas", "report")
 
 _EPILOG = (
-    "The JSON object: num_examples, loss (that of the training); for one class accuracy, "
-    "top5_accuracy (null for five classes or fewer), mean_class_accuracy (every class counts "
-    "alike); for labels mean_average_precision; for values mse and mae (mean squared and absolute "
-    "error), rmse, in the unit of the column, and r2 (null where a value is always the same); the "
-    "loss of values has no unit. Then left_out (broken records), "
-    "missing_target (records without a number to find, which are left out, too), model, step, "
-    "data, split, batch_size, replicas, eval_crop, seconds, classes, target (class, labels or "
-    "values), outputs: the figures of each class, label (predicted from a probability of "
-    "0.5) or value, and estimate: a sentence where figures are estimates, else null. Average "
-    "precisions are estimates where records times labels are more than 33,554,432. "
-    "Every example counts exactly once for any --batch_size and --replicas. A model that was "
-    "compiled when it was trained gives its own loss and metrics in place of these."
+    "The JSON object: num_examples, loss (as in training); for one class accuracy, top5_accuracy "
+    "(null for five classes or fewer), mean_class_accuracy (every class counts the same); for "
+    "labels mean_average_precision; for values mse and mae (mean squared and absolute error), "
+    "rmse, in the unit of the column, and r2 (null if all values are equal); the loss of values "
+    "has no unit. Then left_out (broken records), missing_target (records without a target, left "
+    "out, too), model, step, data, split, batch_size, replicas, eval_crop, seconds, classes, "
+    "target (class, labels or values), outputs: the figures of each class, label (predicted from a "
+    "probability of 0.5) or value, and estimate: a sentence if figures are estimates, else null. "
+    "Average precisions are estimates if records times labels are more than 33,554,432. Every "
+    "example counts exactly once for any --batch_size and --replicas. A model that its user "
+    "compiled gives its own loss and metrics instead."
 )
 
 
@@ -95,7 +94,7 @@ def make_parser() -> Parser:
         type=float,
         default=argparse.SUPPRESS,
         metavar="X",
-        help="share of each side that is kept around the centre (default: that of training)",
+        help="share of each side that is kept around the centre (default: as in training)",
     )
     add_options(parser, ReadConfig, ["classes", "where", "skip_broken", "threads"])
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")

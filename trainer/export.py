@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
@@ -28,9 +29,9 @@ PROGRAM = "imageshards export"
 _SAVED_MODEL = "saved_model.pb"
 _EPILOG = (
     "Writes a folder for TensorFlow Serving or tf.saved_model.load; its signature takes the bytes "
-    "of image files (and raw columns where the model has such inputs) and gives class, class_id, "
-    "probability and probabilities; of a model that finds labels, classes and probabilities of all "
-    "of them; of one that finds values, these."
+    "of image files (and raw columns if the model has further inputs) and gives class, class_id, "
+    "probability and probabilities. A model of labels gives classes and probabilities of all "
+    "labels, a model of values gives the values."
 )
 
 
@@ -111,15 +112,12 @@ def write_export(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str],
     overwrite: bool,
-    *,
-    last: bool = False,
-    code: str | None = None,
-    trust: bool = False,
+    **options: Any,
 ) -> tuple[SavedModel, list[str]]:
-    """Writes an export; returns its model, and lines that describe it."""
+    """Writes an export; returns its model, found with `options`, and lines that describe it."""
     output = _normal(output)
     check_output(output, overwrite)
-    saved = find_model(model, last, code, trust)
+    saved = find_model(model, **options)
     with quiet_import():
         from trainer.serving import servable
 

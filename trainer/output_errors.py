@@ -36,7 +36,7 @@ def output_errors(
         if isinstance(e, PermissionError):
             remedy = "get the right to write there"
         elif e.errno == errno.ENOSPC and not storage.is_local(output):
-            # # A store has no limit: the full disk is the one from which the file is uploaded.
+            # A store has no limit: the full disk is the one from which the file is uploaded.
             remedy = f"make room in {tempfile.gettempdir()}, or set TMPDIR to a larger folder"
         raise UserError(
             argument="output",

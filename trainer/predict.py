@@ -41,8 +41,9 @@ Shown = tuple[dict[str, Any], str]
 _EPILOG = (
     "Files are prepared as the pictures of the training data were: turned upright by EXIF, resized "
     "and compressed as the dataset's manifest says. A file that cannot be read becomes a row "
-    "with the reason; the others are predicted, and the exit code is 1. A model of labels gives "
-    "those with a probability of at least 0.5, a model of values these, by the name of the column."
+    "with the reason; all further files are predicted, and the exit code is 1. A model of labels "
+    "gives the labels with a probability of at least 0.5, a model of values the values by the name "
+    "of their column."
 )
 
 
@@ -136,7 +137,7 @@ def predict(
 class Predictions:
     """The results of `predict`, file by file. The first one that is asked for loads the model.
 
-    Args: as for `predict`.
+    The arguments are as for `predict`; `options` are keywords of `find_model`.
 
     Attributes:
         model: The saved model.
@@ -152,15 +153,12 @@ class Predictions:
         files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         batch_size: int,
         top: int | None,
-        *,
-        last: bool = False,
-        code: str | None = None,
-        trust: bool = False,
+        **options: Any,
     ) -> None:
         for name, received in (("batch_size", batch_size), ("top", 1 if top is None else top)):
             check_number(name, received, int, Option("", least=1))
         self._batch_size, self._top = batch_size, top
-        self.model = find_model(model, last, code, trust)
+        self.model = find_model(model, **options)
         if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable):
             files = [files]
         self.files = find_files([storage.place("FILE", path) for path in files])

@@ -16,9 +16,9 @@ EPILOG = (
     "metrics.jsonl gets one object per epoch: epoch (from 1), step, loss, accuracy (of labels "
     "binary_accuracy and auc_pr, of values mae and rmse), the same of validation as val_loss, "
     "val_accuracy …, images_per_second, wait_fraction (share of the time the model waited for "
-    "data), learning_rate. The loss of values has no unit, mae and rmse have that of the column. E "
-    "epochs are floor(E * records / batch_size) steps: the records left "
-    "over open the next epoch. Validation counts every picture exactly once."
+    "data), learning_rate. The loss of values has no unit; mae and rmse have the unit of the "
+    "column. E epochs are floor(E * records / batch_size) steps: the records left over open the "
+    "next epoch. Validation counts every picture exactly once."
 )
 
 

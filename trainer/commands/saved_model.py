@@ -26,13 +26,13 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=functools.partial(place, "model_path"),
         metavar="PATH",
-        help="output folder of imageshards train, of which best.keras is taken where there is "
-        "one; or a .keras file of it",
+        help="output folder of imageshards train, whose best.keras is taken if there is one; or a "
+        ".keras file in it",
     )
     parser.add_argument(
         "--last",
         action="store_true",
-        help="of a folder, takes model.keras, as it was after the last step",
+        help="takes model.keras from a folder, the model after the last step",
     )
     parser.add_argument(
         "--model",
@@ -42,8 +42,8 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="runs whatever code the file names or holds: a module found from here, and lambdas; "
-        "only for files whose origin you know",
+        help="runs any code that the file names or contains: a module found from here, and "
+        "lambdas; only for files whose origin you know",
     )
 
 

@@ -59,7 +59,7 @@ def parse_filter(text: str, features: Mapping[str, FeatureSpec]) -> Filter:
         form = f"FEATURE, one of {' '.join(OPERATORS)}, and a value"
         raise refused("", f"{form}, for example image/width>=128")
     name, comparison, value = match.groups()
-    # Quotes keep spaces at the ends of a text, and commas.
+    # Quotes keep the spaces at the ends of a text.
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
     spec = find_feature(name, features, "where", text)

@@ -48,14 +48,8 @@ def html_of(
 ) -> str:
     """Returns HTML without outside resources. Never raises because of the dataset's files.
 
-    Args:
-        title: Title of the HTML.
-        facts: Rows of a table, by name.
-        columns: Headings of the counts in `classes`.
-        classes: All classes with their counts; the first ones are shown.
-        dataset: The dataset.
-        split: The split whose pictures are shown; None for no pictures.
-        records: Record numbers within the split; the first ones are shown.
+    `facts` are the rows of a table and `columns` the headings of the counts in `classes`. The first
+    classes, and the pictures of the first `records` of `split`, are shown.
     """
     # A split whose shards count no classes has no column.
     known = [any(counts[i] is not None for _, counts in classes) for i in range(len(columns))]

@@ -61,7 +61,7 @@ def load_weights(model: keras.Model, path: str) -> str:
 
 
 def _load(target: keras.Model, path: str) -> None:
-    # Keras wants `by_name` for the old format, and no `by_name` for all newer formats.
+    # Only the old format matches layers by name; Keras refuses the option for newer formats.
     options = {} if path.endswith((".keras", ".weights.h5")) else {"by_name": True}
     # `skip_mismatch` covers other shapes, but not every other structure.
     with warnings.catch_warnings(), contextlib.suppress(ValueError, KeyError):

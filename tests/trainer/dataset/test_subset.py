@@ -76,6 +76,7 @@ def test_filters_are_parsed():
         ("image/widht>=3", "mean image/width?"),
         ("image/width>=12.5", "'12.5'"),
         ("image/width>=9223372036854775808", "a whole number"),
+        ("image/width>=1" + "0" * 400, "a whole number"),
         ("age>=old", "a number"),
         ("text>=b", "== or !="),
         ("box>=1", "[4]"),
