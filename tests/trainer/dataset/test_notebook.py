@@ -111,7 +111,7 @@ def test_table_is_shown_without_pictures_that_cannot_be_read(made, tmp_path, dam
         ("words", "", "no label|(red|green|blue)(, (red|green|blue))*"),
     ],
 )
-def test_captions_show_the_target(tmp_path, target, facts, expected):
+def test_captions_show_what_a_model_learns(tmp_path, target, facts, expected):
     data = ims.open(make_targets(tmp_path, {"train": 2, "validation": 1}))
     kind = "class" if target == "shade" else None
     train = data.train(batch_size=2, target=target, target_kind=kind)
