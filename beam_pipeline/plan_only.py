@@ -1,7 +1,7 @@
-"""`--plan_only`: the plan of a build, and the reasons why the build would stop.
+"""Plans a build without writing (`--plan_only`), and finds the reasons why it would stop.
 
-They are an output that is in the way, columns that do not fit, and equal keys. Pictures are encoded
-only where the number of shards follows from their size.
+A build stops if the output is in the way, if columns do not fit, or if keys are equal. Pictures are
+encoded only if the number of shards follows from their size.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from imageshards.text import for_output
 
 
 def plan_only(options: BuildOptions, runner: Runner) -> str:
-    """Lists and plans on this machine, writes nothing; returns what to print.
+    """Lists and plans on this machine; returns the plan as a text to print.
 
     Raises:
-        UserError: The build would end with one.
+        UserError: The build would end with this error.
     """
     state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
     check_output(state, options.overwrite)
@@ -52,7 +52,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
     options = with_pinned_classes(options, (*state.pinned_classes, *named_classes(schemas)))
     columns = columns_of(schemas)
     copied = options.copied.transform if options.copied else ""
-    # Checks them.
+    # The constructor checks the columns and the module.
     AnalyseColumns("", columns, transform_module=options.transform_module, copied_from=copied)
     with storage.temporary_folder() as folder:
         pipeline = runner.new_pipeline()
@@ -72,6 +72,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
             *map(pvalue.AsIter, checked),
         )
         runner.run(pipeline)
+        # A local pipeline returns no elements, so its last step leaves the plan in a file.
         with open(path, "rb") as file:
             plan, skipped = pickle.load(file)
     warnings = [text for schema in schemas if schema for text in schema.warnings]
@@ -80,6 +81,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
 
 def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
     if columns:
+        # `to_record_batches` is lazy: its errors appear when its batches are read.
         collections.deque(to_record_batches(batch, columns), maxlen=0)
     yield from ()
 
@@ -97,7 +99,7 @@ def plan_table(
     splits: Mapping[str, float],
     warnings: Iterable[str],
 ) -> str:
-    """The shards of each split, the classes, what was passed over, and what is odd."""
+    """Returns the text of a plan: splits, classes, files passed over, and warnings."""
     rows = []
     for split, shards in plan.num_shards.items():
         numbers = (shards, plan.images[split], *plan.images_per_shard(split))
@@ -111,6 +113,6 @@ def plan_table(
     passed_over, names = counts_and_names(skipped)
     if passed_over:
         lines.append(for_output("files passed over" + reasons(passed_over)))
-    told = [*warnings, *warnings_of(counts, plan.images, splits, names)]
-    lines += [for_output(f"warning: {warning}") for warning in told]
+    warnings = [*warnings, *warnings_of(counts, plan.images, splits, names)]
+    lines += [for_output(f"warning: {warning}") for warning in warnings]
     return "\n".join([*lines, "nothing was written"])

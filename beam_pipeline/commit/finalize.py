@@ -1,4 +1,4 @@
-"""How shards become final: as they were written, or evened out after rejects left holes."""
+"""Puts shards into their final places, evened out if rejected images left holes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 
 class FinalShard(NamedTuple):
-    """A shard in its final place.
+    """Shard in its final place.
 
     Attributes:
-        split: The split that it belongs to.
-        shard: Its entry in the manifest.
-        rejected: Path below the dataset → the file with its rejected originals, if there is one.
+        split: The split of the shard.
+        shard: The shard's entry in the manifest.
+        rejected: Path below the dataset → file with the shard's rejected originals; may be empty.
     """
 
     split: str
@@ -43,12 +43,12 @@ class FinalShard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FinalizeTask:
-    """How a shard becomes final: as written, or with records that others give.
+    """Task to make a shard final, as written or with records that move between shards.
 
     Attributes:
-        shard: As written, without details.
-        give: Stratum (`ShardResult.strata`) → how many of its last records in it go to others.
-        take: (shard name, stratum, number of the record among those in it) of what comes.
+        shard: The shard as written, without details.
+        give: Stratum (`ShardResult.strata`) → number of its last records that leave the shard.
+        take: Records that come: (shard name, stratum, number of the record in that stratum).
     """
 
     shard: ShardResult
@@ -57,12 +57,12 @@ class FinalizeTask:
 
     @property
     def changed(self) -> bool:
-        """Whether it differs from what was written."""
+        """Whether records leave or come, so that the shard must be written again."""
         return bool(self.take or self.give)
 
 
 def plan_finalize(shards: Iterable[ShardResult]) -> list[FinalizeTask]:
-    """How every shard becomes final, so that those of a split are even."""
+    """Plans the moves of records after which all shards of a split have equal sizes, ±1."""
     splits: dict[str, list[ShardResult]] = collections.defaultdict(list)
     for shard in sorted(shards, key=lambda s: s.name):
         splits[shard.split].append(shard)
@@ -70,7 +70,7 @@ def plan_finalize(shards: Iterable[ShardResult]) -> list[FinalizeTask]:
     for group in splits.values():
         give = [collections.Counter[str]() for _ in group]
         take: list[list[tuple[str, str, int]]] = [[] for _ in group]
-        # The plan made them even: only rejects leave holes.
+        # The plan made the shards even, and only rejects leave holes.
         has_holes = any(shard.num_rejects for shard in group)
         for move in plan_moves([shard.strata for shard in group]) if has_holes else ():
             give[move.source][move.class_name] += 1
@@ -81,12 +81,12 @@ def plan_finalize(shards: Iterable[ShardResult]) -> list[FinalizeTask]:
 
 
 def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
-    """Copies shards that will be rewritten in place: others may need their records.
+    """Copies the shards that were written to their final places and will be rewritten there.
 
-    They are in place because that is where they were written. All copies are made before the first
-    shard is rewritten; one that is there already stays, as its shard may have been rewritten.
+    Other shards may need their records, so all copies are made before the first shard is rewritten.
     """
 
+    # In a repeated commit the shard may have been rewritten already, so an existing copy stays.
     def back_up(shard: ShardResult) -> None:
         if not holds(places.staged_path(shard.name), shard.file):
             storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
@@ -97,9 +97,9 @@ def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
 
 
 def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
-    """Puts a shard, its index and its rejects into place; may be done again, also twice at once.
+    """Puts a shard, its index and its rejects into their final places.
 
-    What it reads in the staging folder stays as it is.
+    Beam may run this step again, or twice at the same time: files in the staging folder stay.
     """
     places.check_job()
     shard = task.shard
@@ -110,7 +110,8 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
             path = places.quarantine_path(shard.name)
             storage.link(places.rejects_path(shard.name), path)
             rejected[path[len(storage.join(places.output, "")) :]] = originals.entry
-        storage.sync(places.final_path(shard.name))  # the manifest will name it, and that is synced
+        # The synced manifest will name this shard, so the shard must survive a power cut as well.
+        storage.sync(places.final_path(shard.name))
     except FileNotFoundError as e:
         raise _damaged(str(e.filename), "it is gone") from e
     except ValueError as e:
@@ -131,9 +132,8 @@ def _damaged(path: str, how: str) -> OutputError:
 
 
 def _link(shard: ShardResult, places: ShardPlaces) -> Shard:
-    """Puts a shard and its index into place as they are; not by a move, as this step may be run
-    again, and other shards may need its records.
-    """
+    """Links a shard and its index, unchanged, to their final places."""
+    # A move would break a second run of this step, and shards that need records of this one.
     entry = shard.entry(places.file_of(shard.name))
     if shard.staged:
         storage.link(places.staged_path(shard.name), places.final_path(shard.name))
@@ -143,9 +143,10 @@ def _link(shard: ShardResult, places: ShardPlaces) -> Shard:
 
 
 def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
-    """Writes a shard anew from encoded records; the first version stays until the commit's end."""
+    """Writes a shard again from encoded records; the first version stays in the staging folder."""
     shard, file_name = task.shard, places.file_of(task.shard.name)
-    # Its own first, then what others give, in the order of their names: the same bytes every time.
+    # Own records come first, then records of further shards in the order of their names, so that
+    # every run writes the same bytes.
     kept = {n: range(count - task.give.get(n, 0)) for n, count in shard.strata.items()}
     tables = [_rows_of(shard, kept, places)]
     for name, taken in itertools.groupby(task.take, key=lambda record: record[0]):
@@ -173,10 +174,15 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
 def _rows_of(
     shard: ShardResult, numbers: Mapping[str, Container[int]], places: ShardPlaces
 ) -> pa.Table:
-    """Rows of the index of a shard, by their numbers among those of a stratum.
+    """Returns rows of a shard's index.
+
+    Args:
+        shard: The shard as written.
+        numbers: Stratum → numbers of the wanted records among the records of that stratum.
+        places: Paths of the shards.
 
     Raises:
-        OutputError: The index is not the one that was written, or gone.
+        OutputError: The index is missing, or has changed since it was written.
     """
     try:
         table = read_shard_index(places.staging, shard.entry(places.file_of(shard.name)))
@@ -192,14 +198,14 @@ def _rows_of(
 
 
 def _labels_in(table: pa.Table) -> list[Any]:
-    """The label of each record: a name, names, or None."""
+    """Returns the label of each record: a class name, a list of them, or None."""
     if "class_name" not in table.column_names:
         return [None] * len(table)
     return list(table["class_name"].to_pylist())
 
 
 def _refs_to(table: pa.Table, folder: str) -> list[ImageRef]:
-    """References to the records of an index, whose shards are in a folder."""
+    """Returns references to the records of an index, whose shards are in `folder`."""
     columns = (table[name].to_pylist() for name in ("shard", "offset", "num_bytes"))
     framing = HEADER_BYTES + FOOTER_BYTES
     return [

@@ -1,4 +1,4 @@
-"""What a write came to, added up for the commit, and whether too much was rejected."""
+"""Adds up the results of all shards, and checks that few enough images were rejected."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SHOWN_REJECTS = 3
 
 @dataclasses.dataclass
 class WriteSummary:
-    """What some shards came to.
+    """Totals of some shards.
 
     Attributes:
         shards: The shards, without details.
-        stats: Split → counts over its images.
-        reused_images: Images whose shards an earlier run had finished.
+        stats: Split → counts over the images of the split.
+        reused_images: Number of images in shards that an earlier run had finished.
     """
 
     shards: list[ShardResult] = dataclasses.field(default_factory=list)
@@ -37,12 +37,12 @@ class WriteSummary:
 
     @property
     def rejects(self) -> dict[str, int]:
-        """Reason → rejected images, the most first."""
+        """Reason → rejected images, the most frequent reason first."""
         return merge_stats(self.stats.values()).of("rejects")
 
 
 def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
-    """What all their shards came to."""
+    """Returns the totals of all summaries."""
     total = WriteSummary()
     for summary in summaries:
         total.shards += summary.shards
@@ -53,12 +53,12 @@ def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
 
 
 def without_shards(summary: WriteSummary) -> WriteSummary:
-    """The totals alone: of a size that does not depend on the number of shards."""
+    """Returns the totals alone, whose size does not depend on the number of shards."""
     return dataclasses.replace(summary, shards=[])
 
 
 def write_list(rejects: Iterable[Reject], folder: str) -> str:
-    """Writes one JSON object per reject, as they come; returns the path."""
+    """Writes one line of JSON for each reject into a file in `folder`; returns the path."""
     path = storage.join(folder, REJECTS_NAME)
     with storage.open_write(path) as lines:
         for reject in rejects:
@@ -68,7 +68,7 @@ def write_list(rejects: Iterable[Reject], folder: str) -> str:
 
 
 def remedies(counts: Mapping[str, int]) -> list[str]:
-    """What to do about rejects of some reasons, in sentences."""
+    """Returns sentences that say what to do about rejects of some reasons."""
     if pointers := counts.get("git_lfs_pointer"):
         return [
             f"{counted(pointers, 'file')} of the input held a pointer of Git LFS in place of the "
@@ -78,10 +78,17 @@ def remedies(counts: Mapping[str, int]) -> list[str]:
 
 
 def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
-    """Raises `UserError`, with the reasons and the list, if more were rejected than allowed."""
+    """Raises `UserError`, with reasons and examples, if more images were rejected than allowed.
+
+    Args:
+        counts: Reason → rejected images.
+        listed: Number of all images.
+        max_fraction: Largest fraction of images that may be rejected.
+        where: Path of the list of rejects.
+    """
     allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
     if max_fraction and listed > 1:
-        allowed = max(1, allowed)  # 1 % of 50 images is none
+        allowed = max(1, allowed)  # 1 % of 50 images would allow none
     rejected = sum(counts.values())
     if rejected <= allowed:
         return
@@ -100,7 +107,6 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
 
 
 def _first_rejects(rejects: str) -> str:
-    """The first rejected files of a list, each with its reason."""
     with storage.open_read(rejects) as lines:
         found = [decode(line, Reject) for line in itertools.islice(lines, _SHOWN_REJECTS)]
     return ", ".join(f"{reject.key!r} ({reject.reason})" for reject in found)

@@ -1,7 +1,7 @@
-"""Records of finished datasets, read by ranges of their shards and copied with another label.
+"""Reads records of finished datasets by ranges of their shards, and copies them with new labels.
 
-A planned shard takes records from everywhere in its inputs, in the order of a hash. They are read
-window by window, the next while one is written; within a window neighbours are read together.
+A planned shard takes records from everywhere in its inputs, in the order of a hash. This module
+reads them in windows, and within a window reads neighbours in a shard by one request.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from imageshards.manifest import (
 from imageshards.storage import map_concurrently
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-# Reason of a record whose bytes are damaged: trying again would not help.
+# Reject reason of a record whose bytes are damaged; unlike a read error, it is permanent.
 DAMAGED = "damaged_record"
 
 _WINDOW_BYTES = 16 << 20
 _WINDOW_RECORDS = 1024
-# Bytes between two wanted records that are read along, as another request would cost more.
+# Up to this many unwanted bytes between two records are read, as another request would cost more.
 _MAX_GAP_BYTES = 64 << 10
 _FRAMING_BYTES = HEADER_BYTES + FOOTER_BYTES
 
@@ -43,9 +43,9 @@ _Read = Generator[tuple[ImageRef, bytes | ImageError], None, None]
 
 
 def read_files_and_records(refs: Sequence[ImageRef], max_bytes: int, urls: UrlOptions) -> _Read:
-    """Yields every reference, in order, with its file or its record, or why it cannot be read.
+    """Yields every reference, in order, with the bytes of its file or record, or with an error.
 
-    The other arguments, and what is raised, are those of `read_images`.
+    `max_bytes` and `urls` are as for `read_images`, which raises the same errors.
     """
     files = read_images([ref for ref in refs if not ref.is_record], max_bytes, urls)
     records = read_records([ref for ref in refs if ref.is_record])
@@ -54,15 +54,14 @@ def read_files_and_records(refs: Sequence[ImageRef], max_bytes: int, urls: UrlOp
 
 
 def read_records(refs: Sequence[ImageRef]) -> _Read:
-    """Yields references to records, in order, each with its payload or why it cannot be read."""
+    """Yields references to records, in order, each with the record's payload or an error."""
     windows, ahead = itertools.tee(_windows(refs))
-    # A window is read while the one before it is written.
+    # A window is read while the caller writes the window before.
     for window, found in zip(windows, map_concurrently(_read_window, ahead, 2), strict=True):
         yield from zip(window, found, strict=True)
 
 
 def _windows(refs: Sequence[ImageRef]) -> Iterator[list[ImageRef]]:
-    """Consecutive references, as many as are read at once."""
     window: list[ImageRef] = []
     size_bytes = 0
     for ref in refs:
@@ -89,7 +88,7 @@ _Range = tuple[str, list[ImageRef]]
 
 
 def _ranges(refs: Iterable[ImageRef]) -> list[_Range]:
-    """(shard, records) for what is read at once: neighbours."""
+    """Returns (shard, records) for each request: neighbours in the shard share a request."""
     ranges: list[_Range] = []
     for ref in sorted(refs, key=lambda r: (r.uri, r.offset_bytes)):
         if ranges and ranges[-1][0] == ref.uri:
@@ -128,10 +127,10 @@ def _payload(record: tfrecord.Record | tfrecord.RecordError | None) -> bytes | I
 def copy_record(
     ref: ImageRef, payload: bytes, class_ids: Mapping[str, int]
 ) -> tuple[bytes, dict[str, Values]]:
-    """A record with the label it has now, and its features; the picture in it stays as it is.
+    """Returns a record with its new label, and the record's features; the picture is unchanged.
 
     Raises:
-        ImageError: It is not the record that was listed, or lacks a feature.
+        ImageError: The payload is not the listed record, or lacks a feature.
     """
     labels = label_features(ref.label, class_ids)
     try:
@@ -151,7 +150,7 @@ def copy_record(
 
 
 def label_features(label: Label, class_ids: Mapping[str, int]) -> dict[str, Values]:
-    """The features of a record that say its label, its labels by their ids, or nothing."""
+    """Returns the features for one label, for several labels in the order of ids, or for none."""
     ids = sorted({class_ids[name]: name for name in names_of(label)}.items())
     names = [name.encode() for _, name in ids]
     if label is None:

@@ -1,4 +1,4 @@
-"""One image's bytes → its record, and what the index says of it."""
+"""Makes the record of one image, with the values that the index stores for the record."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 
 
 class Record(NamedTuple):
-    """A record: its bytes and what they hold, the size of its original or None where that is not
-    known.
+    """Record of an image.
+
+    Attributes:
+        payload: Serialized `tf.train.Example`.
+        features: The features in the payload.
+        source_bytes: Size of the original file; None if unknown.
     """
 
     payload: bytes
@@ -34,15 +38,18 @@ def make_record(
     stats: ShardStats,
     index: int,
 ) -> Record:
-    """The record of an image of a shard, or the one that is copied, counted.
+    """Encodes an image, or copies a record of a dataset, and counts the result.
 
     Args:
-        data: Its original bytes, or those of the record.
-        stats: Where it is counted.
+        ref: Reference to the image or record.
+        data: Bytes of the original file, or payload of the record.
+        unit: The shard, for its class ids.
+        options: How images become shards.
+        stats: Counts of the shard, which are increased.
         index: Number of the image in the shard.
 
     Raises:
-        ImageError: It cannot become a record.
+        ImageError: The image cannot become a record.
     """
     sample = index % PIXEL_SAMPLE == 0
     if ref.is_record:
@@ -60,9 +67,8 @@ def make_record(
 
 
 def _count_missing(features: Mapping[str, Values], stats: ShardStats) -> None:
-    """Counts the features that are one NaN."""
     for name, values in features.items():
-        if len(values) == 1 and values[0] != values[0]:
+        if len(values) == 1 and values[0] != values[0]:  # only NaN differs from itself
             stats.count("missing", name)
 
 
@@ -88,9 +94,9 @@ def _features_of(
 def _follow_picture(
     columns: Mapping[str, Any], encoded: EncodedImage, in_pixels: bool
 ) -> dict[str, Values]:
-    """Columns with their boxes moved as the picture was; boxes out of sight leave.
+    """Returns the columns with boxes that follow the resize and crop of the picture.
 
-    All columns below `image/object/` with one entry per box lose the same entries.
+    A box outside the picture is dropped, with its entry in every column below `image/object/`.
     """
     moved = dict(columns)
     if not all(name in columns for name in BOX_FEATURES):

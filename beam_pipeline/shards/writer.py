@@ -1,4 +1,4 @@
-"""Writes one shard: a unit of work that is done as a whole or not at all."""
+"""Writes one shard, as a whole or not at all, with its index and its rejected images."""
 
 from __future__ import annotations
 
@@ -33,17 +33,23 @@ from imageshards.storage import AtomicFile
 from imageshards.text import printable
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, frame_record
 
-# Records are small: one write to the file for some fifty of them.
+# A record has about 20 kB, so one write to the file is for some fifty records.
 _BUFFER_BYTES = 1 << 20
 
 
 def write_shard(
     unit: ShardUnit, places: ShardPlaces, options: ShardOptions, watch: Watch | None = None
 ) -> ShardResult:
-    """Reads, encodes and writes the images of one shard, unless that is done already.
+    """Reads, encodes and writes the images of one shard, unless an earlier run has finished it.
 
-    Details are in the file beside it, not in the result. What is done is counted by `watch`, which
-    knows pictures that are left out.
+    Args:
+        unit: The shard and references to its images.
+        places: Paths of the shards.
+        options: How images become shards.
+        watch: Counts images, and rejects pictures that crashed a process before.
+
+    Returns:
+        The result without details, which are in the file beside the shard.
 
     Raises:
         OutputError: The output cannot be written.
@@ -80,7 +86,7 @@ def write_shard(
                 stats=stats,
                 run_id=options.run_id,
             )
-        write_result(result, places)  # only now is it finished
+        write_result(result, places)  # makes the shard finished, so it comes last
         return result.without_details()
     except OSError as e:
         raise output_error(places.staging, e) from e
@@ -95,7 +101,7 @@ def _write_records(
     rejects: RejectsFile,
     watch: Watch,
 ) -> int:
-    """Writes what the images of a shard became; returns how many bytes of them were read."""
+    """Writes the records and rejects of a shard; returns the number of bytes that were read."""
     read_bytes = 0
     found = read_files_and_records(unit.refs, options.image.max_bytes, options.urls)
     for index, (ref, data) in enumerate(found):
@@ -136,7 +142,7 @@ def _write_index(
 
 
 class RecordFile:
-    """A local file of framed records, hashed on the way; TensorFlow reads it, as it does Beam's."""
+    """Local TFRecord file, which is hashed while it is written."""
 
     def __init__(self, path: str):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -151,7 +157,7 @@ class RecordFile:
         self.close()
 
     def close(self) -> None:
-        """Ends the file; may be called again."""
+        """Closes the file; a second call does nothing."""
         self._file.close()
 
     def write(self, payload: bytes) -> None:
@@ -162,15 +168,21 @@ class RecordFile:
         self.num_bytes += len(framed)
 
     def written(self, version: str = "") -> WrittenFile:
-        """What it is, when it is closed."""
+        """Returns size and hash of the closed file."""
         return WrittenFile(self.num_bytes, self._hash.hexdigest(), version)
 
 
 class RejectsFile:
-    """The rejected images of a shard, written to a file as they come; without any, there is none.
+    """File of the rejected images of a shard; the first rejected image creates the file.
 
-    So the commit need not read an original again, which may be gone by then, or another. Original
-    bytes are part of it if `keeps_bytes`; `rejects` is what was rejected, in order.
+    The commit reads this file, because an original may be deleted or changed by then.
+
+    Args:
+        path: Path of the file.
+        keeps_bytes: Whether to store the original bytes too.
+
+    Attributes:
+        rejects: The rejected images, in order.
     """
 
     def __init__(self, path: str, keeps_bytes: bool):
@@ -187,10 +199,10 @@ class RejectsFile:
         self._stack.close()
 
     def add(self, ref: ImageRef, error: ImageError, stage: str, data: bytes | None = None) -> None:
-        """Adds an image, at what stage and why (`read`, `decode`, `copy`), with what was read."""
+        """Adds an image, with the stage that failed: `read`, `decode` or `copy`."""
         label = ", ".join(names_of(ref.label))
-        said = (ref.key, ref.uri, label, str(ref.split), error.code, stage, error.message)
-        reject = Reject(*map(printable, said))
+        fields = (ref.key, ref.uri, label, str(ref.split), error.code, stage, error.message)
+        reject = Reject(*map(printable, fields))
         self.rejects.append(reject)
         if self._records is None:
             self._stack.enter_context(self._file)
@@ -198,7 +210,7 @@ class RejectsFile:
         self._records.write(encode_reject(reject, data if self._keeps_bytes else None))
 
     def commit(self) -> WrittenFile | None:
-        """Puts the file, if there is one, in its place; returns what it is."""
+        """Moves the file to its path; returns None if there were no rejects."""
         if self._records is None:
             return None
         self._records.close()
@@ -209,13 +221,13 @@ _REJECT_FEATURES = ("image/filename", *Reject.__struct_fields__[1:])
 
 
 def decode_reject(payload: bytes) -> Reject:
-    """What `encode_reject` made a record of."""
+    """Decodes a record of `encode_reject`."""
     found: Mapping[str, Any] = decode_example(payload, {*_REJECT_FEATURES})
     return Reject(*(found[name][0].decode() for name in _REJECT_FEATURES))
 
 
 def encode_reject(reject: Reject, data: bytes | None) -> bytes:
-    """A reject as `tf.train.Example`, with its original bytes where these are given."""
+    """Encodes a reject as `tf.train.Example`, with the original bytes in `data` if given."""
     texts = zip(_REJECT_FEATURES, msgspec.structs.astuple(reject), strict=True)
     features: dict[str, Values] = {name: [text.encode()] for name, text in texts}
     if data is not None:
