@@ -173,6 +173,7 @@ class BeamBackend(Backend):
                 found = _stat(files.metadata(path))
         except OSError:  # deleted since, or a folder
             return None
+        # Some file systems describe a folder as an empty file.
         is_folder = not found.size_bytes and self.is_folder(path)
         return None if is_folder else found
 

@@ -143,20 +143,19 @@ class InputOptions:
             return
         given, leave_out = repr(self.label_regex), "leave one of them out"
         if self.label == NONE:
-            received = f"{given} with " + Arg("label", NONE)
-            raise invalid("label_regex", received, remedy=leave_out)
+            with_none = f"{given} with " + Arg("label", NONE)
+            raise invalid("label_regex", with_none, remedy=leave_out)
         try:
             regex = re.compile(self.label_regex)
         except re.error as e:
-            received = f"{given}, which cannot be read ({e})"
-            raise invalid("label_regex", received, "a regular expression") from e
+            unread = f"{given}, which cannot be read ({e})"
+            raise invalid("label_regex", unread, "a regular expression") from e
         if label_group(regex) is None:
             expected = "a group that captures the label, for example '^([a-z]+)\\.'"
             raise invalid("label_regex", given, expected)
         if self.layout in ("class_folders", TABLE, DATASET):
-            layout = Arg("layout", self.layout)
-            received = f"{given} with " + layout + ", which has labels of its own"
-            raise invalid("label_regex", received, remedy=leave_out)
+            layout = Arg("layout", self.layout) + ", which has labels of its own"
+            raise invalid("label_regex", f"{given} with " + layout, remedy=leave_out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,6 +247,7 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        # Unicode has two forms of é, so class names are compared in their composed form.
         if self.class_names is not None:
             object.__setattr__(self, "class_names", tuple(map(composed, self.class_names)))
         pinned = dict.fromkeys(map(composed, self.pinned_classes))
@@ -372,8 +372,8 @@ class BuildOptions:
             )
         for name in ("class_names", "class_map"):
             if self.source.label == NONE and vars(self).get(name, vars(self.plan).get(name)):
-                received = "names of classes with " + Arg("label", NONE)
-                raise invalid(name, received, remedy="leave one of them out")
+                names = "names of classes with " + Arg("label", NONE)
+                raise invalid(name, names, remedy="leave one of them out")
         renamed = {composed(old): composed(new) for old, new in self.class_map.items()}
         object.__setattr__(self, "class_map", renamed)
         for old, new in renamed.items():

@@ -15,13 +15,7 @@ from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.labels import GIVEN_SPLIT
 from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
-from beam_pipeline.inputs.selection import (
-    KeysFile,
-    Selected,
-    SelectImages,
-    check_globs,
-    share_keys,
-)
+from beam_pipeline.inputs.selection import KeysFile, Selected, SelectImages, check_globs, share_keys
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
@@ -42,8 +36,6 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
     """Builds the dataset `options.output` and commits it; returns False for a dry run.
 
     Args:
-        options: The options of the build.
-        runner: The runner of the pipeline.
         state: Contents of the output when the job began.
         job: Id of the job, as `prepare_staging` returned it.
 
@@ -52,7 +44,7 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
     """
     staging = state.staging
     schemas = schemas_of(options.sources, options.plan.class_names)
-    options = with_pinned_classes(options, (*state.pinned_classes, *named_classes(schemas)))
+    options = with_pinned_classes(options, state, schemas)
     columns = columns_of(schemas)
     with transform_temp_folder(options, columns, runner.local, staging) as temporary:
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
@@ -77,8 +69,6 @@ def construct(
     """Adds the whole job to a pipeline.
 
     Args:
-        pipeline: The pipeline, still empty.
-        options: The options of the build.
         schemas: For each input its schema if the input is an image table, else None.
         staging: Folder of the unfinished dataset.
         finished: Folder for finished shards until the commit; default: `staging`.
@@ -142,19 +132,12 @@ def list_batches(
         )
     skipped = listed.skipped
     if "splits" not in options.given:
-        skipped = skipped | "Unasked" >> beam.Map(without_given_splits)
+        # A split of the input deserves a warning only if the user asked for splits, too.
+        skipped = skipped | "Unasked" >> beam.Map(
+            lambda counts: {k: n for k, n in counts.items() if not k.startswith(f"{GIVEN_SPLIT}: ")}
+        )
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
     return Selected(batches, (skipped, *selected.skipped), checked)
-
-
-def without_given_splits(skipped: dict[str, int]) -> dict[str, int]:
-    """Returns the counts without splits of the input, which matter only beside `--splits`."""
-    return {key: count for key, count in skipped.items() if not key.startswith(f"{GIVEN_SPLIT}: ")}
-
-
-def named_classes(schemas: Schemas) -> list[str]:
-    """Returns the class names that image tables define, in the order of their ids."""
-    return [name for schema in schemas if schema for name in schema.class_names]
 
 
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
@@ -172,14 +155,18 @@ def unique_keys(
     return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
 
 
-def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> BuildOptions:
-    """Returns the options with a class order in which the classes `pinned` keep their ids.
+def with_pinned_classes(
+    options: BuildOptions, state: OutputState, schemas: Schemas
+) -> BuildOptions:
+    """Returns the options with an order of classes, unless `--class_names` gives the order.
 
-    The classes of the datasets among the inputs follow, unless `--class_names` gives an order.
+    Classes of a replaced dataset keep their ids. Classes that image tables define follow, and then
+    classes of the datasets among the inputs.
     """
     if options.plan.class_names is not None:
         return options
-    names = map(composed, [*pinned, *options.plan.pinned_classes])
+    of_tables = [name for schema in schemas if schema for name in schema.class_names]
+    names = map(composed, [*state.pinned_classes, *of_tables, *options.plan.pinned_classes])
     classes = tuple(dict.fromkeys(options.class_map.get(name, name) for name in names))
     return dataclasses.replace(
         options, plan=dataclasses.replace(options.plan, pinned_classes=classes)

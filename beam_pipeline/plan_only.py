@@ -22,13 +22,7 @@ from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs.listing import schemas_of
 from beam_pipeline.inputs.selection import share_keys
 from beam_pipeline.options import BuildOptions, ColumnSpec
-from beam_pipeline.pipeline import (
-    columns_of,
-    list_batches,
-    named_classes,
-    unique_keys,
-    with_pinned_classes,
-)
+from beam_pipeline.pipeline import columns_of, list_batches, unique_keys, with_pinned_classes
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import survey_and_plan
@@ -49,7 +43,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
     state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
     check_output(state, options.overwrite)
     schemas = schemas_of(options.sources, options.plan.class_names)
-    options = with_pinned_classes(options, (*state.pinned_classes, *named_classes(schemas)))
+    options = with_pinned_classes(options, state, schemas)
     columns = columns_of(schemas)
     copied = options.copied.transform if options.copied else ""
     # The constructor checks the columns and the module.
@@ -64,6 +58,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
             *unique_keys(batches, options, schemas),
             *listed.checked,
         ]
+        # The checks are side inputs of the last step, which therefore runs only after all passed.
         path = os.path.join(folder, "plan")
         survey_and_plan(batches, options.shard_options({})) | "Write" >> beam.Map(
             _write_plan,

@@ -113,12 +113,7 @@ def final_table(manifest: Manifest, seconds: float, reused: int) -> str:
 
 
 def class_line(counts: Mapping[str, Mapping[str, int]], label: str = ONE) -> str:
-    """Returns the classes with their numbers of images, or only the extremes of many classes.
-
-    Args:
-        counts: Split → class → images.
-        label: How many labels an image has: `ONE`, `NONE` or `SEVERAL`.
-    """
+    """Returns the classes with their numbers of images, or only the extremes of many classes."""
     if label == NONE:
         return "images without labels"
     classes = collections.Counter[str]()

@@ -157,12 +157,8 @@ class TransformModule(importlib.abc.InspectLoader):
 class Preprocess:
     """The `preprocessing_fn` of a build, which returns class ids and extra features.
 
-    Attributes:
-        columns: The extra columns.
-        order: The order of classes.
-        label: How many labels an image has: `ONE`, `NONE` or `SEVERAL`.
-        module: A user's module, whose outputs replace the extra features; None without one.
-        vocabulary_dir: Folder in which the analysis writes the vocabulary.
+    Outputs of a user's module replace the extra features. The analysis writes its vocabulary to
+    `vocabulary_dir`.
     """
 
     columns: tuple[ColumnSpec, ...]
@@ -200,12 +196,14 @@ class Preprocess:
         try:
             outputs = function(inputs)
         except Exception as e:
-            raise _bad_function(
-                module.name, f"raised {_cause(e)}", remedy="fix the function"
-            ) from e
+            did = f"raised {_cause(e)}"
+            raise _bad_function(module.name, did, remedy="fix the function") from e
         if not isinstance(outputs, Mapping):
-            did = f"returned a {type(outputs).__name__}"
-            raise _bad_function(module.name, did, "a dict from feature names to tensors")
+            raise _bad_function(
+                module.name,
+                f"returned a {type(outputs).__name__}",
+                "a dict from feature names to tensors",
+            )
         return {
             name: _checked_output(name, tensor, module.name) for name, tensor in outputs.items()
         }

@@ -146,7 +146,8 @@ class AnalyseColumns(beam.PTransform):
             storage.join(self._temp_dir, f"vocabulary-{uuid.uuid4().hex}"),
         )
         stores = StoreConfig.of_pipeline(batches)
-        check, write = map(stores.step, (_with_checked_labels, _then_write_raw_metadata))
+        check = stores.step(_with_checked_labels)
+        write = stores.step(_then_write_raw_metadata)
         raw = (
             batches
             | "CheckLabels" >> beam.Map(check, self._order.class_names)  # RefBatch
@@ -157,6 +158,7 @@ class AnalyseColumns(beam.PTransform):
         if not storage.is_local(exported):
             exported = storage.join(self._temp_dir, "exported")
         dataset = (raw, _adapter_config(columns))
+        # TFT keeps no link from its rows to images, so the reference passes through as a column.
         with tft_beam.Context(temp_dir=self._temp_dir, passthrough_keys={REF_COLUMN}):
             transform_fn = dataset | "Analyse" >> tft_beam.AnalyzeDataset(preprocess)
             transformed, _ = (dataset, transform_fn) | "Transform" >> tft_beam.TransformDataset(

@@ -21,6 +21,7 @@ from beam_pipeline.commit.staging import DATASET_FOLDERS, mark_committed, set_as
 from beam_pipeline.commit.summary import WriteSummary, check_budget, remedies, write_list
 from beam_pipeline.commit.tfds import tfds_files
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.shards.finished import output_error, read_result
@@ -84,16 +85,8 @@ def begin_commit(
 ) -> list[FinalizeTask]:
     """Checks that no image was lost, plans the moves of records, and sets the old dataset aside.
 
-    Beam may run this step again, even after shards have moved to their final places.
-
-    Args:
-        summary: Totals of all shards, as they were written.
-        plan: The plan of the shards.
-        spec: Settings of the commit.
-        *complete: Side inputs that must be complete before, such as the exported transform.
-
-    Returns:
-        A task for each shard.
+    Beam may run this step again, even after shards have moved to their final places. `complete` are
+    side inputs that must be complete before, for example the exported transform.
 
     Raises:
         UserError: More images were rejected than allowed.
@@ -146,11 +139,9 @@ def finish_commit(
     reader who finds a manifest finds the whole dataset, with its report.
 
     Args:
-        plan: The plan of the shards.
         entries: Results of `finalize_shard`.
         summary: Totals of all shards, as they were written.
         skipped: Reason → files that were not listed; see `Listed.skipped`.
-        spec: Settings of the commit.
         *complete: Side inputs that must be complete before, as for `begin_commit`.
 
     Raises:
@@ -193,7 +184,8 @@ def check_totals(shards: Iterable[FinalShard], summary: WriteSummary, label: str
         records[split] += shard.num_records
         classes.update(shard.classes)
     written = {split: stats.total("formats") for split, stats in summary.stats.items()}
-    # Only with one label an image do the counts of classes add up to the records.
+    # Only with one label an image do the counts of classes add up to the records. The unary plus
+    # drops zeros: a split whose images were all rejected is in one counter only.
     is_lost = label == ONE and classes.total() != records.total()
     if is_lost or +records != +collections.Counter(written):
         raise RuntimeError(
@@ -219,32 +211,32 @@ def manifest_of(
     features = exported_features(transform)
     exported = [] if plan.label == NONE else exported_classes(transform)
     if exported != classes:
-        raise UserError(
-            argument="input",
-            received=f"the classes {classes[:5]} when it was planned and {exported[:5]} when its "
-            "columns were analysed, so it changed while it was read",
+        raise invalid(
+            "input",
+            f"the classes {classes[:5]} when it was planned and {exported[:5]} when its columns "
+            "were analysed, so it changed while it was read",
             remedy="give the same command again",
         )
     passed_over, names = counts_and_names(skipped)
     splits = {split: _split_of(split, shards) for split in sorted(plan.num_shards)}
     stats = merge_stats(summary.stats.values())
+    # A list with a single NaN is counted as well, but only a scalar can be missing.
     missing = {
         name: count
         for name, count in stats.of("missing").items()
         if name in features and features[name].shape == ()
     }
+    # A model may be normalised only by pixels of its training split.
     train = [stats for split, stats in summary.stats.items() if split in TRAIN_NAMES]
     mean, std = merge_stats(train or [stats]).mean_and_std()
-    image = msgspec.structs.replace(
-        spec.write.image.to_manifest(), mean=tuple(mean), std=tuple(std)
-    )
+    image = spec.write.image.to_manifest()
     records = stats.of("sources")
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         splits=splits,
         classes=classes,
         features={**record_features(plan.label), **features},
-        image=image,
+        image=msgspec.structs.replace(image, mean=tuple(mean), std=tuple(std)),
         listed=plan.num_images,
         rejects=summary.rejects,
         skipped=passed_over,
@@ -286,11 +278,7 @@ def _split_of(name: str, shards: Iterable[FinalShard]) -> Split:
 def write_companions(
     manifest: Manifest, shards: Iterable[FinalShard], spec: CommitSpec
 ) -> Manifest:
-    """Writes the files beside the shards, and removes files of an earlier dataset.
-
-    Returns:
-        The manifest with its `files`.
-    """
+    """Writes the files beside the shards, removes old ones; returns the manifest with `files`."""
     output, staging = spec.places.output, spec.places.staging
     files = tfds_files(manifest)
     files[CROISSANT_NAME] = croissant_text(manifest, printable(storage.name_of(output)))
@@ -307,12 +295,10 @@ def write_companions(
         data = text.encode()
         recorded[name] = File(len(data), hashlib.sha256(data).hexdigest())
     beside = [*rejected, *linked]
-    shard_files = [
-        name for _, shard in manifest.shards() for name in (shard.file, shard.index.file)
-    ]
+    kept = {name for _, shard in manifest.shards() for name in (shard.file, shard.index.file)}
     # With a store each of these is a request, so they are sent at the same time.
     run_concurrently(
-        lambda: _remove_others(output, {*beside, *shard_files}),
+        lambda: _remove_others(output, kept.union(beside)),
         *(functools.partial(storage.write, storage.join(output, n), t) for n, t in files.items()),
     )
     if storage.is_local(output):

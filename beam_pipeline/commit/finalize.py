@@ -92,8 +92,7 @@ def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
             storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
 
     shards = [task.shard for task in tasks if task.changed and not task.shard.staged]
-    for _ in map_concurrently(back_up, shards):
-        pass
+    list(map_concurrently(back_up, shards))
 
 
 def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
@@ -123,18 +122,16 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
 
 
 def _damaged(path: str, how: str) -> OutputError:
-    return OutputError(
-        argument="output",
-        received=f"{path}, which has changed since it was written ({how}), so nothing was "
-        "committed",
-        remedy="run the same command again, which writes that shard again",
-    )
+    received = f"{path}, which has changed since it was written ({how}), so nothing was committed"
+    remedy = "run the same command again, which writes that shard again"
+    return OutputError(argument="output", received=received, remedy=remedy)
 
 
 def _link(shard: ShardResult, places: ShardPlaces) -> Shard:
     """Links a shard and its index, unchanged, to their final places."""
     # A move would break a second run of this step, and shards that need records of this one.
     entry = shard.entry(places.file_of(shard.name))
+    # A shard that is not staged was written to its final place.
     if shard.staged:
         storage.link(places.staged_path(shard.name), places.final_path(shard.name))
     index = storage.join(places.output, entry.index.file)
@@ -174,12 +171,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
 def _rows_of(
     shard: ShardResult, numbers: Mapping[str, Container[int]], places: ShardPlaces
 ) -> pa.Table:
-    """Returns rows of a shard's index.
-
-    Args:
-        shard: The shard as written.
-        numbers: Stratum → numbers of the wanted records among the records of that stratum.
-        places: Paths of the shards.
+    """Returns rows of a shard's index: `numbers` counts the wanted records in each stratum.
 
     Raises:
         OutputError: The index is missing, or has changed since it was written.

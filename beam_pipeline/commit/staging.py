@@ -103,12 +103,11 @@ class OutputState:
 
 def read_output_state(output: str, staging: str) -> OutputState:
     """Reads the contents of an output folder, by requests that are sent at the same time."""
-    manifest, notes, names = run_concurrently(
+    (found, damage), notes, names = run_concurrently(
         lambda: _manifest(output),
         lambda: _read_notes(staging, JOB_NAME, JobNotes),
         lambda: _names_in(output),
     )
-    found, damage = manifest
     is_ours = bool(found or notes)
     # A foreign program may also write a manifest.json, but no file that begins like this.
     if damage:
@@ -130,11 +129,6 @@ def _manifest(output: str) -> tuple[Manifest | None, UserError | None]:
 
 def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     """Refuses an output with a finished dataset, and always one with files of other programs.
-
-    Args:
-        state: Contents of the output.
-        overwrite: Whether a finished dataset may be replaced.
-        digest: Digest of the options of this build, as for `prepare_staging`.
 
     Returns:
         True if an earlier run of this build was killed after it had committed the dataset.
@@ -207,8 +201,7 @@ def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
         if not storage.exists(storage.join(folder, name)):
             by(storage.join(output, name), storage.join(folder, name))
 
-    for _ in map_concurrently(put, [name for name in names if name != MANIFEST_NAME]):
-        pass
+    list(map_concurrently(put, [name for name in names if name != MANIFEST_NAME]))
     put(MANIFEST_NAME)  # comes last, as it makes the copy a complete dataset
 
 
@@ -216,10 +209,7 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
     """Prepares the staging folder: keeps finished shards, and removes unfinished files.
 
     A job that still runs for this output loses the output here: `ShardPlaces.check_job` stops it.
-
-    Args:
-        state: Contents of the output.
-        digest: Digest of the options of this build, by which a later run knows its own work.
+    A later run knows by `digest`, made of the options, that a committed dataset is its own work.
 
     Returns:
         A random id of the new job, which is also written to the staging folder.
@@ -282,10 +272,7 @@ def remove(staging: str) -> None:
 def remove_empty(output: str, staging: str, fresh: bool) -> None:
     """Removes the files of a job that failed before it had finished a shard.
 
-    Args:
-        output: The output folder.
-        staging: Folder of the unfinished dataset.
-        fresh: Whether the job has made the output folder.
+    Also removes the empty output folder if the job has made that folder (`fresh`).
     """
     with contextlib.suppress(OSError, UserError):
         names = _names_in(output)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.planning.missing import HOW_PATHS_ARE_READ, why_missing
 from beam_pipeline.shards.result import ShardResult, ShardStats, merge_stats, most_first
 from imageshards import storage
-from imageshards.errors import UserError
 from imageshards.manifest import REJECTS_NAME, Reject
 from imageshards.text import counted
 from imageshards.typed import decode
@@ -80,11 +80,7 @@ def remedies(counts: Mapping[str, int]) -> list[str]:
 def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
     """Raises `UserError`, with reasons and examples, if more images were rejected than allowed.
 
-    Args:
-        counts: Reason → rejected images.
-        listed: Number of all images.
-        max_fraction: Largest fraction of images that may be rejected.
-        where: Path of the list of rejects.
+    The examples come from `where`, the path of the list of rejects.
     """
     allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
     if max_fraction and listed > 1:
@@ -94,12 +90,13 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
         return
     table = ", ".join(f"{reason} {count}" for reason, count in most_first(counts).items())
     remedy = "fix or remove them or raise the fraction"
+    # If most files are missing, the paths of a table were probably read in the wrong way.
     if 2 * counts.get("not_found", 0) > listed:
         table += f", such as {why_missing(_first_place(where, 'not_found'))}"
         remedy = HOW_PATHS_ARE_READ
-    raise UserError(
-        argument="max_reject_fraction",
-        received=f"{max_fraction:g}, which allows {allowed} of {counted(listed, 'image')} to be "
+    raise invalid(
+        "max_reject_fraction",
+        f"{max_fraction:g}, which allows {allowed} of {counted(listed, 'image')} to be "
         f"rejected, but {rejected} were ({table}), first {_first_rejects(where)}",
         remedy=f"see {where}, {remedy}, then give the same command again: finished shards are kept "
         "and nothing was committed" + "".join(f". {sentence}" for sentence in remedies(counts)),

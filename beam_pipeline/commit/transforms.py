@@ -84,9 +84,11 @@ class CommitShards(beam.PTransform):
             >> beam.FlatMap(
                 stores.step(begin_commit), pvalue.AsSingleton(self._plan), spec, *complete
             )  # FinalizeTask
+            # Without a shuffle Beam would fuse the steps, and one worker would do all tasks.
             | "SpreadTasks" >> beam.Reshuffle()
             | "FinalizeShard" >> SideBySide(finalize_shard, spec.places)
         )  # FinalShard
+        # Each side input is one element, or small entries, as it is sent to the worker as a whole.
         return self._plan | "FinishCommit" >> beam.Map(
             stores.step(finish_commit),
             pvalue.AsIter(shards),

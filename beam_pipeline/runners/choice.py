@@ -29,11 +29,6 @@ _FLINK_JAVA_FLAGS = (
 def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = ()) -> Runner:
     """Returns the runner that Beam's flags ask for; without flags, the runner in this process.
 
-    Args:
-        beam_args: Beam's flags, as in a command line.
-        build: The options of the build.
-        own_flags: Flags of `imageshards build`, to suggest in place of a misspelled one.
-
     Raises:
         UserError: A flag is unknown, or asks for a mode in which records may get lost.
     """

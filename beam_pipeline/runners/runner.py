@@ -32,10 +32,7 @@ _POLL_SEC = 0.25
 class Runner:
     """Runner of the pipelines of one build on this machine; subclasses run them elsewhere.
 
-    Attributes:
-        options: Beam's options for each pipeline.
-        build: The options of the build.
-        beam_runner: The runner for Beam; None if Beam shall find one by `options`.
+    Beam chooses its own runner by `options` if `beam_runner` is None.
     """
 
     options: beam_options.PipelineOptions
@@ -45,10 +42,7 @@ class Runner:
     local = True
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
-        """Returns an empty pipeline.
-
-        Args:
-            with_columns: Whether workers need tensorflow-transform, for extra columns.
+        """Returns an empty pipeline; `with_columns` if its workers need tensorflow-transform.
 
         Raises:
             UserError: Beam refuses the options.

@@ -35,7 +35,6 @@ _WINDOW_BYTES = 16 << 20
 _WINDOW_RECORDS = 1024
 # Up to this many unwanted bytes between two records are read, as another request would cost more.
 _MAX_GAP_BYTES = 64 << 10
-_FRAMING_BYTES = HEADER_BYTES + FOOTER_BYTES
 
 _OF_LABELS = {LABEL_FEATURE, LABELS_FEATURE, CLASS_FEATURE}
 
@@ -76,52 +75,46 @@ def _windows(refs: Sequence[ImageRef]) -> Iterator[list[ImageRef]]:
 
 def _read_window(refs: Sequence[ImageRef]) -> list[bytes | ImageError]:
     ranges = _ranges(refs)
-    are_local = all(storage.is_local(uri) for uri, _ in ranges)
+    are_local = all(storage.is_local(neighbours[0].uri) for neighbours in ranges)
+    # Threads pay off only where each request waits for an answer.
     read = map(_read_range, ranges) if are_local else map_concurrently(_read_range, ranges)
-    found: dict[tuple[str, int], bytes | ImageError] = {}
-    for payloads in read:
-        found.update(payloads)
+    found = {place: payload for payloads in read for place, payload in payloads.items()}
     return [found[ref.uri, ref.offset_bytes] for ref in refs]
 
 
-_Range = tuple[str, list[ImageRef]]
-
-
-def _ranges(refs: Iterable[ImageRef]) -> list[_Range]:
-    """Returns (shard, records) for each request: neighbours in the shard share a request."""
-    ranges: list[_Range] = []
+def _ranges(refs: Iterable[ImageRef]) -> list[list[ImageRef]]:
+    """Groups references for requests: neighbours in a shard share a request."""
+    ranges: list[list[ImageRef]] = []
     for ref in sorted(refs, key=lambda r: (r.uri, r.offset_bytes)):
-        if ranges and ranges[-1][0] == ref.uri:
-            last = ranges[-1][1][-1]
-            end = last.offset_bytes + last.size_bytes + _FRAMING_BYTES
-            if ref.offset_bytes - end <= _MAX_GAP_BYTES:
-                ranges[-1][1].append(ref)
-                continue
-        ranges.append((ref.uri, [ref]))
+        last = ranges[-1][-1] if ranges else ref
+        if ranges and last.uri == ref.uri and ref.offset_bytes - _end_of(last) <= _MAX_GAP_BYTES:
+            ranges[-1].append(ref)
+        else:
+            ranges.append([ref])
     return ranges
 
 
-def _read_range(found: _Range) -> dict[tuple[str, int], bytes | ImageError]:
-    path, refs = found
+def _end_of(ref: ImageRef) -> int:
+    return ref.offset_bytes + ref.size_bytes + FOOTER_BYTES + HEADER_BYTES
+
+
+def _read_range(refs: list[ImageRef]) -> dict[tuple[str, int], bytes | ImageError]:
+    path, first = refs[0].uri, refs[0].offset_bytes
     try:
-        first, last = refs[0].offset_bytes, refs[-1]
-        data = storage.read_range(path, first, last.offset_bytes + last.size_bytes + _FRAMING_BYTES)
+        data = storage.read_range(path, first, _end_of(refs[-1]))
     except OSError as e:
         error = ImageError("read_error", e.strerror or str(e))
         return {(path, ref.offset_bytes): error for ref in refs}
     payloads: dict[tuple[str, int], bytes | ImageError] = {}
     for ref in refs:
-        begin = ref.offset_bytes - first
-        framed = data[begin : begin + ref.size_bytes + _FRAMING_BYTES]
+        framed = data[ref.offset_bytes - first : _end_of(ref) - first]
         record = next(tfrecord.scan_records(io.BytesIO(framed), path), None)
-        payloads[path, ref.offset_bytes] = _payload(record)
+        if isinstance(record, tfrecord.Record):
+            payloads[path, ref.offset_bytes] = record.payload
+        else:
+            reason = record.reason if record else "the shard ends before it"
+            payloads[path, ref.offset_bytes] = ImageError(DAMAGED, reason)
     return payloads
-
-
-def _payload(record: tfrecord.Record | tfrecord.RecordError | None) -> bytes | ImageError:
-    if isinstance(record, tfrecord.Record):
-        return record.payload
-    return ImageError(DAMAGED, record.reason if record else "the shard ends before it")
 
 
 def copy_record(
@@ -137,12 +130,14 @@ def copy_record(
         found = decode_example(payload)
     except ValueError as e:
         raise ImageError(DAMAGED, str(e)) from e
+    # The dataset may have been replaced since it was listed.
     if found.get(FILENAME_FEATURE) != [ref.key.encode()]:
         raise ImageError(DAMAGED, f"another record is where {ref.key!r} was listed")
     needed = record_features(ONE if isinstance(ref.label, str) else NONE)
     lacking = [name for name in needed if not found.get(name)]
     if lacking:
         raise ImageError(DAMAGED, f"the record has no {lacking[0]}")
+    # With the same labels the record stays the same, byte for byte.
     if {name: found[name] for name in _OF_LABELS & found.keys()} == labels:
         return payload, found
     features = {name: values for name, values in found.items() if name not in _OF_LABELS} | labels

@@ -41,16 +41,14 @@ def make_record(
     """Encodes an image, or copies a record of a dataset, and counts the result.
 
     Args:
-        ref: Reference to the image or record.
         data: Bytes of the original file, or payload of the record.
-        unit: The shard, for its class ids.
-        options: How images become shards.
         stats: Counts of the shard, which are increased.
         index: Number of the image in the shard.
 
     Raises:
         ImageError: The image cannot become a record.
     """
+    # The sample is the same in every run, as the order of images in a shard is.
     sample = index % PIXEL_SAMPLE == 0
     if ref.is_record:
         payload, features = copy_record(ref, data, unit.class_ids)
@@ -102,6 +100,7 @@ def _follow_picture(
     if not all(name in columns for name in BOX_FEATURES):
         return moved
     boxes = list(zip(*(columns[name] for name in BOX_FEATURES), strict=False))
+    # Pixels refer to the original, whose size is known only after the picture was decoded.
     width, height = encoded.box_transform.size_px if in_pixels else (1, 1)
     relative = [(x0 / width, x1 / width, y0 / height, y1 / height) for x0, x1, y0, y1 in boxes]
     kept = map_boxes(relative, encoded.box_transform)

@@ -18,12 +18,7 @@ from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
 from beam_pipeline.shards.finished import finished_result, output_error, unit_digest, write_result
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.record import make_record
-from beam_pipeline.shards.result import (
-    ShardResult,
-    ShardStats,
-    WrittenFile,
-    count_classes,
-)
+from beam_pipeline.shards.result import ShardResult, ShardStats, WrittenFile, count_classes
 from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.example import Values, decode_example, encode_example
@@ -42,14 +37,8 @@ def write_shard(
 ) -> ShardResult:
     """Reads, encodes and writes the images of one shard, unless an earlier run has finished it.
 
-    Args:
-        unit: The shard and references to its images.
-        places: Paths of the shards.
-        options: How images become shards.
-        watch: Counts images, and rejects pictures that crashed a process before.
-
-    Returns:
-        The result without details, which are in the file beside the shard.
+    Returns the result without details, which are in the file beside the shard. `watch` counts the
+    images, and rejects pictures that crashed a process before.
 
     Raises:
         OutputError: The output cannot be written.
@@ -62,12 +51,15 @@ def write_shard(
         return finished.without_details()
     rows, stats, label = IndexRows(), ShardStats(), label_kind(unit.refs[0].label)
     try:
+        # Neither file has its final name before its `commit`, so a killed process leaves no file that
+        # looks like a whole shard.
         with (
             AtomicFile(places.finished_path(name)) as file,
             RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
             with RecordFile(file.local_path) as records:
                 read_bytes = _write_records(unit, options, records, rows, stats, rejects, watch)
+            # Another job may have taken the output over while this shard was written.
             places.check_job()
             result = ShardResult(
                 name=name,
@@ -111,9 +103,11 @@ def _write_records(
             continue
         read_bytes += len(data)
         try:
+            # The picture may crash this process; then the next attempt knows which picture it was.
             with watch.picture(index):
                 record = make_record(ref, data, unit, options, stats, index)
         except ImageError as e:
+            # A record is still in its dataset, so only originals are kept with their bytes.
             if ref.is_record:
                 rejects.add(ref, e, "copy")
             else:
@@ -132,6 +126,7 @@ def _write_records(
 def _write_index(
     rows: IndexRows, label: str, unit: ShardUnit, places: ShardPlaces
 ) -> WrittenFile | None:
+    # Without `AnalyseColumns` in the pipeline the columns of an index are unknown.
     if unit.features is None:
         return None
     name = places.shard_name(unit)
