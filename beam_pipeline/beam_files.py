@@ -50,14 +50,10 @@ class StoreConfig(msgspec.Struct, frozen=True):
     """Settings that each step of a pipeline carries to the process that runs the step.
 
     A build reads the settings from its command line, a transform from the pipeline's options.
-
-    Attributes:
-        flags: Values of Beam's flags, by flag name.
-        names_flags: Whether errors name flags, as in a command, instead of arguments.
     """
 
-    flags: dict[str, Any] = {}
-    names_flags: bool = False
+    flags: dict[str, Any] = {}  # Beam's flag → value
+    names_flags: bool = False  # errors name flags, as in a command, instead of arguments
 
     def __post_init__(self) -> None:
         # A worker calls this when it unpickles a step, as Beam's worker pool passes no flag of ours

@@ -160,17 +160,11 @@ class InputOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CopiedInput(InputOptions):
-    """Options of an input that is a finished dataset, with facts from its manifest.
+    """Options of an input that is a finished dataset, with facts from its manifest."""
 
-    Attributes:
-        fingerprint: Fingerprint of the dataset when the build began; "" for any.
-        keeps_splits: Whether the records keep their splits.
-        record_label: How many labels each record has: `ONE`, `NONE` or `SEVERAL`.
-    """
-
-    fingerprint: str = ""
-    keeps_splits: bool = True
-    record_label: str = ONE
+    fingerprint: str = ""  # fingerprint of the dataset when the build began; "" for any
+    keeps_splits: bool = True  # records keep the splits of the dataset
+    record_label: str = ONE  # how many labels each record has: `ONE`, `NONE` or `SEVERAL`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,15 +190,10 @@ class UrlOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CopiedColumns:
-    """Extra columns in the records of the datasets that a build copies.
+    """Extra columns in the records of the datasets that a build copies."""
 
-    Attributes:
-        transform: Folder of the exported transform that made the columns.
-        as_given: Whether the columns were neither scaled nor transformed.
-    """
-
-    transform: str
-    as_given: bool
+    transform: str  # folder of the exported transform that made the columns
+    as_given: bool  # the columns were neither scaled nor transformed
 
 
 @dataclasses.dataclass(frozen=True)

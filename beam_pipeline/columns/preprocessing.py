@@ -60,14 +60,12 @@ def raw_feature_spec(columns: Sequence[ColumnSpec]) -> dict[str, Any]:
     import tensorflow as tf
 
     dtypes = {"int": tf.int64, "float": tf.float32, "string": tf.string}
-    spec: dict[str, Any] = {}
-    for column in columns:
-        dtype = dtypes[column.kind]
-        if column.shape is None:
-            spec[column.name] = tf.io.VarLenFeature(dtype)
-        else:
-            spec[column.name] = tf.io.FixedLenFeature(column.shape, dtype)
-    return spec
+    return {
+        column.name: tf.io.VarLenFeature(dtypes[column.kind])
+        if column.shape is None
+        else tf.io.FixedLenFeature(column.shape, dtypes[column.kind])
+        for column in columns
+    }
 
 
 def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> None:

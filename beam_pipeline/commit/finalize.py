@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Container, Iterable, Mapping
@@ -28,32 +29,20 @@ from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 
 class FinalShard(NamedTuple):
-    """Shard in its final place.
-
-    Attributes:
-        split: The split of the shard.
-        shard: The shard's entry in the manifest.
-        rejected: Path below the dataset → file with the shard's rejected originals; may be empty.
-    """
+    """Shard in its final place."""
 
     split: str
-    shard: Shard
-    rejected: dict[str, File]
+    shard: Shard  # the entry in the manifest
+    rejected: dict[str, File]  # path below the dataset → file of rejected originals; may be empty
 
 
 @dataclasses.dataclass(frozen=True)
 class FinalizeTask:
-    """Task to make a shard final, as written or with records that move between shards.
+    """Task to make a shard final, as written or with records that move between shards."""
 
-    Attributes:
-        shard: The shard as written, without details.
-        give: Stratum (`ShardResult.strata`) → number of its last records that leave the shard.
-        take: Records that come: (shard name, stratum, number of the record in that stratum).
-    """
-
-    shard: ShardResult
-    give: Mapping[str, int]
-    take: tuple[tuple[str, str, int], ...]
+    shard: ShardResult  # as written, without details
+    give: Mapping[str, int]  # stratum (`ShardResult.strata`) → how many of its last records leave
+    take: tuple[tuple[str, str, int], ...]  # (shard, stratum, number in the stratum) of what comes
 
     @property
     def changed(self) -> bool:
@@ -154,7 +143,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
     table = pa.concat_tables(tables)
     final, staged = places.final_path(shard.name), places.staged_path(shard.name)
     with AtomicFile(final, beside=staged) as file:
-        with RecordFile(file.local_path) as records:
+        with contextlib.closing(RecordFile(file.local_path)) as records:
             for ref, payload in read_records(_refs_to(table, places.staging)):
                 if isinstance(payload, ImageError):
                     raise _damaged(ref.uri, payload.message)

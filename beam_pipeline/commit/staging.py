@@ -44,36 +44,22 @@ _T = TypeVar("_T")
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """Content of `COMMITTED_NAME`.
-
-    Attributes:
-        fingerprint: Fingerprint of the dataset that the job committed; "" for none.
-        reused_images: Number of images in shards that an earlier run had finished.
-    """
+    """Content of `COMMITTED_NAME`: the dataset that the job committed."""
 
     fingerprint: str = ""
-    reused_images: Whole = 0
+    reused_images: Whole = 0  # images in shards that an earlier run had finished
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputState:
-    """Contents of an output folder, read once by the process that holds the output's lock.
-
-    Attributes:
-        output: The output folder.
-        staging: Folder of the unfinished dataset.
-        manifest: Manifest of the dataset; None without a readable manifest.
-        damage: The error of a manifest that cannot be read.
-        notes: Notes of the job that last used the staging folder; None without any.
-        foreign: Names of files and folders that no build has written.
-    """
+    """Contents of an output folder, read once by the process that holds the output's lock."""
 
     output: str
-    staging: str
+    staging: str  # folder of the unfinished dataset
     manifest: Manifest | None
-    damage: UserError | None
-    notes: JobNotes | None
-    foreign: tuple[str, ...]
+    damage: UserError | None  # the error of a manifest that cannot be read
+    notes: JobNotes | None  # of the job that last used the staging folder
+    foreign: tuple[str, ...]  # names of files and folders that no build has written
 
     @property
     def pinned_classes(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -23,17 +23,11 @@ _SHOWN_REJECTS = 3
 
 @dataclasses.dataclass
 class WriteSummary:
-    """Totals of some shards.
+    """Totals of some shards."""
 
-    Attributes:
-        shards: The shards, without details.
-        stats: Split → counts over the images of the split.
-        reused_images: Number of images in shards that an earlier run had finished.
-    """
-
-    shards: list[ShardResult] = dataclasses.field(default_factory=list)
-    stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)
-    reused_images: int = 0
+    shards: list[ShardResult] = dataclasses.field(default_factory=list)  # without details
+    stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)  # by split
+    reused_images: int = 0  # images in shards that an earlier run had finished
 
     @property
     def rejects(self) -> dict[str, int]:
@@ -92,24 +86,20 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
     remedy = "fix or remove them or raise the fraction"
     # If most files are missing, the paths of a table were probably read in the wrong way.
     if 2 * counts.get("not_found", 0) > listed:
-        table += f", such as {why_missing(_first_place(where, 'not_found'))}"
+        place = next(reject.uri for reject in _read_list(where) if reject.reason == "not_found")
+        table += f", such as {why_missing(place)}"
         remedy = HOW_PATHS_ARE_READ
+    some = itertools.islice(_read_list(where), _SHOWN_REJECTS)
+    first = ", ".join(f"{reject.key!r} ({reject.reason})" for reject in some)
     raise invalid(
         "max_reject_fraction",
         f"{max_fraction:g}, which allows {allowed} of {counted(listed, 'image')} to be "
-        f"rejected, but {rejected} were ({table}), first {_first_rejects(where)}",
+        f"rejected, but {rejected} were ({table}), first {first}",
         remedy=f"see {where}, {remedy}, then give the same command again: finished shards are kept "
         "and nothing was committed" + "".join(f". {sentence}" for sentence in remedies(counts)),
     )
 
 
-def _first_rejects(rejects: str) -> str:
-    with storage.open_read(rejects) as lines:
-        found = [decode(line, Reject) for line in itertools.islice(lines, _SHOWN_REJECTS)]
-    return ", ".join(f"{reject.key!r} ({reject.reason})" for reject in found)
-
-
-def _first_place(rejects: str, reason: str) -> str:
-    with storage.open_read(rejects) as lines:
-        found = (decode(line, Reject) for line in lines)
-        return next(reject.uri for reject in found if reject.reason == reason)
+def _read_list(path: str) -> Iterator[Reject]:
+    with storage.open_read(path) as lines:
+        yield from (decode(line, Reject) for line in lines)

@@ -19,19 +19,12 @@ JOB_NAME = "job.json"
 
 
 class JobNotes(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of `JOB_NAME`.
-
-    Attributes:
-        id: Random id of the job.
-        digest: Digest of the options of the build.
-        in_place: Whether finished shards may be written to their final places.
-        pinned_classes: Classes, by id, of the dataset that is replaced.
-    """
+    """Content of `JOB_NAME`: a random id of the job, and the digest of the build's options."""
 
     id: str = ""
     digest: str = ""
-    in_place: bool = True
-    pinned_classes: tuple[str, ...] = ()
+    in_place: bool = True  # finished shards may be written to their final places
+    pinned_classes: tuple[str, ...] = ()  # classes, by id, of the dataset that is replaced
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

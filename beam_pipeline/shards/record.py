@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from beam_pipeline.options import ShardOptions
@@ -17,17 +17,11 @@ from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 
 
 class Record(NamedTuple):
-    """Record of an image.
-
-    Attributes:
-        payload: Serialized `tf.train.Example`.
-        features: The features in the payload.
-        source_bytes: Size of the original file; None if unknown.
-    """
+    """Record of an image: a serialized `tf.train.Example`, and the features in it."""
 
     payload: bytes
     features: dict[str, Values]
-    source_bytes: int | None
+    source_bytes: int | None  # size of the original file, if known
 
 
 def make_record(
@@ -50,24 +44,23 @@ def make_record(
     """
     # The sample is the same in every run, as the order of images in a shard is.
     sample = index % PIXEL_SAMPLE == 0
+    encoded: EncodedImage | None = None
+    sums: Iterable[Iterable[int]] = ()
     if ref.is_record:
         payload, features = copy_record(ref, data, unit.class_ids)
-        sums = sums_of_jpeg(features["image/encoded"][0]) if sample else ()
-        stats.add(ref.source, sums, None)
-        _count_missing(features, stats)
-        return Record(payload, features, ref.source_bytes)
-    encoded = encode_image(data, options.image, want_sums=sample)
-    features = _features_of(ref, data, encoded, unit.class_ids)
-    payload = encode_example(features)
-    stats.add(ref.source, encoded.pixel_sums or (), encoded)
-    _count_missing(features, stats)
-    return Record(payload, features, len(data))
-
-
-def _count_missing(features: Mapping[str, Values], stats: ShardStats) -> None:
+        source_bytes = ref.source_bytes
+        if sample:
+            sums = sums_of_jpeg(features["image/encoded"][0])
+    else:
+        encoded = encode_image(data, options.image, want_sums=sample)
+        features = _features_of(ref, data, encoded, unit.class_ids)
+        payload = encode_example(features)
+        sums, source_bytes = encoded.pixel_sums or (), len(data)
+    stats.add(ref.source, sums, encoded)
     for name, values in features.items():
         if len(values) == 1 and values[0] != values[0]:  # only NaN differs from itself
             stats.count("missing", name)
+    return Record(payload, features, source_bytes)
 
 
 def _features_of(

@@ -98,13 +98,9 @@ def most_first(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 class WrittenFile(File, frozen=True):
-    """File that was written.
+    """File that was written."""
 
-    Attributes:
-        version: Version of the object in a store; "" on a disk.
-    """
-
-    version: str = ""
+    version: str = ""  # version of the object in a store; "" on a disk
 
     @property
     def entry(self) -> File:
@@ -113,40 +109,24 @@ class WrittenFile(File, frozen=True):
 
 
 class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Description of a written shard, stored as JSON beside the shard when it is finished.
+    """Description of a written shard, stored as JSON beside the shard when it is finished."""
 
-    Attributes:
-        name: Part of the file's name between prefix and suffix.
-        classes: Class name → records with that class.
-        label: How many labels an image has: `ONE`, `NONE` or `SEVERAL`.
-        num_rejects: Number of rejected images.
-        file: The shard itself.
-        index: The shard's index, valid as long as no records move; None for a unit without
-            features.
-        rejects_file: The file with the rejected originals; None without any.
-        staged: Whether the file is in the staging folder, not in its final place.
-        digest: `unit_digest` of the shard, by which a later run knows whether the shard is valid.
-        read_bytes: Number of bytes of originals that were read.
-        run_id: Id of the run that wrote the shard.
-        reused: Whether an earlier run wrote the shard.
-    """
-
-    name: str
+    name: str  # part of the file's name between prefix and suffix
     split: str
     num_records: Whole
-    classes: dict[str, Whole]
-    label: str = ONE
+    classes: dict[str, Whole]  # class name → records with that class
+    label: str = ONE  # how many labels an image has: `ONE`, `NONE` or `SEVERAL`
     num_rejects: Whole
     file: WrittenFile
-    index: WrittenFile | None = None
-    rejects_file: WrittenFile | None = None
-    staged: bool = True
-    digest: str
-    read_bytes: Whole
+    index: WrittenFile | None = None  # valid as long as no records move; None without features
+    rejects_file: WrittenFile | None = None  # the rejected originals; None without any
+    staged: bool = True  # the file is in the staging folder, not in its final place
+    digest: str  # `unit_digest`, by which a later run knows whether the shard is valid
+    read_bytes: Whole  # bytes of originals that were read
     rejects: list[Reject]
     stats: ShardStats
-    run_id: str = ""
-    reused: bool = False
+    run_id: str = ""  # id of the run that wrote the shard
+    reused: bool = False  # an earlier run wrote the shard
 
     @property
     def strata(self) -> dict[str, int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -233,8 +233,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
 
         if not self.places.staging:
             with storage.using(self.stores.settings()):
-                old = [name for names in writer_results for name in names]
-                collections.deque(map_concurrently(delete_old, old), maxlen=0)
+                list(map_concurrently(delete_old, itertools.chain(*writer_results)))
         return []
 
     def finalize_write(
@@ -256,12 +255,15 @@ class BalancedSink(tfrecordio._TFRecordSink):
         Raises:
             FileNotFoundError: A shard is lost.
         """
-        names = sorted({name for names in writer_results for name in names})
+        names = sorted(set[str]().union(*writer_results))
         if not self.places.staging:
             places = self._places_in(init_result)
             with storage.using(self.stores.settings()):
                 put = functools.partial(_put_in_place, places)
                 with_rejects = sum(map_concurrently(put, names))
+                # No job needs the rest of the temporary folder.
+                with contextlib.suppress(OSError):
+                    storage.delete_folder(init_result)
             if with_rejects:
                 _LOGGER.warning(
                     "%s of %s* rejected images, which are in %s, with the reasons",
@@ -269,9 +271,6 @@ class BalancedSink(tfrecordio._TFRecordSink):
                     self.file_path_prefix.get(),
                     storage.parent_of(places.quarantine_path("")),
                 )
-            # No job needs the rest of the temporary folder.
-            with contextlib.suppress(OSError), storage.using(self.stores.settings()):
-                storage.delete_folder(init_result)
         yield from map(self.places.final_path, names)
 
 

@@ -51,13 +51,13 @@ def write_shard(
         return finished.without_details()
     rows, stats, label = IndexRows(), ShardStats(), label_kind(unit.refs[0].label)
     try:
-        # Neither file has its final name before its `commit`, so a killed process leaves no file that
-        # looks like a whole shard.
+        # Neither file has its final name before its `commit`, so a killed process leaves no file
+        # that looks like a whole shard.
         with (
             AtomicFile(places.finished_path(name)) as file,
             RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
-            with RecordFile(file.local_path) as records:
+            with contextlib.closing(RecordFile(file.local_path)) as records:
                 read_bytes = _write_records(unit, options, records, rows, stats, rejects, watch)
             # Another job may have taken the output over while this shard was written.
             places.check_job()
@@ -108,10 +108,8 @@ def _write_records(
                 record = make_record(ref, data, unit, options, stats, index)
         except ImageError as e:
             # A record is still in its dataset, so only originals are kept with their bytes.
-            if ref.is_record:
-                rejects.add(ref, e, "copy")
-            else:
-                rejects.add(ref, e, "decode", data)
+            stage, original = ("copy", None) if ref.is_record else ("decode", data)
+            rejects.add(ref, e, stage, original)
             watch.add(1, len(data), 1)
             continue
         records.write(record.payload)
@@ -141,15 +139,9 @@ class RecordFile:
 
     def __init__(self, path: str):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        self._file = open(path, "wb", _BUFFER_BYTES)  # closed by `__exit__`
+        self._file = open(path, "wb", _BUFFER_BYTES)
         self._hash = hashlib.sha256()
         self.num_bytes = 0
-
-    def __enter__(self) -> RecordFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""
@@ -167,7 +159,7 @@ class RecordFile:
         return WrittenFile(self.num_bytes, self._hash.hexdigest(), version)
 
 
-class RejectsFile:
+class RejectsFile(contextlib.ExitStack):
     """File of the rejected images of a shard; the first rejected image creates the file.
 
     The commit reads this file, because an original may be deleted or changed by then.
@@ -181,17 +173,11 @@ class RejectsFile:
     """
 
     def __init__(self, path: str, keeps_bytes: bool):
+        super().__init__()
         self._keeps_bytes = keeps_bytes
-        self._stack = contextlib.ExitStack()
         self._file = AtomicFile(path)
         self._records: RecordFile | None = None
         self.rejects: list[Reject] = []
-
-    def __enter__(self) -> RejectsFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
 
     def add(self, ref: ImageRef, error: ImageError, stage: str, data: bytes | None = None) -> None:
         """Adds an image, with the stage that failed: `read`, `decode` or `copy`."""
@@ -200,8 +186,9 @@ class RejectsFile:
         reject = Reject(*map(printable, fields))
         self.rejects.append(reject)
         if self._records is None:
-            self._stack.enter_context(self._file)
-            self._records = self._stack.enter_context(RecordFile(self._file.local_path))
+            self.enter_context(self._file)
+            self._records = RecordFile(self._file.local_path)
+            self.callback(self._records.close)
         self._records.write(encode_reject(reject, data if self._keeps_bytes else None))
 
     def commit(self) -> WrittenFile | None:
