@@ -229,7 +229,7 @@ def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> No
 
 
 def committed(staging: str) -> Committed:
-    """Returns the content of `mark_committed`; an empty fingerprint without any."""
+    """Reads the content of `COMMITTED_NAME`; the fingerprint is empty without that file."""
     return _read_notes(staging, COMMITTED_NAME, Committed) or Committed()
 
 

@@ -153,7 +153,7 @@ class ReadRejects(beam.PTransform):
 
 
 class SideBySide(beam.PTransform):
-    """Applies a function to four elements at the same time, in threads.
+    """Transform that applies a function to four elements at the same time, in threads.
 
     The functions wait for a disk to sync or for a store to answer, and need little CPU time.
 
