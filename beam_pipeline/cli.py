@@ -102,7 +102,6 @@ def _value(name: str, value: Any, parse: Any) -> Any:
 
 
 def _options(values: dict[str, Any]) -> opt.BuildOptions:
-    """Builds the options from the values of flags, by the names of their fields."""
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     # One flag sets two fields.
     if "image_size" in given:

@@ -31,11 +31,7 @@ _RECORD_DTYPES = ("int64", "float32", "string")
 
 
 def check_installed() -> None:
-    """Checks that tensorflow-transform is installed, without importing it.
-
-    Raises:
-        UserError: tensorflow-transform is not installed.
-    """
+    """Raises `UserError` if tensorflow-transform is not installed; does not import the package."""
     if importlib.util.find_spec("tensorflow_transform") is None:
         raise UserError(
             "extra columns and "

@@ -2,7 +2,8 @@
 
 Croissant 1.1 (https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html) lists files and
 describes their records. The format does not know TFRecord, so its records are the rows of `index/`,
-which give the shard and place of each record. A build knows only a name, files and a description.
+which give the shard and place of each record. Of the entries that Croissant requires, a build can
+fill in only the name, the files and a description.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ _DATA_TYPES = {"string": "sc:Text", "int64": "cr:Int64", "float32": "cr:Float32"
 
 
 def croissant_text(manifest: Manifest, name: str) -> str:
-    """Returns the text of `croissant.json` for a dataset with this manifest and name."""
     return to_json(
         {
             "@context": dict(sorted(_CONTEXT.items())),

@@ -174,20 +174,15 @@ def finish_commit(
 
 
 def check_totals(shards: Iterable[FinalShard], summary: WriteSummary, label: str = ONE) -> None:
-    """Checks that no record of any split or class was lost or doubled while records moved.
-
-    Raises:
-        RuntimeError: Totals of the final shards differ from totals of the written shards.
-    """
+    """Raises `RuntimeError` if records of a split or class were lost or doubled by moves."""
     records, classes = collections.Counter[str](), collections.Counter[str]()
     for split, shard, _ in shards:
         records[split] += shard.num_records
         classes.update(shard.classes)
     written = {split: stats.total("formats") for split, stats in summary.stats.items()}
-    # Only with one label an image do the counts of classes add up to the records. The unary plus
-    # drops zeros: a split whose images were all rejected is in one counter only.
+    # Only with one label an image do the counts of classes add up to the records.
     is_lost = label == ONE and classes.total() != records.total()
-    if is_lost or +records != +collections.Counter(written):
+    if is_lost or records != collections.Counter(written):
         raise RuntimeError(
             f"the shards to be committed hold {dict(records)} records, {classes.total()} of their "
             f"classes, but {written} were written; nothing was committed"

@@ -36,7 +36,6 @@ class WriteSummary:
 
 
 def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
-    """Returns the totals of all summaries."""
     total = WriteSummary()
     for summary in summaries:
         total.shards += summary.shards

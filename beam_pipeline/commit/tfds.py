@@ -31,7 +31,7 @@ def tfds_files(manifest: Manifest) -> dict[str, str]:
     }
     files = {FEATURES_NAME: to_json(described), INFO_NAME: to_json(_dataset_info(manifest))}
     names = manifest.classes
-    # TFDS strips each line and refuses a dataset with equal names, so such names are left out.
+    # TFDS strips each line and refuses a dataset with equal names; then no names are written.
     stripped = {name.strip() for name in names} - {""}
     if (label := manifest.roles.label) and len(stripped) == len(names):
         files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)

@@ -69,11 +69,7 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
 
 
 def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None:
-    """Checks flags that are not our own, and suggests one of `own_flags` for a misspelled flag.
-
-    Raises:
-        UserError: Beam does not know a flag either, or a flag of Beam lacks its value.
-    """
+    """Raises `UserError` for a flag that Beam does not know either, with similar flags."""
     if not beam_args:
         return
     parser = beam_options._BeamArgumentParser(allow_abbrev=False, add_help=False)

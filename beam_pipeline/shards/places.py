@@ -54,11 +54,7 @@ class ShardPlaces:
     suffix: str = ".tfrecord"
 
     def check_job(self) -> None:
-        """Checks that this job still owns the output, before a step publishes anything.
-
-        Raises:
-            LeaseLostError: Another build of this output has begun since, or has ended.
-        """
+        """Raises `LeaseLostError` if another build of this output has begun since, or has ended."""
         if not self.job:
             return
         try:
@@ -74,11 +70,7 @@ class ShardPlaces:
             )
 
     def shard_name(self, unit: ShardUnit) -> str:
-        """Returns the name of a shard: its split and the filled-in template.
-
-        Raises:
-            ValueError: The template gives several shards of the split the same name.
-        """
+        """Returns the name of a shard: its split and the filled-in template."""
         if unit.num_shards > 1 and "%(shard_num)" not in self.name_format:
             raise ValueError(
                 f"shard_name_template received {self.name_format!r} for the {unit.num_shards} "

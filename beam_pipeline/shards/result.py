@@ -83,7 +83,6 @@ class ShardStats(msgspec.Struct):
 
 
 def merge_stats(found: Iterable[ShardStats]) -> ShardStats:
-    """Returns the sum of counts."""
     total = ShardStats()
     for stats in found:
         for name, counts in stats.counts.items():

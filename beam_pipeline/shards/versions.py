@@ -46,11 +46,7 @@ def _installed(package: str) -> str:
 
 @functools.cache
 def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
-    """Checks that this host has the client's versions of the libraries that decide bytes.
-
-    Raises:
-        UserError: A library has another version on this host.
-    """
+    """Raises `UserError` if a library that decides bytes has not the client's version here."""
     here = byte_versions("convert")
     differ = ", ".join(
         f"{name} {version} here and {here.get(name, 'none')} there"

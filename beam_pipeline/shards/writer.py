@@ -148,7 +148,6 @@ class RecordFile:
         self._file.close()
 
     def write(self, payload: bytes) -> None:
-        """Frames and writes one record."""
         framed = frame_record(payload)
         self._file.write(framed)
         self._hash.update(framed)
