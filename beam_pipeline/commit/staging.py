@@ -141,9 +141,11 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
 
 def _read_notes(staging: str, name: str, kind: type[_T]) -> _T | None:
     """Returns the content of a JSON file; None if the file is missing or of another type."""
+    # Any other OSError must end the step: without committed.json, `set_aside` would take this job's
+    # own dataset for the old one.
     try:
         return decode(storage.read(storage.join(staging, name)), kind)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
 
 

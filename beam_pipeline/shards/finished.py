@@ -52,13 +52,13 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
     if result.digest != digest or any(r.may_be_temporary for r in result.rejects):
         return None
     beside = {places.index_path(name): result.index, places.rejects_path(name): result.rejects_file}
-    if not all(file is None or holds(path, file) for path, file in beside.items()):
+    if not all(file is None or _is_whole(path, file) for path, file in beside.items()):
         return None
     # A killed commit may have written an evened-out shard to the final place, and kept a copy of
     # this one in the staging folder.
     staged = places.staged_path(name)
     for path in dict.fromkeys((places.finished_path(name), places.final_path(name), staged)):
-        if holds(path, result.file):
+        if _is_whole(path, result.file):
             found = msgspec.structs.replace(result, staged=path == staged)
             # The commit reads the place of the shard from the result.
             if found != result:
@@ -92,15 +92,24 @@ def write_result(result: ShardResult, places: ShardPlaces) -> None:
 
 
 def holds(path: str, file: WrittenFile) -> bool:
-    """Returns whether the file at `path` is still the one that was written."""
+    """Returns whether the file at `path` has the version or the bytes that were written.
+
+    Raises:
+        OSError: The file cannot be read. The file may still be unchanged.
+    """
+    found = storage.stat(path)
+    if found is None or found.size_bytes != file.num_bytes:
+        return False
+    # An object of a store has a version, so its bytes need not be read.
+    if found.version and found.version == file.version:
+        return True
+    return storage.sha256_of(path)[1] == file.sha256
+
+
+def _is_whole(path: str, file: WrittenFile) -> bool:
+    """Returns whether a shard may be reused; a file that cannot be read is written again."""
     try:
-        found = storage.stat(path)
-        if found is None or found.size_bytes != file.num_bytes:
-            return False
-        # An object of a store has a version, so its bytes need not be read.
-        if found.version and found.version == file.version:
-            return True
-        return storage.sha256_of(path)[1] == file.sha256
+        return holds(path, file)
     except OSError:
         return False
 
