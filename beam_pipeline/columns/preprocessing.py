@@ -22,7 +22,7 @@ from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY
 from beam_pipeline.option_texts import ColumnSpec, invalid
 from beam_pipeline.planning.classes import ClassOrder
 from imageshards.commands.command_line import quiet_stderr, search_here
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, RECORD_NAMES
 
 RESERVED_FEATURES = RECORD_NAMES | {REF_COLUMN}
@@ -37,8 +37,9 @@ def check_installed() -> None:
             "extra columns and "
             + Arg("transform_module")
             + " need tensorflow-transform, which is not installed",
-            remedy="pip install 'imageshards[columns]', or leave the columns of an image table "
-            "out by " + Arg("columns", ""),
+            remedy=install_advice("columns")
+            + ", or leave out the columns of an image table by "
+            + Arg("columns", ""),
         )
 
 

@@ -17,6 +17,7 @@ from beam_pipeline.inputs.labels import (
 )
 from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS
 from beam_pipeline.options import PlanOptions
+from imageshards.errors import install_advice
 from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted, look_of
 
@@ -94,9 +95,9 @@ _OF_INPUT = {
     ),
     UNREAD_FORMAT: (
         "format",
-        "--input holds pictures that are not read, passed over by their names: {names}; HEIC needs "
-        "the extra heif (pip install 'imageshards[heif]'), --extensions says which names count, "
-        "and raw pictures have to be converted",
+        "--input holds pictures that are not read, passed over by their names: {names}; "
+        "--extensions says which names count; convert raw pictures; for HEIC, "
+        + install_advice("heif"),
     ),
     UNREADABLE_FOLDER: (
         "folder",

@@ -15,7 +15,7 @@ from beam_pipeline.options import BuildOptions
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, missing_defaults, runner_name
 from beam_pipeline.runners.runner import RemoteRunner, Runner
 from imageshards.commands.command_line import did_you_mean, nearest_flags
-from imageshards.errors import UserError
+from imageshards.errors import UserError, install_advice
 
 # Flags of Beam's Flink runner that only its Java side declares. Beam's client asks a running job
 # server for them, which is too late to find a misspelled flag.
@@ -63,7 +63,7 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
         raise invalid(
             beam_flag("runner"),
             f"{given}, but Google's clients are not installed ({e})",
-            remedy="install them with pip install 'imageshards[dataflow]'",
+            remedy=install_advice("dataflow"),
         ) from e
     return DataflowRunner(options, build)
 
