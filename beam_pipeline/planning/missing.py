@@ -1,4 +1,4 @@
-"""What is wrong with the path of an image that is not there, in words that say how to mend it."""
+"""Counts images that were missing when they were listed, and explains why a path was not found."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ HOW_PATHS_ARE_READ = (
     "move the table"
 )
 
-
-_OF_WINDOWS = re.compile(r"[A-Za-z]:(\\|$)")
+_WINDOWS_DRIVE = re.compile(r"[A-Za-z]:(\\|$)")
 
 
 class Missing(NamedTuple):
-    """How many images were missing when they were listed, and the first place of one."""
+    """Number of images that were missing when they were listed, and the path of the first."""
 
     num_images: int = 0
     first: str = ""
@@ -34,7 +33,7 @@ def missing_of(refs: Iterable[ImageRef]) -> Missing:
 
 
 def add_missing(found: Iterable[Missing]) -> Missing:
-    """The sum of some counts."""
+    """Returns the sum of several counts, with the smallest path."""
     some = [each for each in found if each.num_images]
     return Missing(
         sum(each.num_images for each in some), min((each.first for each in some), default="")
@@ -42,7 +41,7 @@ def add_missing(found: Iterable[Missing]) -> Missing:
 
 
 def check_some_exist(num_images: int, missing: Missing) -> None:
-    """Ends a build whose paths are all wrong before it begins its work.
+    """Ends a build early if all images are missing.
 
     Raises:
         UserError: All images are missing.
@@ -57,13 +56,13 @@ def check_some_exist(num_images: int, missing: Missing) -> None:
 
 
 def why_missing(uri: str) -> str:
-    """Returns a place that is not there, and of a path of this machine where it ceases to exist."""
+    """Returns the path for an error; for a local path also the first part that does not exist."""
     if not is_local(uri):
         return repr(uri)
     folder = os.path.dirname(uri)
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     first, *behind = os.path.relpath(uri, folder).split("/")
-    if _OF_WINDOWS.match(first):
+    if _WINDOWS_DRIVE.match(first):
         return f"{uri!r} ({first!r} is an absolute path of Windows: write it relative to the table)"
     return f"{uri!r} (the folder {folder!r} has no {'folder ' if behind else ''}{first!r})"
