@@ -14,7 +14,7 @@ from typing import Any
 
 from beam_pipeline.inputs.archives.members import Archive, Member, archive_files, open_archive
 from beam_pipeline.inputs.folders import PathFilter, Skipped
-from beam_pipeline.inputs.tables.references import missing_marks, row_to_ref
+from beam_pipeline.inputs.tables.references import refs_of_row
 from beam_pipeline.inputs.tables.rows import Row
 from beam_pipeline.inputs.tables.schema import TableSchema, schema_of_rows
 from beam_pipeline.options import WEBDATASET, InputOptions
@@ -181,5 +181,4 @@ def read_refs(
             form=image.form,
         )
         where = f"{blank.uri}: {printable(key)}"
-        yield from missing_marks(row, schema)
-        yield row_to_ref(where, row, schema, place)
+        yield from refs_of_row(where, row, schema, place)

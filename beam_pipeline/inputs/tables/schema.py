@@ -1,4 +1,4 @@
-"""The columns of an image table (CSV, JSON Lines, Parquet): their roles and their types."""
+"""Finds the roles and types of the columns of an image table (CSV, JSON Lines, Parquet)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from beam_pipeline.inputs.folders import matching_files
+from beam_pipeline.inputs.layout import unfit_option, wrong_input
 from beam_pipeline.inputs.tables import pictures
 from beam_pipeline.inputs.tables.cells import (
     about_commas,
@@ -22,6 +23,7 @@ from beam_pipeline.inputs.tables.cells import (
     is_list,
     is_number_in_each,
     shown,
+    wrong_cell,
 )
 from beam_pipeline.inputs.tables.rows import (
     Row,
@@ -34,27 +36,17 @@ from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.images.options import EXTENSIONS
-from imageshards.manifest import (
-    BOX_CLASS_FEATURE,
-    BOX_FEATURES,
-    NONE,
-    ONE,
-    RECORD_NAMES,
-    SEVERAL,
-)
+from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
 from imageshards.storage import is_local
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
-
-# Rows from which a hint is taken where a column is missing.
+# Rows that are searched for a hint if a column is missing.
 _HINT_ROWS = 100
 _ZEROS_AND_ONES = {"0", "1", "0.0", "1.0", "False", "True"}
-
-# In place of a key column: rows are numbered.
+# Replaces the name of a key column if rows are numbered.
 ROW_NUMBERS = "none"
-
-# What columns of a role are mostly called.
+# Usual names of the column of a role, the most likely first.
 _USUAL_NAMES = {
     "image": (
         "image", "path", "uri", "file", "filename", "file_name", "image_path", "image_uri", "url",
@@ -69,23 +61,23 @@ _USUAL_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class TableSchema:
-    """What each column of an image table is for.
+    """Purpose of each column of an image table.
 
     Attributes:
-        image, label: Columns of the image path and of the class name or names; the latter is ""
-            where images have none.
-        key, split, group: Columns of these, if there are any.
+        image: Column of the image path, or of the pictures in a Parquet file.
+        label: Column of the class name or names; "" if images have no label.
+        key, split, group: Columns of the keys, splits and groups, if there are any.
         columns: Extra columns, which become features.
-        warnings: What a person should hear of the columns, in sentences.
+        warnings: Sentences about the columns, for the user.
         several: Whether images have several labels, in lists or texts.
-        separator: What is between those of a text.
+        separator: Separator between several labels in a text.
         any_path: Whether rows may name files outside of the folder of their table.
-        class_names: Class names by number, for a label column of numbers; empty if a number is
-            itself the name of a class.
+        class_names: Class names by number, for labels that are numbers; () if a number is itself
+            the name of a class.
         has_pictures: Whether the image column of a Parquet file holds pictures, not paths.
         bbox_format: How the sides of boxes are written.
         box_a_row: Whether each row holds one box, so that the rows of an image become one record.
-        cells_of: Extra column → column of the table that holds its cells, where the names differ.
+        cells_of: Extra column → column of the table with its cells, if the names differ.
     """
 
     image: str
@@ -112,24 +104,23 @@ class TableSchema:
         return list(dict.fromkeys([*filter(None, roles), *map(self.column_of, self.columns)]))
 
     def column_of(self, column: ColumnSpec) -> str:
-        """The name of an extra column in the table."""
+        """Returns the name of an extra column in the table."""
         return self.cells_of.get(column.name, column.name)
 
 
 def table_files(path: str) -> list[str]:
-    """The files of an image table: the path itself, or those that match a glob, ordered by path.
+    """Returns the files of an image table: the path itself, or the files that match a glob, sorted.
 
     Raises:
-        UserError: None matches.
+        UserError: No file matches.
     """
-    names = matching_files(path)
-    if names:
+    if names := matching_files(path):
         return names
-    raise UserError(
-        argument="input",
-        received=f"{path!r}, which matches no file",
-        expected="image tables (.csv, .jsonl, .parquet) outside of finished datasets",
-        remedy="fix the pattern",
+    raise wrong_input(
+        path,
+        "which matches no file",
+        "image tables (.csv, .jsonl, .parquet) outside of finished datasets",
+        "fix the pattern",
     )
 
 
@@ -137,8 +128,8 @@ def read_schema(source: InputOptions) -> TableSchema:
     """Finds the columns' roles and types from the options, the header and the first rows.
 
     Raises:
-        UserError: A column is missing, named twice, has the name of a record feature, or a
-            type that boxes cannot have; or its bucket cannot be used.
+        UserError: A column is missing, named twice, has the name of a record feature, or a type
+            that boxes cannot have; or the bucket of the table cannot be used.
     """
     if not is_local(source.input):
         storage.check_bucket(source.input, "input")
@@ -148,11 +139,7 @@ def read_schema(source: InputOptions) -> TableSchema:
     else:
         head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
         if not head:
-            raise UserError(
-                argument="input",
-                received=f"{first!r}, which has no row",
-                expected="a header and one row per image",
-            )
+            raise wrong_input(first, "which has no row", "a header and one row per image")
         found = schema_of_rows(source, head)
     if found.box_a_row and found.key and source.key_column is None and not found.has_pictures:
         _check_keys(first, found.image, found.key)
@@ -162,6 +149,7 @@ def read_schema(source: InputOptions) -> TableSchema:
 def _parquet_table(source: InputOptions, path: str) -> TableSchema:
     arrow = parquet_schema(path)
     types = dict(zip(arrow.names, arrow.types, strict=True))
+    # NaN takes the place of null, which an integer column could not hold.
     types |= dict.fromkeys(whole_numbers_with_nulls(path, arrow), pa.float64())
     found = schema_of_rows(source, [], types)
     if not found.has_pictures:
@@ -175,13 +163,13 @@ def schema_of_rows(
     types: Mapping[str, pa.DataType] = MappingProxyType({}),
     unused: Collection[str] = (),
 ) -> TableSchema:
-    """Finds the columns' roles and types from the first rows, or from the types of Arrow.
+    """Finds the columns' roles and types from the first rows, or from Arrow's types.
 
     Args:
         source: The input.
-        head: The first rows.
-        types: Of a Parquet file, which is not read for this.
-        unused: Roles for which no column is looked for, unless a flag names one.
+        head: The first rows; empty for a Parquet file.
+        types: Types of a Parquet file; empty for text formats.
+        unused: Roles that get a column only if a flag names one.
 
     Raises:
         UserError: As `read_schema`.
@@ -227,10 +215,12 @@ def _features(
     roles: Mapping[str, str | None],
     cells_of: Mapping[str, str],
 ) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
-    """The extra columns, as --columns declares them or as they seem to be, and warnings of them."""
+    """Returns the extra columns, declared by --columns or inferred, and warnings about them."""
     used, label = set(roles.values()), roles["label"]
     cells = {name: [(where, row.get(name)) for where, row in head] for name in names}
     cells |= {feature: cells[name] for feature, name in cells_of.items()}
+    # A side with another name than its feature is replaced by the feature. A label column stays, as
+    # it has a role, too.
     features = [name for name in names if name not in cells_of.values() or name in used]
     features += cells_of
     columns = source.columns
@@ -240,7 +230,8 @@ def _features(
     if columns is None:
         kinds = {n: types.get(cells_of.get(n, n)) for n in features if n not in used}
         if BOX_CLASS_FEATURE in cells_of:
-            kinds[BOX_CLASS_FEATURE] = pa.string()  # a number names a class, too
+            # Numbers of classes become their names, so the type is text in any case.
+            kinds[BOX_CLASS_FEATURE] = pa.string()
         columns = tuple(
             column_of(name, cells[name]) if kind is None else column_of_arrow(name, kind)
             for name, kind in kinds.items()
@@ -256,25 +247,25 @@ def _features(
 
 
 def _sides(source: InputOptions, names: Sequence[str]) -> dict[str, str]:
-    """The columns of the sides of boxes; {} if the table has none, or --columns names none."""
+    """Returns the columns of the sides of boxes; {} if the table or --columns has none."""
     declared = None if source.columns is None else {column.name for column in source.columns}
     sides = box_sides(source.bbox_format, names)
     if declared is not None and declared.isdisjoint(BOX_FEATURES):
         sides = {}
     if source.bbox_format != RELATIVE and not sides:
         wanted = "x, y, width, height" if source.bbox_format == XYWH else "xmin, ymin, xmax, ymax"
-        raise UserError(
-            argument="bbox_format",
-            received=f"{source.bbox_format}, but "
-            + Arg("input")
-            + f" {source.input!r} has the columns {_quoted(names)}",
-            expected=f"{wanted}, and no " + Arg("columns") + " without boxes",
+        raise unfit_option(
+            "bbox_format",
+            source.bbox_format,
+            source.input,
+            f"has the columns {_quoted(names)}",
+            f"{wanted}, and no " + Arg("columns") + " without boxes",
         )
     return sides
 
 
 def _are_numbers(name: str, head: Sequence[Row], types: Mapping[str, pa.DataType]) -> bool:
-    """Whether each cell of a column is one number, as far as the types or the first rows show."""
+    """Returns whether each cell of a column is one number, by its type or the first rows."""
     if types:
         return pa.types.is_integer(types[name]) or pa.types.is_floating(types[name])
     return is_number_in_each([row.get(name) for _, row in head])
@@ -287,7 +278,7 @@ def _is_class_of_box(
     head: Sequence[Row],
     types: Mapping[str, pa.DataType],
 ) -> bool:
-    """Whether the label column of a table with one box a row holds one class, that of the box."""
+    """Returns whether the label column of a table with one box a row holds one class each."""
     if not label or BOX_CLASS_FEATURE in names or source.label_separator:
         return False
     is_nested = label in types and pa.types.is_nested(types[label])
@@ -295,25 +286,25 @@ def _is_class_of_box(
 
 
 def _check_keys(path: str, image: str, column: str) -> None:
-    """Refuses a column of keys that tells the boxes of one image apart, unless a flag names it."""
+    """Refuses a key column that gives one image several keys, unless a flag names the column."""
     keys: dict[str, Any] = {}
     for where, row in itertools.islice(read_rows(path, [image, column]), INFERENCE_ROWS):
         name, key = str(row.get(image)), row.get(column)
         if keys.setdefault(name, key) != key:
-            raise UserError(
-                f"{where} has {shown(key)} in column {column!r} of the image {name!r}, and a row "
-                f"above has {shown(keys[name])}",
-                expected="one key for each image",
-                remedy="say "
-                + Arg("key_column", image)
-                + ", or "
-                + Arg("key_column", column)
-                + " to have a record for each box",
+            one_record, record_a_box = Arg("key_column", image), Arg("key_column", column)
+            remedy = "say " + one_record + ", or " + record_a_box + " to have a record for each box"
+            raise wrong_cell(
+                where,
+                column,
+                key,
+                "one key for each image",
+                remedy,
+                f" of the image {name!r}, and a row above has {shown(keys[name])}",
             )
 
 
 def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """A warning of labels that all are numbers, some with decimals: hardly names of classes."""
+    """Yields a warning if all labels are numbers, some with decimals, so hardly class names."""
     given = [cell for _, cell in cells if cell not in (None, "")]
     decimal = next((cell for cell in given if infer(name, [cell]).kind == "float"), None)
     if decimal is not None and infer(name, given) == ColumnSpec(name, "float"):
@@ -330,7 +321,7 @@ def _role(
     types: Mapping[str, pa.DataType],
     head: Sequence[Row],
 ) -> str | None:
-    """The column of a role: the one that its flag names, or one of a usual name."""
+    """Returns the column of a role, named by its flag or by a usual name."""
     given: str | None = getattr(source, f"{role}_column")
     if given is not None and given not in names and (role, given) != ("key", ROW_NUMBERS):
         raise UserError(
@@ -338,30 +329,32 @@ def _role(
             received=f"{given!r}, but {source.input!r} has the columns {_quoted(names)}",
         )
     usual = _USUAL_NAMES[role]
+    # The exact name wins over a name that differs in case or spaces; of equals, the first column.
     in_any_case = {name.strip().lower(): name for name in reversed(names)}
     by_name = in_any_case | {name: name for name in names}
     if role == "key" and given == ROW_NUMBERS:
         return ROW_NUMBERS
     found = given or next((by_name[name] for name in usual if name in by_name), None)
     if role == "image" and given is None:
+        # Pictures win over paths; of several columns with pictures, a usual name wins.
         with_pictures = (n for n in (found, *types) if n and pictures.holds_pictures(types.get(n)))
         found = next(with_pictures, found)
     if found is None and (role == "image" or (role == "label" and source.label != NONE)):
-        other = ", or " + Arg("label", NONE) if role == "label" else ""
-        raise UserError(
-            argument="input",
-            received=f"{source.input!r}, which has no {role} column among {_quoted(names)}",
-            expected=f"one named {' or '.join(usual[:2])}, or "
-            + Arg(f"{role}_column")
-            + other
-            + _hint(source, head, names, role),
+        expected = f"one named {' or '.join(usual[:2])}, or " + Arg(f"{role}_column")
+        if role == "label":
+            expected = expected + ", or " + Arg("label", NONE)
+        raise wrong_input(
+            source.input,
+            f"which has no {role} column among {_quoted(names)}",
+            expected + _hint(source, head, names, role),
         )
     return found
 
 
 def _hint(source: InputOptions, head: Sequence[Row], names: Sequence[str], role: str) -> Text:
-    """What the first rows of a table say about a column of a role that it seems to lack."""
-    first = head or read_rows(table_files(source.input)[0])  # of Parquet, only types were read
+    """Returns a hint from the first rows of a table that lacks a column."""
+    # Only the types of a Parquet file were read until now.
+    first = head or read_rows(table_files(source.input)[0])
     rows = [row for _, row in itertools.islice(first, _HINT_ROWS)]
     cells = {name: [row.get(name) for row in rows] for name in names}
     with_names = [name for name in names if any(map(_is_image_name, cells[name]))]
@@ -383,7 +376,7 @@ def _is_image_name(cell: Any) -> bool:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    # Quotes show a space before or after a name.
+    # Quotes make a space before or after a name visible.
     return ", ".join(repr(name) for name in names) or "none"
 
 
@@ -397,10 +390,9 @@ def _check_columns(
                 received=f"{column.name!r}, but {source.input!r} has the columns {_quoted(names)}",
             )
         if column.name in RECORD_NAMES:
-            raise UserError(
-                argument="input",
-                received=f"{source.input!r} with a column {column.name!r}, a name that records use "
-                "themselves",
+            raise wrong_input(
+                source.input,
+                f"with a column {column.name!r}, a name that records use themselves",
                 remedy="rename the column",
             )
     check_box_columns(source.input, columns)
