@@ -1,4 +1,4 @@
-"""From an input to listing tasks, and from a task to references."""
+"""Cuts an input into listing tasks, and lists the references of each task."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from beam_pipeline.inputs.labels import (
     no_class_folder,
     no_image,
 )
-from beam_pipeline.inputs.layout import expand_braces, input_root, is_glob, layout_of
+from beam_pipeline.inputs.layout import (
+    expand_braces,
+    input_root,
+    is_glob,
+    layout_of,
+    unfit_option,
+    wrong_input,
+)
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.rows import parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
-from beam_pipeline.options import (
-    ARCHIVES,
-    DATASET,
-    TABLE,
-    TABLE_FLAGS,
-    CopiedInput,
-    InputOptions,
-)
+from beam_pipeline.options import ARCHIVES, DATASET, TABLE, TABLE_FLAGS, CopiedInput, InputOptions
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import Arg, UserError
@@ -58,23 +58,23 @@ from imageshards.manifest import NONE, Shard
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import composed, key_of
 
-# Files of a folder that are looked at to tell what the folder is.
+# Files of a folder whose names are compared to find masks beside images.
 _SEEN_FILES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class ListingTask:
-    """What one call of `list_task` lists: a folder, a glob, or a part of one or of an image table.
+    """Part of an input that one call of `list_task` lists.
 
     Attributes:
         path: Folder, glob or file to list.
-        split, label: What the folder gives every image in it; None if it does not.
-        kind: `folder`, `glob`, `table`, `shard`, `archive`; `outside` for files outside of class
-            folders, which are only counted, with the name of a split that has no class folder.
-        prefix: Of an archive, what keys begin with; "" for nothing.
-        row_groups: Of a Parquet file; None for all.
-        entry: Of a shard, in the manifest of its dataset.
+        split, label: Split and class that the folder gives every image in it; None for neither.
+        kind: `folder`, `glob`, `table`, `shard` or `archive`. `outside` only counts files outside
+            of class folders; its `split` is the name of a split without class folders.
+        row_groups: Part of a Parquet file; None for all.
+        entry: Entry of a shard in its manifest.
         source: Number of the input.
+        prefix: Beginning of the keys of an archive.
     """
 
     path: str
@@ -90,7 +90,7 @@ class ListingTask:
 def spooled_files(
     sources: Sequence[InputOptions], schemas: Sequence[TableSchema | None]
 ) -> list[storage.Stat]:
-    """The files of all inputs that cannot be read by ranges, as they are now."""
+    """Returns the files of all inputs that cannot be read by ranges, with their present sizes."""
     paths: list[str] = []
     for source, schema in zip(sources, schemas, strict=True):
         if schema is not None and schema.has_pictures:
@@ -101,32 +101,32 @@ def spooled_files(
 
 
 def has_several_archives(source: InputOptions) -> bool:
-    """Whether an input is a folder of archives, or several behind a glob."""
+    """Returns whether an input is a folder of archives, or several behind a glob."""
     several = expand_braces(source.input) != [source.input] or is_glob(source.input)
     return layout_of(source) == ARCHIVES and several
 
 
 def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) -> TableSchema | None:
-    """Returns the columns of an image table or of WebDataset archives; None for inputs without.
+    """Returns the columns of an image table or of WebDataset archives, None without columns.
 
     Args:
         source: The input.
         class_names: Class names by number, for labels that are numbers.
 
     Raises:
-        UserError: The table cannot be read or lacks a column, or a column was named for an
-            input that is none.
+        UserError: The table cannot be read or lacks a column, or a flag for columns was given for
+            an input without columns.
     """
     layout = layout_of(source)
     if source.exclude_glob and layout in (TABLE, DATASET):
         what = "an image table" if layout == TABLE else "a finished dataset"
-        raise UserError(
-            argument="exclude_glob",
-            received=f"{source.exclude_glob[0]!r}, but "
-            + Arg("input")
-            + f" {source.input!r} is {what}",
-            expected="a folder or a glob",
-            remedy="leave images out of this input by their keys, in a file for " + Arg("exclude"),
+        raise unfit_option(
+            "exclude_glob",
+            repr(source.exclude_glob[0]),
+            source.input,
+            f"is {what}",
+            "a folder or a glob",
+            "leave images out of this input by their keys, in a file for " + Arg("exclude"),
         )
     schema = None
     if layout == TABLE:
@@ -138,10 +138,12 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
         return dataclasses.replace(schema, class_names=names)
     for name in TABLE_FLAGS:
         if getattr(source, name) != getattr(InputOptions, name):
-            raise UserError(
-                argument=name,
-                received="a value, but " + Arg("input") + f" {source.input!r} is no image table",
-                expected="a .csv, .jsonl or .parquet file",
+            raise unfit_option(
+                name,
+                "a value",
+                source.input,
+                "is no image table",
+                "a .csv, .jsonl or .parquet file",
             )
     return None
 
@@ -149,31 +151,31 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
 def schemas_of(
     sources: Sequence[InputOptions], class_names: Sequence[str] | None = None
 ) -> tuple[TableSchema | None, ...]:
-    """The columns of each input that has some, as `schema_of` finds them; None for others.
+    """Returns the columns of each input, as `schema_of` finds them.
 
     Raises:
-        UserError: As `schema_of`, or the images of two inputs would have other extra columns.
+        UserError: As `schema_of`, or the images of two inputs would have different extra columns.
     """
     schemas = tuple(schema_of(source, class_names) for source in sources)
     columns = [schema.columns if schema else () for schema in schemas]
     for source, found in zip(sources[1:], columns[1:], strict=True):
         if set(found) != set(columns[0]):
-            raise UserError(
-                argument="input",
-                received=f"{sources[0].input!r} with the extra columns {named(columns[0])} and "
-                f"{source.input!r} with {named(found)}",
-                expected="the same ones in all",
-                remedy="say which by " + Arg("columns") + ", '' for none",
+            raise wrong_input(
+                sources[0].input,
+                f"with the extra columns {named(columns[0])}, and {source.input!r}, with "
+                + named(found),
+                "the same ones in all",
+                "say which by " + Arg("columns") + ", '' for none",
             )
     return schemas
 
 
 def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
-    """The tasks that together list an input.
+    """Yields the tasks that together list an input.
 
     Raises:
-        UserError: The input is not there, is a finished dataset, holds no class folder, or needs
-            a regex; or its bucket cannot be used.
+        UserError: The input does not exist, is a finished dataset, has no class folder, or needs a
+            regex; or the bucket cannot be used.
     """
     layout = layout_of(source)
     if not is_local(source.input):
@@ -190,13 +192,11 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
             yield ListingTask(path, kind="archive", prefix=prefix)
     elif layout == "flat":
         if source.label_regex is None and source.label != NONE:
-            raise UserError(
-                argument="input",
-                received=f"{source.input!r}, a flat folder or glob, so the label must be in the "
-                "file name",
-                expected=Arg("label_regex")
-                + ", for example '^([a-z]+)\\.' for cat.0.jpg, or "
-                + Arg("label", NONE),
+            expected = Arg("label_regex") + ", for example '^([a-z]+)\\.' for cat.0.jpg"
+            raise wrong_input(
+                source.input,
+                "a flat folder or glob, so the label must be in the file name",
+                expected + ", or " + Arg("label", NONE),
             )
         if is_dataset(input_root(source)):
             raise finished_input(input_root(source))
@@ -206,7 +206,6 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
 
 
 def _as_copied(source: InputOptions) -> CopiedInput:
-    """A dataset that no build has opened is copied as it is."""
     return source if isinstance(source, CopiedInput) else CopiedInput(**vars(source))
 
 
@@ -217,7 +216,7 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
         subfolders(path, passes_over) for name, path in top if is_split(name)
     )
     if layout == "split_folders" or nested:
-        # A dataset beside split folders is neither a split nor a class.
+        # An earlier output beside split folders is neither a split nor a class.
         top = [(name, path) for name, path in top if is_split(name) or not is_dataset(path)]
     if layout == "folders":
         layout = layout_by_names(source.input, [name for name, _ in top], nested)
@@ -237,6 +236,7 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
             found += of_split
     if not found:
         raise no_class_folder(source)
+    # Masks are compared with the images of the same split.
     for of in {task.split for task in found}:
         of_split = [task for task in found if task.split == of]
         check_masks(source, {str(t.label): functools.partial(_stems, t.path) for t in of_split})
@@ -247,29 +247,32 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
 
 
 def _stems(folder: str) -> Iterator[str]:
-    """The names of some files in a folder, in their order, without endings."""
-    with contextlib.suppress(PermissionError):  # told as for any class folder
+    """Yields the names of some files in a folder, in their order, without endings."""
+    # The listing itself reports an unreadable folder.
+    with contextlib.suppress(PermissionError):
         for file in itertools.islice(storage.files_below(folder), _SEEN_FILES):
             yield file.name.partition(".")[0]
 
 
 def _nothing_readable(source: InputOptions, folder: str) -> UserError:
-    return UserError(
-        argument="input",
-        received=f"{source.input!r}, which holds no image outside of folders that this user may "
-        f"not list, such as {folder!r}",
-        expected="folders that may be read",
-        remedy="fix their permissions",
+    return wrong_input(
+        source.input,
+        f"which holds no image outside of folders that this user may not list, such as {folder!r}",
+        "folders that may be read",
+        "fix their permissions",
     )
 
 
 def list_task(
     task: ListingTask, source: InputOptions, schema: TableSchema | None, spool: str = ""
 ) -> Iterator[ImageRef | Skipped]:
-    """Lists what a task says: references, and what was passed over.
+    """Yields the references of a task, and a `Skipped` for each file that is passed over.
 
     Args:
-        spool: Folder for what cannot be read by ranges.
+        task: A task of `listing_tasks`.
+        source: The input.
+        schema: The columns of the input, if it has any.
+        spool: Folder for contents that cannot be read by ranges.
 
     Raises:
         UserError: A file name does not match --label_regex, or a row of a table is wrong.
@@ -290,7 +293,7 @@ def list_task(
     else:
         refs = _image_refs(task, source)
     splits: set[str] = set()
-    is_empty, unreadable = True, ""
+    is_empty, unreadable = True, ""  # `unreadable` is the first folder that cannot be listed
     for ref in refs:
         if isinstance(ref, Skipped):
             unreadable = unreadable or ref.name * (ref.reason == UNREADABLE_FOLDER)
@@ -303,6 +306,7 @@ def list_task(
             ref = ref._replace(source=task.source)
         label = _composed(ref.label)
         yield ref if label == ref.label else ref._replace(label=label)
+    # Splits of records are known from the manifest; a warning names splits that images bring.
     if task.kind != "shard":
         yield from (Skipped(GIVEN_SPLIT, split) for split in sorted(splits))
     if is_empty and unreadable and task.label is None:
@@ -320,7 +324,7 @@ def _composed(label: Label) -> Label:
 def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | Skipped]:
     regex = re.compile(composed(source.label_regex)) if source.label_regex else None
     root = input_root(source)
-    prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
+    prefix = len(root.rstrip("/")) + 1  # a key is the path below the root
     files = files_matching if task.kind == "glob" else files_below
     for path, size_bytes, mtime_ns in files(task.path, path_filter(source)):
         below = path[prefix:]
@@ -338,5 +342,4 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
 
 
 def path_filter(source: InputOptions) -> PathFilter:
-    """What decides which files and folders of an input are passed over."""
     return PathFilter(input_root(source), source.exclude_glob)

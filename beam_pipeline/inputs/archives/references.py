@@ -1,4 +1,4 @@
-"""The images of an archive as references, labelled as in the folder that holds them unpacked."""
+"""Turns the images of an archive into references, labelled as in an unpacked folder."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from beam_pipeline.inputs.labels import (
     no_class_folder,
     no_image,
 )
+from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import decompressed, spool_tar
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import UserError
 from imageshards.manifest import NONE
 from imageshards.text import composed, key_of
 
-# The name of an archive that is rather a part of a dataset than a class: `photos-0001`.
+# Archives like `photos-0001` are more likely parts of a dataset than classes.
 _PART = re.compile(r"[-_.]\d+$")
 
 # The name of a member → its split and its class folder.
@@ -42,7 +42,7 @@ def archive_refs(
 
     Args:
         path: The archive.
-        prefix: What keys begin with; "" for the only archive of an input.
+        prefix: Beginning of the keys; "" for the only archive of an input.
         source: The input.
         schema: The columns of WebDataset archives; None for plain archives.
         spool: Folder for the contents of compressed archives.
@@ -52,11 +52,8 @@ def archive_refs(
     """
     found = storage.stat(path)
     if found is None:
-        raise UserError(
-            argument="input",
-            received=f"{path!r}, which is no file",
-            expected="an archive (.tar, .zip, .tar.gz)",
-            remedy="fix the path",
+        raise wrong_input(
+            path, "which is no file", "an archive (.tar, .zip, .tar.gz)", "fix the path"
         )
     spooled = spool_tar(found, spool) if decompressed(path) else ""
     blank = ImageRef("", path, None, mtime_ns=found.mtime_ns, spooled=spooled)
@@ -72,7 +69,8 @@ def archive_refs(
             elif skipped := passes_over(f"/{member.name}"):
                 yield skipped
             else:
-                members[member.name] = member  # of two of one name, the last would be unpacked
+                # Of two members with one name, unpacking would leave the last.
+                members[member.name] = member
     images = [m for m in members.values() if m.name.lower().endswith(source.extensions)]
     others = [m for m in members.values() if not m.name.lower().endswith(source.extensions)]
     for other in others:
@@ -133,9 +131,8 @@ def _check_no_masks(source: InputOptions, names: Sequence[str], place: _Place) -
 def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _Place:
     """Returns a function from the name of a member to its (split, class), by the member's folders.
 
-    An archive among several is a folder, too: the folder of a split if the archive has the name of
-    a split, the folder of a class if the archive holds no folders. The class of a member outside of
-    class folders is None.
+    An archive among several counts as a folder: a split if it has the name of a split, a class if
+    it holds no folders. The class of a member outside of class folders is None.
     """
     above, _, stem = key_of(prefix).rpartition("/")
     top = sorted({name.partition("/")[0] for name in names if "/" in name})
@@ -145,6 +142,7 @@ def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _P
         in_split = above.rpartition("/")[2]
         of_all = in_split if is_split(in_split) else None, stem
         return lambda name: of_all
+    # An archive with folders may have the name of its split.
     layout = source.layout
     if layout not in ("class_folders", "split_folders"):
         nested = any(name.count("/") > 1 and is_split(name.partition("/")[0]) for name in names)
