@@ -57,11 +57,7 @@ class Watch:
 
     @contextlib.contextmanager
     def picture(self, number: int) -> Iterator[None]:
-        """Notes the number of a picture while the caller decodes the picture.
-
-        Raises:
-            ImageError: `decoder_crashed`, if the picture has killed processes before.
-        """
+        """Notes a picture while the caller decodes it; raises if the picture has killed processes."""
         if number in self._crashed:
             raise ImageError("decoder_crashed", self._crashed[number])
         with self._turn(is_alone=number in self._alone):

@@ -189,11 +189,7 @@ class LocalPool:
             self._idle.put(worker)
 
     def _ready(self, worker: _Worker | None) -> _Worker:
-        """Returns the process, or a new process if there was none or it has ended.
-
-        Raises:
-            UserError: The pool was stopped.
-        """
+        """Returns the process, or a new one if it has ended; raises if the pool was stopped."""
         with self._changing:
             if self.is_stopped:
                 raise UserError(
@@ -275,7 +271,7 @@ def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) ->
 
 
 class _Death(NamedTuple):
-    """How a process has ended.
+    """End of a process.
 
     Attributes:
         picture: Number of the picture that it decoded; None for none.
@@ -369,11 +365,7 @@ class _Worker:
             self.noted[field] = 0
 
     def call(self, packed: bytes, blame: _Blame, picture_sec: float) -> Done:
-        """Sends a task and returns the answer of the process.
-
-        Raises:
-            EOFError, OSError: The process has ended.
-        """
+        """Returns the answer of the process; raises `EOFError` or `OSError` if it has ended."""
         sent = dict(os.environ), names_flags(), blame.crashed, blame.alone, packed
         self.connection.send(sent)
         wait_sec = picture_sec

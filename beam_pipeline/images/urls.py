@@ -133,11 +133,7 @@ class _TlsSocket(_LimitsReads, ssl.SSLSocket):
 
 
 def _connect(host: str, port: int) -> socket.socket:
-    """Connects to the first allowed address of a host that answers.
-
-    Raises:
-        ImageError: The host has no allowed address, or no address answers.
-    """
+    """Connects to the first allowed address that answers; raises `ImageError` if none does."""
     request: _Request = _current.request
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)

@@ -28,7 +28,7 @@ from beam_pipeline.options import (
     InputOptions,
 )
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import (
     NONE,
     ONE,
@@ -49,6 +49,8 @@ _IMAGE_FLAGS = {"height_px": "image_size", "width_px": "image_size"} | {
         "icc", "only_shrink",
     )
 }  # fmt: skip
+
+_BUILD_ONE_AGAIN = "build one of them again from its original images"
 
 Found = tuple[InputOptions, Manifest]
 
@@ -73,18 +75,15 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     if not found:
         return options
     if options.transform_module is not None:
-        raise unfit_option(
-            "transform_module",
-            repr(options.transform_module),
-            found[0][0].input,
-            "is a finished dataset, whose records lack its inputs",
-            remedy="leave it out, or build from the original images",
-        )
+        value = repr(options.transform_module)
+        problem = "is a finished dataset, whose records lack its inputs"
+        remedy = "leave it out, or build from the original images"
+        raise unfit_option("transform_module", value, found[0][0].input, problem, remedy=remedy)
     options = _with_plan(_with_labels(options, found), found)
     image, copied = _image_options(options, found), _copied_columns(options, found)
-    known = iter(found)
+    manifests = iter(found)
     sources = [
-        _contribution(*next(known), options) if source.layout == DATASET else source
+        _contribution(*next(manifests), options) if source.layout == DATASET else source
         for source in options.sources
     ]
     return dataclasses.replace(options.with_sources(sources), image=image, copied=copied)
@@ -138,18 +137,12 @@ def _with_labels(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
         has = manifest.label
         # Labels can be left out, and a single label can become a list, but no list a single label.
         if label not in (has, NONE) and (has, label) != (ONE, SEVERAL):
+            value = f"{label}, or other inputs have it"
+            problem = "is a dataset with " + Arg("label", has)
             remedy = Arg("label", NONE) + " leaves labels out, " + Arg("label", SEVERAL)
-            raise unfit_option(
-                "label",
-                f"{label}, or other inputs have it",
-                source.input,
-                "is a dataset with " + Arg("label", has),
-                "the same of all",
-                remedy + " makes lists of single ones",
-            )
-    return options.with_sources(
-        [dataclasses.replace(source, label=label) for source in options.sources]
-    )
+            remedy += " makes lists of single ones"
+            raise unfit_option("label", value, source.input, problem, "the same of all", remedy)
+    return options.with_sources([dataclasses.replace(s, label=label) for s in options.sources])
 
 
 def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
@@ -164,11 +157,7 @@ def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
 
 
 def _contribution(source: InputOptions, manifest: Manifest, options: BuildOptions) -> CopiedInput:
-    """Returns a dataset with the facts from its manifest that a build needs.
-
-    Raises:
-        UserError: The splits of the dataset cannot be drawn again.
-    """
+    """Returns a dataset with facts from its manifest; raises if splits cannot be drawn again."""
     origin = convert(manifest.options, Origin)
     # The same fractions and salt would draw the same splits again, except for splits that the
     # original input gave. So the records keep their splits.
@@ -177,13 +166,10 @@ def _contribution(source: InputOptions, manifest: Manifest, options: BuildOption
     )
     group = origin.input.group_column
     if group and not keeps:
-        raise unfit_option(
-            "splits",
-            str(dict(options.plan.splits)),
-            source.input,
-            "was built with " + Arg("group_column", group) + ", which its records do not have",
-            remedy="leave " + Arg("splits") + " out, or build from the original table",
-        )
+        value = str(dict(options.plan.splits))
+        problem = "was built with " + Arg("group_column", group) + ", which its records do not have"
+        remedy = "leave " + Arg("splits") + " out, or build from the original table"
+        raise unfit_option("splits", value, source.input, problem, remedy=remedy)
     return CopiedInput(
         **vars(source) | {"label": options.source.label},
         fingerprint=manifest.fingerprint,
@@ -201,21 +187,17 @@ def _image_options(options: BuildOptions, found: Sequence[Found]) -> ImageOption
         other = _as_options(_image_options_of(source.input, of_other))
         for name, option in said.items():
             if option != other[name]:
-                raise wrong_input(
-                    first.input,
-                    "built with " + option + f", and {source.input!r}, built with " + other[name],
-                    "the same image options, as records are copied",
-                    "build one of them again from its original images",
+                problem = (
+                    "built with " + option + f", and {source.input!r}, built with " + other[name]
                 )
+                expected = "the same image options, as records are copied"
+                raise wrong_input(first.input, problem, expected, _BUILD_ONE_AGAIN)
     for name, option in said.items():
         if name in options.given and asked[name] != option:
-            raise unfit_option(
-                option.name,
-                str(asked[name].value),
-                first.input,
-                "is a finished dataset built with " + option + ", whose records are copied",
-                remedy="leave it out, or build from the original images",
-            )
+            value = str(asked[name].value)
+            problem = "is a finished dataset built with " + option + ", whose records are copied"
+            remedy = "leave it out, or build from the original images"
+            raise unfit_option(option.name, value, first.input, problem, remedy=remedy)
     # Limits do not change the bytes of a picture, so a build may set them anew.
     limits = {field.name for field in dataclasses.fields(image)} - said.keys()
     given = {name: getattr(options.image, name) for name in limits & options.given}
@@ -232,11 +214,7 @@ def _as_options(image: ImageOptions) -> dict[str, Arg]:
 
 
 def _image_options_of(path: str, manifest: Manifest) -> ImageOptions:
-    """Returns how the pictures of a dataset were made.
-
-    Raises:
-        UserError: The manifest does not record how.
-    """
+    """Returns how the pictures of a dataset were made; raises if the manifest lacks this."""
     said = manifest.image
     try:
         # Some manifests lack `icc`, for which `from_manifest` has a default.
@@ -245,30 +223,19 @@ def _image_options_of(path: str, manifest: Manifest) -> ImageOptions:
             raise KeyError(absent[0])
         return ImageOptions.from_manifest(said)
     except (KeyError, TypeError, ValueError, UserError) as e:
-        raise wrong_input(
-            path,
-            f"a dataset whose manifest.json does not say how its pictures were made ({e})",
-            remedy="build it again from its original images",
-        ) from e
+        problem = f"a dataset whose manifest.json does not say how its pictures were made ({e})"
+        raise wrong_input(path, problem, remedy="build it again from its original images") from e
 
 
 def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColumns | None:
-    """Returns the extra columns of the records, with their transform; None for no columns.
-
-    Raises:
-        UserError: The records of all inputs would not have the same columns, made alike.
-    """
+    """Returns the extra columns, which all records must share, and their transform."""
     first, manifest = found[0]
     columns = _extra_columns(manifest)
     for source, other in found[1:]:
         if _extra_columns(other) != columns:
-            raise wrong_input(
-                first.input,
-                f"with the extra columns {named(columns)}, and {source.input!r}, with "
-                + named(_extra_columns(other)),
-                "the same ones of the same types",
-                "build one of them again from its original images",
-            )
+            expected = "the same ones of the same types"
+            pair = (first.input, columns), (source.input, _extra_columns(other))
+            raise different_columns(*pair, expected, _BUILD_ONE_AGAIN)
     if not columns:
         return None
     # Records hold the values that a transform made, and a transform has learned from one dataset.
@@ -276,21 +243,15 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
     photos = [source.input for source in options.sources if source.layout != DATASET]
     if photos or (len(found) > 1 and not as_given):
         beside = photos[0] if photos else found[1][0].input
-        raise wrong_input(
-            first.input,
-            f"with the extra columns {named(columns)}, which cannot be joined with those of "
-            f"{beside!r}",
-            "one dataset, or several whose columns were not scaled or transformed",
-            "build from the original tables together",
-        )
+        problem = f"with the extra columns {_named(columns)}, which cannot be joined with those of "
+        problem += repr(beside)
+        expected = "one dataset, or several whose columns were not scaled or transformed"
+        remedy = "build from the original tables together"
+        raise wrong_input(first.input, problem, expected, remedy)
     if any(manifest.label != options.source.label for _, manifest in found):
-        raise unfit_option(
-            "label",
-            options.source.label,
-            first.input,
-            f"has the extra columns {named(columns)} and a transform for other labels",
-            remedy="build from the original table",
-        )
+        problem = f"has the extra columns {_named(columns)} and a transform for other labels"
+        remedy = "build from the original table"
+        raise unfit_option("label", options.source.label, first.input, problem, remedy=remedy)
     return CopiedColumns(storage.join(first.input, TRANSFORM_NAME), as_given)
 
 
@@ -303,6 +264,16 @@ def _extra_columns(manifest: Manifest) -> tuple[ColumnSpec, ...]:
     )
 
 
-def named(columns: Sequence[ColumnSpec]) -> str:
-    """Returns columns for a message, as --columns declares them."""
+def different_columns(
+    one: tuple[str, Sequence[ColumnSpec]],
+    other: tuple[str, Sequence[ColumnSpec]],
+    expected: str,
+    remedy: Text,
+) -> UserError:
+    """Returns the error for two inputs, each with its extra columns, that differ in the columns."""
+    problem = f"with the extra columns {_named(one[1])}, and {other[0]!r}, with {_named(other[1])}"
+    return wrong_input(one[0], problem, expected, remedy)
+
+
+def _named(columns: Sequence[ColumnSpec]) -> str:
     return ", ".join(map(str, columns)) or "(none)"

@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam import pvalue
 
 from beam_pipeline.planning.refs import UNIQUE, KeyHasher, RefBatch
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, Text, UserError
 
 # Workers compare so many parts of the hashes in parallel; of 100 million images one part is 50 MB.
 NUM_BUCKETS = 16
@@ -61,23 +61,19 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
 
 def refuse(key: str, uris: list[str]) -> None:
     """Raises `UserError` with both images of a key that occurs twice."""
+    remedy: Text
+    unique_column = "name a unique column by " + Arg("key_column")
     if uris[0] == uris[1]:
-        raise UserError(
-            argument="input",
-            received=f"two rows with the key {key!r} for the image {uris[0]!r}",
-            expected="one row for each image",
-            remedy="put its boxes or labels into one row, as lists, or, where a record for each "
-            "row is wanted, name a unique column by " + Arg("key_column"),
-        )
-    raise UserError(
-        argument="input",
-        received=f"the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}",
-        expected="unique keys",
-        remedy="name a unique column by "
-        + Arg("key_column")
-        + " or remove one row; where two inputs have a key, copy one of them without it first "
-        "(imageshards build --input ONE --exclude KEYS --output ANOTHER)",
-    )
+        received = f"two rows with the key {key!r} for the image {uris[0]!r}"
+        expected = "one row for each image"
+        remedy = "put its boxes or labels into one row, as lists, or, for a record for each row, "
+        remedy += unique_column
+    else:
+        received = f"the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}"
+        expected = "unique keys"
+        remedy = unique_column + " or remove one row; if two inputs have a key, first copy one of "
+        remedy += "them without it (imageshards build --input ONE --exclude KEYS --output ANOTHER)"
+    raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
 
 
 class RefuseDuplicateKeys(beam.PTransform):

@@ -122,22 +122,15 @@ def is_dataset(folder: str) -> bool:
 def finished_input(path: str) -> UserError:
     """Returns the error for an input that is a finished dataset."""
     copied = Arg("layout", DATASET) + " to copy its records"
-    return wrong_input(
-        path,
-        "a finished dataset",
-        "original images",
-        "give their folder, move the dataset out of it, or say " + copied,
-    )
+    remedy = "give their folder, move the dataset out of it, or say " + copied
+    return wrong_input(path, "a finished dataset", "original images", remedy)
 
 
 def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
     """Returns the sorted (name, path) of the folders in a folder that are not passed over.
 
     A folder below the input that this user may not list has no subfolders; `files_outside_folders`
-    names the folder.
-
-    Raises:
-        UserError: The folder does not exist, cannot be listed, or is a finished dataset.
+    names the folder. Raises `UserError` if the folder does not exist or is a finished dataset.
     """
     found = []
     try:
@@ -164,11 +157,7 @@ def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skippe
 
 
 def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
-    """Yields (name, path, whether it is a folder) of the entries of a folder, in any order.
-
-    Raises:
-        OSError: The folder cannot be listed, or is an empty folder of a store.
-    """
+    """Yields (name, path, whether it is a folder) of a folder's entries, in any order."""
     if is_local(path):
         # `storage.list_folder` would pass over broken links, which are counted as well.
         yield from ((entry.name, entry.path, _is_dir(entry)) for entry in _scan(path))
@@ -180,20 +169,14 @@ def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
 
 
 def _unreadable(path: str, e: OSError, passes_over: PathFilter) -> Skipped:
-    """Returns a `Skipped` for a folder below the input that this user may not list.
-
-    Raises:
-        UserError: The folder is the input itself, or has a different error.
-    """
+    """Returns a `Skipped` for a folder that this user may not list; raises for the input itself."""
     # After any different error the folder may be readable the next time, so the build ends.
     if isinstance(e, PermissionError) and path.rstrip("/") != passes_over.root:
         return Skipped(UNREADABLE_FOLDER, printable(path))
-    raise wrong_input(
-        e.filename or path,
-        f"which cannot be listed ({e.strerror or e})",
-        "a folder, a glob, or an image table named .csv, .jsonl or .parquet",
-        "fix the path or its permissions",
-    ) from e
+    problem = f"which cannot be listed ({e.strerror or e})"
+    expected = "a folder, a glob, or an image table named .csv, .jsonl or .parquet"
+    remedy = "fix the path or its permissions"
+    raise wrong_input(e.filename or path, problem, expected, remedy) from e
 
 
 def none_readable(folders: Iterable[str]) -> bool:
@@ -210,22 +193,14 @@ def none_readable(folders: Iterable[str]) -> bool:
 
 
 def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
-    """Yields every file below a folder.
-
-    Raises:
-        UserError: The folder does not exist, or is the input and cannot be listed.
-    """
+    """Yields every file below a folder; raises `UserError` if the folder cannot be listed."""
     if is_local(path):
         return _enter(path, _Walk(passes_over), _folders_above(path))
     return _objects(path, storage.files_below(path), _Walk(passes_over))
 
 
 def matching_files(pattern: str) -> list[str]:
-    """Returns the files that a glob with braces matches, sorted; a plain path is returned as it is.
-
-    Raises:
-        UserError: The root of a glob cannot be listed.
-    """
+    """Returns the sorted files that a glob with braces matches; a plain path is returned."""
     found: list[str] = []
     for each in expand_braces(pattern):
         if is_glob(each):
@@ -237,11 +212,7 @@ def matching_files(pattern: str) -> list[str]:
 
 
 def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
-    """Yields every file that matches a glob, as Beam interprets globs.
-
-    Raises:
-        UserError: The root of the glob cannot be listed.
-    """
+    """Yields every file that matches a glob of Beam; raises `UserError` without a root."""
     root = glob_root(pattern)
     below = pattern.removeprefix(root).lstrip("/")
     pattern = os.path.join(root, below)

@@ -45,15 +45,10 @@ def is_split(name: str) -> bool:
 
 
 def layout_by_names(path: str, top: Sequence[str], nested: bool) -> str:
-    """Returns whether folders are `class_folders` or `split_folders`, by their names.
+    """Returns whether folders are `class_folders` or `split_folders`, by their names `top`.
 
-    Args:
-        path: The input, for messages.
-        top: Names of its folders.
-        nested: Whether a folder with the name of a split contains folders.
-
-    Raises:
-        UserError: The names do not decide.
+    `nested` says whether a folder with the name of a split contains folders. Raises `UserError` if
+    the names do not decide.
     """
     splits = [name for name in top if is_split(name)]
     if not splits or (len(splits) < len(top) and not nested):
@@ -69,15 +64,10 @@ def layout_by_names(path: str, top: Sequence[str], nested: bool) -> str:
 
 
 def check_masks(source: InputOptions, stems_in: Mapping[str, Callable[[], Iterable[str]]]) -> None:
-    """Refuses images and their masks in two folders, which would become two classes.
+    """Raises `UserError` for images and their masks in two folders, which would become two classes.
 
-    Args:
-        source: The input.
-        stems_in: Class folder → function that returns names of some of its files, without endings.
-
-    Raises:
-        UserError: A folder has a name for images, a second folder a name for masks, and the names
-            of their files agree.
+    `stems_in` maps a class folder to a function that returns names of some of its files, without
+    endings. Masks have names of images, in a folder that has a usual name for masks.
     """
     kinds = {name: _IN_PAIRS.get(name.lower(), "") for name in stems_in}
     if set(kinds.values()) != {"images", "masks"}:
@@ -90,22 +80,21 @@ def check_masks(source: InputOptions, stems_in: Mapping[str, Callable[[], Iterab
     if 2 * len(of_images) > len(found):
         remedy = "give the folder of the images alone, with an image table, " + Arg("label_regex")
         remedy += " or " + Arg("label", NONE)
-        raise wrong_input(
-            source.input,
+        problem = (
             f"with images in {images!r} and files of the same names in {masks!r}, as masks or "
-            "annotations are kept, which are not supported",
-            "folders that are classes",
-            remedy,
         )
+        problem += "annotations are kept, which are not supported"
+        raise wrong_input(source.input, problem, "folders that are classes", remedy)
 
 
 def no_class_folder(source: InputOptions) -> UserError:
     """Returns the error for an input whose folders are not classes."""
+    regex = Arg("label_regex") + " that finds them, such as '^([a-z]+)' for cat.0.jpg"
     return wrong_input(
         source.input,
         "which has no class folder",
         "ROOT/<class>/*.jpg, an image table (.csv, .jsonl, .parquet), or labels in file names and "
-        "a " + Arg("label_regex") + " that finds them, such as '^([a-z]+)' for cat.0.jpg",
+        "a " + regex,
         "say " + Arg("label", NONE) + " for images without a label",
     )
 
@@ -120,21 +109,15 @@ def no_image(name: str) -> Iterator[Skipped]:
 def labels_by_name(
     source: InputOptions, regex: re.Pattern[str] | None, name: str, key: str
 ) -> tuple[Label, str | None, str | None]:
-    """Returns the (label, split, group) of an image by its file name, and its split by its folder.
-
-    Raises:
-        UserError: The name does not match --label_regex.
-    """
+    """Returns the (label, split, group) in an image's file name; its folder may be a split."""
     label, groups = None, dict[str, str]()
     if regex is not None:
         found, group = regex.search(composed(name)), label_group(regex)
         label = found.group(group) if found and group is not None else None
         if found is None or not label:
-            raise UserError(
-                argument="label_regex",
-                received=f"{regex.pattern!r}, which does not match the file name {name!r}",
-                remedy="fix the expression or take the file out",
-            )
+            received = f"{regex.pattern!r}, which does not match the file name {name!r}"
+            remedy = "fix the expression or take the file out"
+            raise UserError(argument="label_regex", received=received, remedy=remedy)
         label, groups = cut_label(label, source), found.groupdict()
     top = key.split("/")[0]
     known = source.layout == "auto" and is_split(top)

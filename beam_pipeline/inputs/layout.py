@@ -83,10 +83,8 @@ def input_root(source: InputOptions) -> str:
 def layout_of(source: InputOptions) -> str:
     """Returns the layout that the user asked for, or the layout that the input's name suggests.
 
-    `folders` means that the names of the folders decide whether they are classes or splits.
-
-    Raises:
-        UserError: A regex for labels was given with an image table.
+    `folders` means that the names of the folders decide whether they are classes or splits. Raises
+    `UserError` if a regex for labels was given with an image table.
     """
     if source.layout in (TABLE, DATASET):
         return source.layout
@@ -96,13 +94,10 @@ def layout_of(source: InputOptions) -> str:
         return ARCHIVES
     if source.layout == "auto" and name.endswith(TABLE_SUFFIXES) and is_file:
         if source.label_regex is not None:
-            raise unfit_option(
-                "label_regex",
-                repr(source.label_regex),
-                source.input,
-                "is an image table, which has labels in a column",
-                remedy="leave it out, or name that column by " + Arg("label_column"),
-            )
+            value = repr(source.label_regex)
+            problem = "is an image table, which has labels in a column"
+            remedy = "leave it out, or name that column by " + Arg("label_column")
+            raise unfit_option("label_regex", value, source.input, problem, remedy=remedy)
         return TABLE
     if source.label_regex is not None or source.label == NONE:
         return "flat"
@@ -112,21 +107,14 @@ def layout_of(source: InputOptions) -> str:
 
 
 def check_output_apart(source: InputOptions, output: str) -> None:
-    """Checks that no build lists its own output, and that this build does not replace its input.
-
-    Raises:
-        UserError: The output is the input or inside the input, or the input is in a folder of the
-            output that a build replaces.
-    """
+    """Raises `UserError` if a build would list its own output, or replace a folder of its input."""
     root = input_root(source)
     for name in _REPLACED:
         replaced = storage.join(output, name)
         if _is_within(source.input, replaced) or _is_within(root, replaced):
-            raise wrong_input(
-                source.input,
-                f"in a folder that this build would replace, {replaced!r}",
-                remedy="choose another " + Arg("output") + ", or move the images",
-            )
+            problem = f"in a folder that this build would replace, {replaced!r}"
+            remedy = "choose another " + Arg("output") + ", or move the images"
+            raise wrong_input(source.input, problem, remedy=remedy)
     # An image table names its images, so a dataset may be in the same folder.
     if layout_of(source) == TABLE or not _is_within(output, root):
         return
@@ -135,11 +123,10 @@ def check_output_apart(source: InputOptions, output: str) -> None:
         if not may_match_inside(pattern, _real(output).removeprefix(_real(root)).strip("/")):
             return
     where = "is" if _is_within(root, output) else "is inside"
+    place = f"{output!r}, which {where} " + Arg("input") + f" {source.input!r}, which is only read"
     raise UserError(
         argument="output",
-        received=f"{output!r}, which {where} "
-        + Arg("input")
-        + f" {source.input!r}, which is only read",
+        received=place,
         expected="a folder outside of it",
         remedy="choose another one",
     )

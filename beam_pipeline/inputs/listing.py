@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from beam_pipeline.inputs.archives import webdataset
 from beam_pipeline.inputs.archives.members import archive_files
 from beam_pipeline.inputs.archives.references import archive_refs
-from beam_pipeline.inputs.datasets import named
+from beam_pipeline.inputs.datasets import different_columns
 from beam_pipeline.inputs.folders import (
     UNREADABLE_FOLDER,
     PathFilter,
@@ -109,25 +109,16 @@ def has_several_archives(source: InputOptions) -> bool:
 def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) -> TableSchema | None:
     """Returns the columns of an image table or of WebDataset archives, None without columns.
 
-    Args:
-        source: The input.
-        class_names: Class names by number, for labels that are numbers.
-
-    Raises:
-        UserError: The table cannot be read or lacks a column, or a flag for columns was given for
-            an input without columns.
+    `class_names` are names by number, for labels that are numbers. Raises `UserError` if the table
+    cannot be read or lacks a column, or if a flag for columns was given for an input without
+    columns.
     """
     layout = layout_of(source)
     if source.exclude_glob and layout in (TABLE, DATASET):
-        what = "an image table" if layout == TABLE else "a finished dataset"
-        raise unfit_option(
-            "exclude_glob",
-            repr(source.exclude_glob[0]),
-            source.input,
-            f"is {what}",
-            "a folder or a glob",
-            "leave images out of this input by their keys, in a file for " + Arg("exclude"),
-        )
+        problem = "is an image table" if layout == TABLE else "is a finished dataset"
+        value, expected = repr(source.exclude_glob[0]), "a folder or a glob"
+        remedy = "leave images out of this input by their keys, in a file for " + Arg("exclude")
+        raise unfit_option("exclude_glob", value, source.input, problem, expected, remedy)
     schema = None
     if layout == TABLE:
         schema = read_schema(source)
@@ -138,44 +129,30 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
         return dataclasses.replace(schema, class_names=names)
     for name in TABLE_FLAGS:
         if getattr(source, name) != getattr(InputOptions, name):
-            raise unfit_option(
-                name,
-                "a value",
-                source.input,
-                "is no image table",
-                "a .csv, .jsonl or .parquet file",
-            )
+            expected = "a .csv, .jsonl or .parquet file"
+            raise unfit_option(name, "a value", source.input, "is no image table", expected)
     return None
 
 
 def schemas_of(
     sources: Sequence[InputOptions], class_names: Sequence[str] | None = None
 ) -> tuple[TableSchema | None, ...]:
-    """Returns the columns of each input, as `schema_of` finds them.
-
-    Raises:
-        UserError: As `schema_of`, or the images of two inputs would have different extra columns.
-    """
+    """Returns the columns of each input; raises `UserError` if extra columns would differ."""
     schemas = tuple(schema_of(source, class_names) for source in sources)
     columns = [schema.columns if schema else () for schema in schemas]
     for source, found in zip(sources[1:], columns[1:], strict=True):
         if set(found) != set(columns[0]):
-            raise wrong_input(
-                sources[0].input,
-                f"with the extra columns {named(columns[0])}, and {source.input!r}, with "
-                + named(found),
-                "the same ones in all",
-                "say which by " + Arg("columns") + ", '' for none",
-            )
+            remedy = "say which by " + Arg("columns") + ", '' for none"
+            pair = (sources[0].input, columns[0]), (source.input, found)
+            raise different_columns(*pair, "the same ones in all", remedy)
     return schemas
 
 
 def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     """Yields the tasks that together list an input.
 
-    Raises:
-        UserError: The input does not exist, is a finished dataset, has no class folder, or needs a
-            regex; or the bucket cannot be used.
+    Raises `UserError` if the input or its bucket cannot be used, is a finished dataset, has no
+    class folder, or needs a regex.
     """
     layout = layout_of(source)
     if not is_local(source.input):
@@ -193,11 +170,8 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     elif layout == "flat":
         if source.label_regex is None and source.label != NONE:
             expected = Arg("label_regex") + ", for example '^([a-z]+)\\.' for cat.0.jpg"
-            raise wrong_input(
-                source.input,
-                "a flat folder or glob, so the label must be in the file name",
-                expected + ", or " + Arg("label", NONE),
-            )
+            problem = "a flat folder or glob, so the label must be in the file name"
+            raise wrong_input(source.input, problem, expected + ", or " + Arg("label", NONE))
         if is_dataset(input_root(source)):
             raise finished_input(input_root(source))
         yield ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")
@@ -255,12 +229,9 @@ def _stems(folder: str) -> Iterator[str]:
 
 
 def _nothing_readable(source: InputOptions, folder: str) -> UserError:
-    return wrong_input(
-        source.input,
-        f"which holds no image outside of folders that this user may not list, such as {folder!r}",
-        "folders that may be read",
-        "fix their permissions",
-    )
+    problem = "which holds no image outside of folders that this user may not list, such as "
+    expected, remedy = "folders that may be read", "fix their permissions"
+    return wrong_input(source.input, problem + repr(folder), expected, remedy)
 
 
 def list_task(
@@ -268,14 +239,8 @@ def list_task(
 ) -> Iterator[ImageRef | Skipped]:
     """Yields the references of a task, and a `Skipped` for each file that is passed over.
 
-    Args:
-        task: A task of `listing_tasks`.
-        source: The input.
-        schema: The columns of the input, if it has any.
-        spool: Folder for contents that cannot be read by ranges.
-
-    Raises:
-        UserError: A file name does not match --label_regex, or a row of a table is wrong.
+    `spool` is the folder for contents that cannot be read by ranges. Raises `UserError` if a file
+    name does not match --label_regex, or a row of a table is wrong.
     """
     if task.kind == "outside":
         yield from files_outside_folders(task.path, path_filter(source))

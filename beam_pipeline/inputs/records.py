@@ -21,16 +21,12 @@ _INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
 def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard]]:
     """Yields (path, split that its records keep, entry of the manifest) of each shard of a dataset.
 
-    Raises:
-        UserError: There is no dataset, or the dataset was replaced after the build began.
+    Raises `UserError` if the dataset is missing, or was replaced after the build began.
     """
     manifest = load_manifest(source.input, "input")
     if source.fingerprint and manifest.fingerprint != source.fingerprint:
-        raise wrong_input(
-            source.input,
-            "which was replaced while this build read it",
-            remedy="run the same command again",
-        )
+        problem = "which was replaced while this build read it"
+        raise wrong_input(source.input, problem, remedy="run the same command again")
     for split, entry in manifest.shards():
         path = storage.join(source.input, entry.file)
         yield path, split if source.keeps_splits else None, entry

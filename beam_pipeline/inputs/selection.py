@@ -43,11 +43,7 @@ class KeysFile(NamedTuple):
 
 
 def share_keys(given: str, folder: str) -> KeysFile:
-    """Writes the keys that `read_keys` reads to the folder of the unfinished build.
-
-    Raises:
-        UserError: As `read_keys`.
-    """
+    """Writes the keys that `read_keys` reads to the folder of the unfinished build."""
     # There may be too many keys for a graph, so workers read them from a file.
     path = storage.join(folder, _EXCLUDED_NAME)
     storage.write(path, json.dumps(read_keys(given)))
@@ -55,13 +51,9 @@ def share_keys(given: str, folder: str) -> KeysFile:
 
 
 def read_keys(path: str) -> list[str]:
-    """Returns the keys that a file names, sorted, each once.
+    """Returns the sorted keys in a text file with a key on each line, or of a dataset.
 
-    Args:
-        path: A text file with a key on each line, or a dataset.
-
-    Raises:
-        UserError: The file cannot be read, or names no key.
+    Raises `UserError` if the file cannot be read, or names no key.
     """
     try:
         if storage.exists(storage.join(path, MANIFEST_NAME)):
@@ -74,17 +66,12 @@ def read_keys(path: str) -> list[str]:
             keys = [line for line in (e.rstrip("\r") for e in text.split("\n")) if line.strip()]
     except (OSError, UnicodeDecodeError) as e:
         reason = getattr(e, "strerror", None) or str(e)
-        raise UserError(
-            argument="exclude",
-            received=f"{path!r}, which cannot be read ({reason})",
-            expected="a text file with a key on each line, or a dataset",
-        ) from e
+        received = f"{path!r}, which cannot be read ({reason})"
+        expected = "a text file with a key on each line, or a dataset"
+        raise UserError(argument="exclude", received=received, expected=expected) from e
     if not keys:
-        raise UserError(
-            argument="exclude",
-            received=f"{path!r}, which names no key",
-            expected="a key on each line",
-        )
+        received = f"{path!r}, which names no key"
+        raise UserError(argument="exclude", received=received, expected="a key on each line")
     return sorted(set(keys))
 
 
@@ -163,22 +150,16 @@ def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:
 
 
 def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
-    """Checks that every class to rename exists.
-
-    Raises:
-        UserError: A class is missing. The message has the first and similar names.
-    """
+    """Raises `UserError` with similar names if a class to rename does not exist."""
     classes = sorted(labels, key=class_sort_key)
     unknown = [name for name in class_map if name not in classes]
     if unknown:
         near = difflib.get_close_matches(unknown[0], classes, n=3) or classes[:5]
         more = ", …" if len(near) < len(classes) else ""
         alike = about_look_alikes(unknown[0], classes)
-        raise UserError(
-            argument="class_map",
-            received=f"the class {unknown[0]!r}{alike}, which no " + Arg("input") + " has",
-            expected=f"one of {', '.join(map(repr, near))}{more}",
-        )
+        received = f"the class {unknown[0]!r}{alike}, which no " + Arg("input") + " has"
+        expected = f"one of {', '.join(map(repr, near))}{more}"
+        raise UserError(argument="class_map", received=received, expected=expected)
     return "checked"
 
 
@@ -204,36 +185,25 @@ class _ExcludeFn(beam.DoFn):
 
 
 def check_globs(found: Iterable[str], globs: Iterable[str]) -> str:
-    """Checks that every glob of --exclude_glob leaves something out.
+    """Raises `UserError` if a glob of --exclude_glob leaves nothing out.
 
-    Args:
-        found: Reasons and names of everything that `ListImages` passed over.
-        globs: The globs.
-
-    Raises:
-        UserError: A glob matches no path. The message names the first.
+    `found` are the texts of all `Skipped`s of `ListImages`.
     """
     absent = [glob for glob in globs if str(Skipped(EXCLUDED_BY_GLOB, glob)) not in found]
     if absent:
+        received = f"{absent[0]!r}, which matches no file and no folder of " + Arg("input")
+        expected = "a glob without a slash such as '*_small.jpg', or one of the path below "
         raise UserError(
             argument="exclude_glob",
-            received=f"{absent[0]!r}, which matches no file and no folder of "
-            + Arg("input")
-            + " that the other globs leave",
-            expected="a glob without a slash such as '*_small.jpg', or one of the path below "
-            + Arg("input")
-            + " such as 'cat/old'",
+            received=received + " that the other globs leave",
+            expected=expected + Arg("input") + " such as 'cat/old'",
             remedy="fix or remove it",
         )
     return "checked"
 
 
 def check_excluded(found: set[str], excluded: KeysFile) -> str:
-    """Checks that every key to exclude was found.
-
-    Raises:
-        UserError: No input has a key. The message has the first and how many there are.
-    """
+    """Raises `UserError` if a key to exclude was not found."""
     keys = excluded.keys()
     if absent := keys - found:
         raise UserError(

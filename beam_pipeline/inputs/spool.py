@@ -42,18 +42,11 @@ def decompressed(path: str) -> Callable[..., Any] | None:
 
 
 def spooled_path(folder: str, source: Stat, part: str = "") -> str:
-    """Returns the path for the spooled contents of a file, or of a part of it.
-
-    Raises:
-        UserError: No folder was given.
-    """
+    """Returns the path for the spooled contents of a file, or of a part of the file."""
     if not folder:
-        raise wrong_input(
-            source.path,
-            "which cannot be read by ranges",
-            "a folder to unpack it in",
-            "give ListImages one by spool",
-        )
+        problem = "which cannot be read by ranges"
+        remedy = "give ListImages one by spool"
+        raise wrong_input(source.path, problem, "a folder to unpack it in", remedy)
     said = repr((source.path, source.size_bytes, source.mtime_ns, source.version, part))
     digest = hashlib.sha256(said.encode("utf-8", "backslashreplace"))
     return storage.join(folder, digest.hexdigest()[:32])
@@ -62,8 +55,7 @@ def spooled_path(folder: str, source: Stat, part: str = "") -> str:
 def spool_tar(source: Stat, folder: str) -> str:
     """Writes a compressed tar as a plain file, unless that file exists; returns its path.
 
-    Raises:
-        UserError: The archive is damaged, or the disk is full.
+    Raises `UserError` if the archive is damaged or the disk is full.
     """
     path = spooled_path(folder, source) + ".tar"
     opener = decompressed(source.path)
@@ -76,42 +68,32 @@ def spool_tar(source: Stat, folder: str) -> str:
                     check_space(folder, len(data), source.path)
                     target.write(data)
         except DECOMPRESSION_ERRORS as e:
-            raise wrong_input(
-                source.path,
-                f"which cannot be unpacked to its end ({e})",
-                "a whole archive",
-                "fetch or pack it again",
-            ) from e
+            problem = f"which cannot be unpacked to its end ({e})"
+            remedy = "fetch or pack it again"
+            raise wrong_input(source.path, problem, "a whole archive", remedy) from e
     return path
 
 
 def check_space(folder: str, num_bytes: int, path: str) -> None:
-    """Checks that a disk has space for a spooled file.
-
-    Raises:
-        UserError: There is too little space.
-    """
+    """Raises `UserError` if a disk has too little space for more spooled bytes."""
     # Files of a store are written to a temporary local file first.
     place = os.path.abspath(folder) if storage.is_local(folder) else tempfile.gettempdir()
     while not os.path.exists(place):
         place = os.path.dirname(place)
     free = shutil.disk_usage(place).free
     if num_bytes + _LEFT_FREE_BYTES > free:
+        problem = f"which is unpacked into {folder!r}, where {free / 1e9:.1f} GB are free"
+        expected = f"at least {(num_bytes + _LEFT_FREE_BYTES) / 1e9:.1f} GB"
+        remedy = "free some space, choose another " + Arg("output")
         raise wrong_input(
-            path,
-            f"which is unpacked into {folder!r}, where {free / 1e9:.1f} GB are free",
-            f"at least {(num_bytes + _LEFT_FREE_BYTES) / 1e9:.1f} GB",
-            "make room, choose another "
-            + Arg("output")
-            + ", or pack the images without compression",
+            path, problem, expected, remedy + ", or pack the images without compression"
         )
 
 
 def announce(sources: Iterable[Stat], folder: str) -> None:
-    """Prints which files are going to be spooled, and checks the space for at least their size.
+    """Prints which files are going to be spooled.
 
-    Raises:
-        UserError: There is too little space.
+    Raises `UserError` if the disk has too little space for at least their compressed size.
     """
     files = list(sources)
     if not files:

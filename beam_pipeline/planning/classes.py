@@ -42,11 +42,9 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
     keys = {name: ref.key for ref in reversed(batch.refs) for name in names_of(ref.label)}
     for label, key in sorted(keys.items()):
         if not label.strip() or {"\n", "\r"} & set(label) or not is_text(label):
-            raise UserError(
-                f"the label {label!r} of {key!r} cannot name a class",
-                expected="text on one line that is not blank",
-                remedy="rename it",
-            )
+            problem = f"the label {label!r} of {key!r} cannot name a class"
+            expected = "text on one line that is not blank"
+            raise UserError(problem, expected=expected, remedy="rename it")
         if class_names is not None and label not in class_names:
             known = ", ".join(repr(name) for name in class_names[:5])
             more = ", …" if len(class_names) > 5 else ""

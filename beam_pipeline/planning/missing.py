@@ -41,11 +41,7 @@ def add_missing(found: Iterable[Missing]) -> Missing:
 
 
 def check_some_exist(num_images: int, missing: Missing) -> None:
-    """Ends a build early if all images are missing.
-
-    Raises:
-        UserError: All images are missing.
-    """
+    """Raises `UserError` if all images are missing, before a build begins its work."""
     if num_images and missing.num_images == num_images:
         raise UserError(
             argument="input",

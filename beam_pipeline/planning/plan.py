@@ -38,7 +38,7 @@ WHOLE_SPLIT = 0
 
 
 class SplitAssigner:
-    """Draws a split by the hash of a key or group. Added images never move an old image."""
+    """Function from a key or group to a split, by a hash, so that added images move none."""
 
     def __init__(self, splits: Mapping[str, float], salt: str):
         self._hash = KeyHasher(salt, SPLIT)
@@ -174,14 +174,12 @@ def make_plan(
 def _check_labels(labels: Collection[str], kinds: Collection[str], options: PlanOptions) -> str:
     """Checks that images have classes to learn; returns how many labels each image has."""
     if not kinds:
+        names = "files below it whose names end as " + Arg("extensions")
         raise UserError(
             argument="input",
             received="no image",
-            expected="files below it whose names end as "
-            + Arg("extensions")
-            + " says (.jpg, .png and others)",
-            remedy="HEIC needs pip install 'imageshards[heif]', and raw pictures have to be "
-            "converted first",
+            expected=names + " says (.jpg, .png and others)",
+            remedy="HEIC needs pip install 'imageshards[heif]'; convert raw pictures first",
         )
     if len(kinds) > 1:
         raise UserError(
@@ -198,33 +196,25 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
             remedy="name their column by " + Arg("label_column") + ", or say " + Arg("label", NONE),
         )
     if label == ONE and len(labels) == 1 and not options.allow_one_class:
-        raise UserError(
-            argument="input",
-            received=f"one class only, {min(labels)!r}",
-            expected="at least two (ROOT/<class>/*.jpg, or a "
-            + Arg("label_regex")
-            + " that captures the class)",
-            remedy="pass " + Arg("allow_one_class", True) + " if one class is meant",
-        )
+        received = f"one class only, {min(labels)!r}"
+        expected = "at least two (ROOT/<class>/*.jpg, or a " + Arg("label_regex")
+        expected += " that captures the class)"
+        remedy = "pass " + Arg("allow_one_class", True) + " if one class is meant"
+        raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
     return label
 
 
 def _check_splits(splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
     for split in splits:
         if not is_split_name(split):
-            raise UserError(
-                argument="input",
-                received=f"images of the split {split!r}",
-                expected="letters, digits and underscores, as the name becomes part of file names",
-                remedy="rename it",
-            )
+            received = f"images of the split {split!r}"
+            expected = "letters, digits and underscores, as the name becomes part of file names"
+            remedy = "rename it"
+            raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
     # `*` sets the number of all splits that --num_shards does not name.
     for split in sorted(set(num_shards) - {*splits, "*"}):
-        raise UserError(
-            argument="num_shards",
-            received=f"the split {split!r}",
-            expected=f"a split of this input, one of {', '.join(splits)}",
-        )
+        expected = f"a split of this input, one of {', '.join(splits)}"
+        raise UserError(argument="num_shards", received=f"the split {split!r}", expected=expected)
 
 
 def _shards_for(split: str, images: int, options: PlanOptions, mean_record_bytes: float) -> int:
@@ -235,12 +225,10 @@ def _shards_for(split: str, images: int, options: PlanOptions, mean_record_bytes
         by_size = round(images * mean_record_bytes / (options.shard_mb * 1e6))
         wanted = min(images, max(1, by_size, least))
     if wanted > images:
-        raise UserError(
-            argument="num_shards",
-            received=f"{wanted} for split {split!r}, which has {counted(images, 'image')}",
-            expected="at most one shard per image",
-            remedy="ask for fewer shards or change " + Arg("splits"),
-        )
+        received = f"{wanted} for split {split!r}, which has {counted(images, 'image')}"
+        expected = "at most one shard per image"
+        remedy = "ask for fewer shards or change " + Arg("splits")
+        raise UserError(argument="num_shards", received=received, expected=expected, remedy=remedy)
     # Only --shard_mb can ask for more than that: --num_shards was checked when it was parsed.
     if wanted > MAX_SHARDS:
         raise UserError(

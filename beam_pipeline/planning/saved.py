@@ -39,16 +39,9 @@ def make_plan_once(
 ) -> ShardPlan:
     """Returns the plan for a survey of images, with the numbers of shards of an earlier run.
 
-    Args:
-        path: The file for the numbers of shards; "" to save none.
-        counts: As `counts_by_label` of `make_plan`.
-        kinds: As for `make_plan`.
-        options: As for `make_plan`.
-        image: How pictures are encoded.
-        mean_record_bytes: Returns the mean size of a record; called only if no numbers were saved.
-
-    Raises:
-        UserError: As `make_plan`.
+    `path` is the file for these numbers, "" to save none. `image` says how pictures are encoded.
+    `mean_record_bytes` is called only if no numbers were saved. More arguments and errors are as
+    for `make_plan`.
     """
     # Sampled images decide how many shards a split gets. If another run fails to read a sampled
     # image, another number of shards would make all finished shards worthless. A run with the same

@@ -67,8 +67,7 @@ def count_labels(
 ) -> collections.Counter[tuple[str, str]]:
     """Returns (split, label) → images of one batch that have the label.
 
-    Raises:
-        UserError: A reference has no split, or as `distinct_labels`.
+    Raises `UserError` if a reference has no split, or as `distinct_labels`.
     """
     distinct_labels(batch, class_names)
     for ref in batch.refs:
@@ -184,11 +183,7 @@ def mean_record_bytes(
 def plan_of(
     survey: Survey, options: PlanOptions, image: ImageOptions, urls: UrlOptions, saved: str = ""
 ) -> ShardPlan:
-    """Returns the plan for the images of a survey.
-
-    Raises:
-        UserError: All images are missing, or as `make_plan`.
-    """
+    """Returns the plan for the images of a survey; raises as `make_plan`, or if all are missing."""
     note_activity("planning", survey.kinds.total(), "image")
     check_some_exist(survey.kinds.total(), survey.missing)
 

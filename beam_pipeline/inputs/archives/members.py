@@ -59,10 +59,8 @@ def archive_files(source: InputOptions) -> list[tuple[str, str]]:
     """Returns (path, beginning of keys) of each archive of an input.
 
     Keys of a single archive begin with nothing. Keys of several archives begin with the path of
-    their archive below the input's folder, without its suffix.
-
-    Raises:
-        UserError: No archive matches the glob.
+    their archive below the input's folder, without its suffix. Raises `UserError` if no archive
+    matches.
     """
     pattern = source.input
     if not is_glob(pattern) and expand_braces(pattern) == [pattern]:
@@ -208,12 +206,8 @@ def unreadable(path: str, e: BaseException) -> UserError:
         return wrong_input(
             path, f"which cannot be read ({reason})", remedy="fix the path or its permissions"
         )
-    return wrong_input(
-        path,
-        f"which is damaged, cut off or no archive of its name ({reason})",
-        "a whole .tar, .zip or .tar.gz",
-        "fetch or pack it again",
-    )
+    problem = f"which is damaged, cut off or no archive of its name ({reason})"
+    return wrong_input(path, problem, "a whole .tar, .zip or .tar.gz", "fetch or pack it again")
 
 
 def _inside(name: str) -> str | None:
@@ -226,12 +220,9 @@ def _inside(name: str) -> str | None:
 
 @contextlib.contextmanager
 def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
-    """Opens an archive, or its decompressed copy.
+    """Opens an archive, or its decompressed copy; raises `UserError` if it cannot be read.
 
     Without a copy, a compressed tar can only be read once, from its beginning.
-
-    Raises:
-        UserError: The file does not exist or cannot be read.
     """
     place = spooled or path
     with contextlib.ExitStack() as stack:

@@ -39,8 +39,7 @@ _Sample = tuple[str, Member | None, dict[str, Any], list[Skipped]]
 def read_schema(source: InputOptions) -> TableSchema | None:
     """Returns the columns of WebDataset archives by their first samples; None for plain archives.
 
-    Raises:
-        UserError: The first archive cannot be read, or a column is missing.
+    Raises `UserError` if the first archive cannot be read, or a column is missing.
     """
     path, _ = archive_files(source)[0]
     with open_archive(path) as archive:
@@ -130,11 +129,7 @@ def _samples(
 
 
 def _cells(archive: Archive, path: str, member: Member, ending: str) -> dict[str, Any]:
-    """Returns the cells in a text of a sample.
-
-    Raises:
-        UserError: The text is too large, no UTF-8 or no JSON object.
-    """
+    """Returns the cells in a text of a sample; raises `UserError` if the text is damaged."""
     where = f"{path}: {printable(member.name)}"
     if member.size_bytes > _MAX_TEXT_BYTES:
         raise UserError(f"{where} has {member.size_bytes:,} bytes", expected="a short text")
@@ -154,15 +149,8 @@ def read_refs(
 ) -> Iterator[ImageRef | Skipped]:
     """Yields the references of an archive's samples, and a `Skipped` for each member passed over.
 
-    Args:
-        archive: The open archive.
-        source: The input.
-        schema: The result of `read_schema`.
-        prefix: Beginning of the keys; "" for nothing.
-        blank: A reference with the place of the archive.
-
-    Raises:
-        UserError: A sample lacks its label or a column.
+    `prefix` is the beginning of the keys, "" for nothing. `blank` is a reference with the place of
+    the archive. Raises `UserError` if a sample lacks its label or a column.
     """
     reads_texts = bool(schema.label or schema.columns or schema.key or schema.split or schema.group)
     for key, image, row, skipped in _samples(archive, blank.uri, source, reads_texts):

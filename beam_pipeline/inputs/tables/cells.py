@@ -56,8 +56,7 @@ _CORNER_AND_SIZE = (("x", "w", "y", "h"), ("x", "width", "y", "height"))
 def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
     """Returns the column for cells of a text format, each with the location of its row.
 
-    Raises:
-        UserError: Cells have different types. The message names a row that does not fit the rest.
+    Raises `UserError` with the location of a row whose cell has a different type than the rest.
     """
     column = infer(name, [cell for _, cell in cells])
     if column.kind == "string":
@@ -118,14 +117,8 @@ def _check_one_form(name: str, cells: Sequence[tuple[str, Any]]) -> None:
             expected += f" ({_AS_LIST})"
         declared = Arg("columns", f"{name}:string")
         remedy = "fix the row, declare the type by " + declared + " or leave the column out"
-        raise wrong_cell(
-            where,
-            name,
-            cell,
-            expected,
-            remedy,
-            f", where most rows have values such as {shown(example)}",
-        )
+        more = f", where most rows have values such as {shown(example)}"
+        raise wrong_cell(where, name, cell, expected, remedy, more)
 
 
 def _form(cell: Any) -> str:
@@ -167,11 +160,7 @@ def _json_list(text: str) -> list[Any] | None:
 
 
 def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
-    """Returns the column for an Arrow type.
-
-    Raises:
-        UserError: A record cannot hold values of this type.
-    """
+    """Returns the column for an Arrow type; raises `UserError` if records cannot hold the type."""
     types = pa.types
     shape: tuple[int, ...] | None = ()
     value = kind
@@ -183,28 +172,19 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
     for is_of, kind_name in _ARROW_KINDS:
         if is_of(value):
             return _with_box_type(ColumnSpec(name, kind_name, shape))
-    raise UserError(
-        argument="input",
-        received=f"the column {name!r} of type {kind}",
-        expected="int, float, string or lists of them",
-        remedy="cast it, or name the columns wanted by " + Arg("columns"),
-    )
+    received = f"the column {name!r} of type {kind}"
+    expected = "int, float, string or lists of them"
+    remedy = "cast it, or name the columns wanted by " + Arg("columns")
+    raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
 
 
 def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
     """Converts a cell to its column's type: a scalar or a list.
 
     Text in a list column is a JSON list or values separated by spaces. A missing string becomes "",
-    a missing float NaN, a missing list of variable length [].
-
-    Args:
-        where: File and row, for messages.
-        column: The extra column.
-        cell: The cell.
-        name: The column's name in the table, if it differs.
-
-    Raises:
-        UserError: The cell has a different type or length, or is beyond int64 or float32.
+    a missing float NaN, a missing list of variable length []. `name` is the column's name in the
+    table, if it differs. Raises `UserError` if the cell has a different type or length, or is
+    beyond int64 or float32.
     """
     if is_missing(cell) and may_be_missing(column):
         return math.nan
@@ -233,10 +213,8 @@ def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
 def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
     """Returns the labels of a cell, which is a list or a text with a separator.
 
-    An empty cell has no label. Without a separator, a text must be a JSON list.
-
-    Raises:
-        ValueError: The cell is neither, or a label is empty.
+    An empty cell has no label. Without a separator, a text must be a JSON list. Raises `ValueError`
+    if the cell is neither, or a label is empty.
     """
     names = cell if isinstance(cell, list) else None
     if names is None:
@@ -257,8 +235,7 @@ def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
 def cell_text(cell: Any) -> str | None:
     """Returns the text for a cell of any format; None for an empty cell (null, NaN, "").
 
-    Raises:
-        ValueError: The cell is a fraction, a list, or text that UTF-8 cannot encode.
+    Raises `ValueError` if the cell is a fraction, a list, or text that UTF-8 cannot encode.
     """
     if cell is None or cell == "" or cell != cell:
         return None
@@ -362,19 +339,14 @@ def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
     for column in columns:
         is_scaled_side = column.name in BOX_FEATURES and column.scale != "none"
         if is_scaled_side or column != _with_box_type(column):
-            raise UserError(
-                argument="columns",
-                received=f"another type for {column.name!r}",
-                expected=f"{column.name}:{_with_box_type(column).kind}[], one value per box",
-            )
+            received = f"another type for {column.name!r}"
+            expected = f"{column.name}:{_with_box_type(column).kind}[], one value per box"
+            raise UserError(argument="columns", received=received, expected=expected)
     sides = [column.name for column in columns if column.name in BOX_FEATURES]
     absent = [name for name in BOX_FEATURES if name not in sides]
     if sides and absent:
-        raise wrong_input(
-            path,
-            f"which gives {sides[0]!r} without {absent[0]!r}",
-            f"all of {', '.join(BOX_FEATURES)}, or none",
-        )
+        problem = f"which gives {sides[0]!r} without {absent[0]!r}"
+        raise wrong_input(path, problem, f"all of {', '.join(BOX_FEATURES)}, or none")
 
 
 def box_sides(bbox_format: str, names: Sequence[str]) -> dict[str, str]:
@@ -404,17 +376,14 @@ def check_boxes(
 ) -> None:
     """Checks the boxes of one row: name of a side → values, one per box.
 
-    Raises:
-        UserError: Sides have different numbers of values, or a value does not fit `bbox_format`.
+    Raises `UserError` if sides have different numbers of values, or a value does not fit
+    `bbox_format`.
     """
     lengths = {name: len(values) for name, values in sides.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise UserError(
-            f"{where} has boxes with sides of different number ({counts})",
-            expected="one value of each per box",
-            remedy="fix the row",
-        )
+        problem = f"{where} has boxes with sides of different number ({counts})"
+        raise UserError(problem, expected="one value of each per box", remedy="fix the row")
     for name, values in sides.items():
         if bbox_format != RELATIVE:
             if not all(map(math.isfinite, values)):
@@ -423,8 +392,6 @@ def check_boxes(
         bad = [v for v in values if not -_BOX_MARGIN <= v <= 1 + _BOX_MARGIN]
         if bad:
             pixels = Arg("bbox_format", PIXELS) + " or " + Arg("bbox_format", XYWH)
-            raise UserError(
-                f"{where} has {bad[0]:g} in column {name!r}",
-                expected="0 to 1, relative to the picture",
-                remedy="of pixels say " + pixels,
-            )
+            problem = f"{where} has {bad[0]:g} in column {name!r}"
+            expected = "0 to 1, relative to the picture"
+            raise UserError(problem, expected=expected, remedy="of pixels say " + pixels)

@@ -88,11 +88,9 @@ def read_rows(
                     number += 1
                     where = f"{path} row {number}"
                     if size is None:
-                        raise UserError(
-                            f"{where} has no picture in column {image!r}",
-                            expected="bytes of one",
-                            remedy="fill it in, or remove the row",
-                        )
+                        problem = f"{where} has no picture in column {image!r}"
+                        remedy = "fill it in, or remove the row"
+                        raise UserError(problem, expected="bytes of one", remedy=remedy)
                     key = name or row_key(where)
                     ref = blank._replace(key=key, size_bytes=size, offset_bytes=offset)
                     rows.append((where, row, ref))

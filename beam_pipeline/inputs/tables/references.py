@@ -78,14 +78,8 @@ def refs_of_row(
 ) -> Iterator[ImageRef | Skipped]:
     """Yields the reference of a row, and a `Skipped` for each text that means a missing number.
 
-    Args:
-        where: File and line, for messages.
-        row: Cells by column.
-        schema: Purpose of the columns.
-        place: The place of the image's bytes, and the key unless a column has it.
-
-    Raises:
-        UserError: As `read_refs`.
+    `where` is file and line, for messages. `place` is a reference with the place of the image's
+    bytes, and with the key unless a column has it. Raises `UserError` as `read_refs`.
     """
     for column in filter(may_be_missing, schema.columns):
         if is_missing_mark(row.get(schema.column_of(column))):
@@ -115,8 +109,7 @@ def refs_of_row(
 def merge_boxes(refs: Sequence[ImageRef], schema: TableSchema) -> ImageRef:
     """Returns one reference for the rows of an image, which hold at most one box each.
 
-    Raises:
-        UserError: Rows differ in a value that an image has once. The message names key and column.
+    Raises `UserError` with key and column if rows differ in a value that an image has once.
     """
     first, *others = refs
     shared = _shared_values(first, schema)
@@ -247,11 +240,9 @@ def _value(where: str, row: Mapping[str, Any], column: ColumnSpec, name: str) ->
     # JSON Lines may leave out members. `convert` has its own message for a missing number.
     is_number = column.kind != "string" and column.shape == ()
     if name not in row and column.shape is not None and not is_number:
-        raise UserError(
-            f"{where} has no column {name!r}",
-            expected="it in every row",
-            remedy="fix the row, or leave the column out by " + Arg("columns"),
-        )
+        problem = f"{where} has no column {name!r}"
+        remedy = "fix the row, or leave the column out by " + Arg("columns")
+        raise UserError(problem, expected="it in every row", remedy=remedy)
     return convert(where, column, row.get(name), name)
 
 

@@ -79,8 +79,7 @@ def is_parquet(path: str) -> bool:
 def parts(path: str) -> list[range | None]:
     """Returns the row groups that each worker reads; [None], the whole, for a file of text.
 
-    Raises:
-        UserError: The file cannot be read.
+    Raises `UserError` if the file cannot be read.
     """
     if not is_parquet(path):
         return [None]
@@ -93,11 +92,7 @@ def parts(path: str) -> list[range | None]:
 
 
 def parquet_schema(path: str) -> pa.Schema:
-    """Returns column names and types of a Parquet file.
-
-    Raises:
-        UserError: The file cannot be read, or names a column twice.
-    """
+    """Returns column names and types of a Parquet file; raises `UserError` for equal names."""
     with open_parquet(path) as file:
         schema = file.schema_arrow
     _check_unique(path, schema.names)
@@ -141,11 +136,8 @@ def _lines(path: str) -> Iterator[str]:
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             for number, line in enumerate(text, start=1):
                 if not line.isascii() and not is_text(line):
-                    raise wrong_input(
-                        path,
-                        f"whose line {number} is not UTF-8 text",
-                        remedy="save the file as UTF-8",
-                    )
+                    problem = f"whose line {number} is not UTF-8 text"
+                    raise wrong_input(path, problem, remedy="save the file as UTF-8")
                 yield line
     except OSError as e:
         raise _unreadable(path, e) from e

@@ -109,19 +109,11 @@ class TableSchema:
 
 
 def table_files(path: str) -> list[str]:
-    """Returns the files of an image table: the path itself, or the files that match a glob, sorted.
-
-    Raises:
-        UserError: No file matches.
-    """
+    """Returns the sorted files of an image table; raises `UserError` if no file matches."""
     if names := matching_files(path):
         return names
-    raise wrong_input(
-        path,
-        "which matches no file",
-        "image tables (.csv, .jsonl, .parquet) outside of finished datasets",
-        "fix the pattern",
-    )
+    expected = "image tables (.csv, .jsonl, .parquet) outside of finished datasets"
+    raise wrong_input(path, "which matches no file", expected, "fix the pattern")
 
 
 def read_schema(source: InputOptions) -> TableSchema:
@@ -165,14 +157,8 @@ def schema_of_rows(
 ) -> TableSchema:
     """Finds the columns' roles and types from the first rows, or from Arrow's types.
 
-    Args:
-        source: The input.
-        head: The first rows; empty for a Parquet file.
-        types: Types of a Parquet file; empty for text formats.
-        unused: Roles that get a column only if a flag names one.
-
-    Raises:
-        UserError: As `read_schema`.
+    `head` are the first rows of a text format, `types` the types of a Parquet file. Roles in
+    `unused` get a column only if a flag names one. Raises `UserError` as `read_schema`.
     """
     names = list(types) or list(dict.fromkeys(name for _, row in head for name in row))
     sides = _sides(source, names)
@@ -192,11 +178,9 @@ def schema_of_rows(
         roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
         label = ""
         if source.label_column != roles["label"] and source.label_column is not None:
-            raise UserError(
-                argument="label_column",
-                received=f"{source.label_column!r} with " + Arg("label", NONE),
-                remedy="leave one of them out",
-            )
+            received = f"{source.label_column!r} with " + Arg("label", NONE)
+            remedy = "leave one of them out"
+            raise UserError(argument="label_column", received=received, remedy=remedy)
     columns, warnings = _features(source, head, types, names, roles, cells_of)
     return TableSchema(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
@@ -254,13 +238,9 @@ def _sides(source: InputOptions, names: Sequence[str]) -> dict[str, str]:
         sides = {}
     if source.bbox_format != RELATIVE and not sides:
         wanted = "x, y, width, height" if source.bbox_format == XYWH else "xmin, ymin, xmax, ymax"
-        raise unfit_option(
-            "bbox_format",
-            source.bbox_format,
-            source.input,
-            f"has the columns {_quoted(names)}",
-            f"{wanted}, and no " + Arg("columns") + " without boxes",
-        )
+        problem = f"has the columns {_quoted(names)}"
+        expected = f"{wanted}, and no " + Arg("columns") + " without boxes"
+        raise unfit_option("bbox_format", source.bbox_format, source.input, problem, expected)
     return sides
 
 
@@ -293,14 +273,8 @@ def _check_keys(path: str, image: str, column: str) -> None:
         if keys.setdefault(name, key) != key:
             one_record, record_a_box = Arg("key_column", image), Arg("key_column", column)
             remedy = "say " + one_record + ", or " + record_a_box + " to have a record for each box"
-            raise wrong_cell(
-                where,
-                column,
-                key,
-                "one key for each image",
-                remedy,
-                f" of the image {name!r}, and a row above has {shown(keys[name])}",
-            )
+            more = f" of the image {name!r}, and a row above has {shown(keys[name])}"
+            raise wrong_cell(where, column, key, "one key for each image", remedy, more)
 
 
 def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
@@ -343,11 +317,8 @@ def _role(
         expected = f"one named {' or '.join(usual[:2])}, or " + Arg(f"{role}_column")
         if role == "label":
             expected = expected + ", or " + Arg("label", NONE)
-        raise wrong_input(
-            source.input,
-            f"which has no {role} column among {_quoted(names)}",
-            expected + _hint(source, head, names, role),
-        )
+        problem = f"which has no {role} column among {_quoted(names)}"
+        raise wrong_input(source.input, problem, expected + _hint(source, head, names, role))
     return found
 
 
@@ -390,9 +361,6 @@ def _check_columns(
                 received=f"{column.name!r}, but {source.input!r} has the columns {_quoted(names)}",
             )
         if column.name in RECORD_NAMES:
-            raise wrong_input(
-                source.input,
-                f"with a column {column.name!r}, a name that records use themselves",
-                remedy="rename the column",
-            )
+            problem = f"with a column {column.name!r}, a name that records use themselves"
+            raise wrong_input(source.input, problem, remedy="rename the column")
     check_box_columns(source.input, columns)
