@@ -57,7 +57,7 @@ class Watch:
 
     @contextlib.contextmanager
     def picture(self, number: int) -> Iterator[None]:
-        """Notes a picture while the caller decodes it; raises if the picture has killed processes."""
+        """Notes a picture while the caller decodes it; raises if the picture killed processes."""
         if number in self._crashed:
             raise ImageError("decoder_crashed", self._crashed[number])
         with self._turn(is_alone=number in self._alone):

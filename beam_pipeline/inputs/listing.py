@@ -9,34 +9,13 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
+from beam_pipeline.inputs import folders, labels
 from beam_pipeline.inputs.archives import webdataset
 from beam_pipeline.inputs.archives.members import archive_files
 from beam_pipeline.inputs.archives.references import archive_refs
 from beam_pipeline.inputs.datasets import different_columns
-from beam_pipeline.inputs.folders import (
-    UNREADABLE_FOLDER,
-    PathFilter,
-    Skipped,
-    files_below,
-    files_matching,
-    files_outside_folders,
-    finished_input,
-    is_dataset,
-    none_readable,
-    subfolders,
-)
-from beam_pipeline.inputs.labels import (
-    EMPTY_CLASS_FOLDER,
-    EMPTY_SPLIT_FOLDER,
-    GIVEN_SPLIT,
-    check_masks,
-    cut_label,
-    is_split,
-    labels_by_name,
-    layout_by_names,
-    no_class_folder,
-    no_image,
-)
+from beam_pipeline.inputs.folders import PathFilter, Skipped, is_dataset
+from beam_pipeline.inputs.labels import is_split
 from beam_pipeline.inputs.layout import (
     expand_braces,
     input_root,
@@ -173,7 +152,7 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
             problem = "a flat folder or glob, so the label must be in the file name"
             raise wrong_input(source.input, problem, expected + ", or " + Arg("label", NONE))
         if is_dataset(input_root(source)):
-            raise finished_input(input_root(source))
+            raise folders.finished_input(input_root(source))
         yield ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")
     else:
         yield from _class_folders(source, layout)
@@ -185,15 +164,15 @@ def _as_copied(source: InputOptions) -> CopiedInput:
 
 def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
     passes_over = path_filter(source)
-    top = subfolders(source.input, passes_over)
+    top = folders.subfolders(source.input, passes_over)
     nested = layout == "folders" and any(
-        subfolders(path, passes_over) for name, path in top if is_split(name)
+        folders.subfolders(path, passes_over) for name, path in top if is_split(name)
     )
     if layout == "split_folders" or nested:
         # An earlier output beside split folders is neither a split nor a class.
         top = [(name, path) for name, path in top if is_split(name) or not is_dataset(path)]
     if layout == "folders":
-        layout = layout_by_names(source.input, [name for name, _ in top], nested)
+        layout = labels.layout_by_names(source.input, [name for name, _ in top], nested)
     others = [ListingTask(source.input, kind="outside")]
     found = []
     if layout == "class_folders":
@@ -202,19 +181,20 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
         for split, split_path in top:
             of_split = [
                 ListingTask(path, key_of(split), key_of(name))
-                for name, path in subfolders(split_path, passes_over)
+                for name, path in folders.subfolders(split_path, passes_over)
             ]
-            known = of_split or none_readable([split_path])
+            known = of_split or folders.none_readable([split_path])
             empty = None if known else key_of(split)
             others.append(ListingTask(split_path, empty, kind="outside"))
             found += of_split
     if not found:
-        raise no_class_folder(source)
+        raise labels.no_class_folder(source)
     # Masks are compared with the images of the same split.
     for of in {task.split for task in found}:
         of_split = [task for task in found if task.split == of]
-        check_masks(source, {str(t.label): functools.partial(_stems, t.path) for t in of_split})
-    if none_readable(task.path for task in found):
+        stems_in = {str(t.label): functools.partial(_stems, t.path) for t in of_split}
+        labels.check_masks(source, stems_in)
+    if folders.none_readable(task.path for task in found):
         raise _nothing_readable(source, found[0].path)
     yield from found
     yield from others
@@ -243,9 +223,9 @@ def list_task(
     name does not match --label_regex, or a row of a table is wrong.
     """
     if task.kind == "outside":
-        yield from files_outside_folders(task.path, path_filter(source))
+        yield from folders.files_outside_folders(task.path, path_filter(source))
         if task.split is not None:
-            yield Skipped(EMPTY_SPLIT_FOLDER, task.split)
+            yield Skipped(labels.EMPTY_SPLIT_FOLDER, task.split)
         return
     refs: Iterator[ImageRef | Skipped]
     if task.kind == "archive":
@@ -253,15 +233,15 @@ def list_task(
     elif schema is not None:
         refs = read_refs(task.path, schema, task.row_groups, spool)
     elif task.entry is not None:
-        labels = _as_copied(source).record_label, source.label
-        refs = list_records(task.path, task.split, task.entry, labels)
+        has, wanted = _as_copied(source).record_label, source.label
+        refs = list_records(task.path, task.split, task.entry, (has, wanted))
     else:
         refs = _image_refs(task, source)
     splits: set[str] = set()
     is_empty, unreadable = True, ""  # `unreadable` is the first folder that cannot be listed
     for ref in refs:
         if isinstance(ref, Skipped):
-            unreadable = unreadable or ref.name * (ref.reason == UNREADABLE_FOLDER)
+            unreadable = unreadable or ref.name * (ref.reason == folders.UNREADABLE_FOLDER)
             yield ref
             continue
         is_empty = False
@@ -273,11 +253,11 @@ def list_task(
         yield ref if label == ref.label else ref._replace(label=label)
     # Splits of records are known from the manifest; a warning names splits that images bring.
     if task.kind != "shard":
-        yield from (Skipped(GIVEN_SPLIT, split) for split in sorted(splits))
+        yield from (Skipped(labels.GIVEN_SPLIT, split) for split in sorted(splits))
     if is_empty and unreadable and task.label is None:
         raise _nothing_readable(source, unreadable)
     if is_empty and task.label is not None and not unreadable:
-        yield Skipped(EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
+        yield Skipped(labels.EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
 
 
 def _composed(label: Label) -> Label:
@@ -290,19 +270,19 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
     regex = re.compile(composed(source.label_regex)) if source.label_regex else None
     root = input_root(source)
     prefix = len(root.rstrip("/")) + 1  # a key is the path below the root
-    files = files_matching if task.kind == "glob" else files_below
+    files = folders.files_matching if task.kind == "glob" else folders.files_below
     for path, size_bytes, mtime_ns in files(task.path, path_filter(source)):
         below = path[prefix:]
         if isinstance(size_bytes, Skipped):
             yield size_bytes
         elif not below.lower().endswith(source.extensions):
-            yield from no_image(below)
+            yield from labels.no_image(below)
         else:
             key, name = key_of(below), key_of(below.rpartition("/")[2])
             if task.label is None:
-                label, split, group = labels_by_name(source, regex, name, key)
+                label, split, group = labels.labels_by_name(source, regex, name, key)
             else:
-                label, split, group = cut_label(task.label, source), task.split, None
+                label, split, group = labels.cut_label(task.label, source), task.split, None
             yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
 
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from beam_pipeline.inputs import labels
 from beam_pipeline.inputs.archives import webdataset
 from beam_pipeline.inputs.archives.members import Member, open_archive, without_wrapper
 from beam_pipeline.inputs.folders import PathFilter, Skipped
-from beam_pipeline.inputs.labels import (
-    EMPTY_CLASS_FOLDER,
-    PART_AS_CLASS,
-    check_masks,
-    cut_label,
-    is_split,
-    labels_by_name,
-    layout_by_names,
-    no_class_folder,
-    no_image,
-)
+from beam_pipeline.inputs.labels import is_split
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import decompressed, spool_tar
 from beam_pipeline.inputs.tables.schema import TableSchema
@@ -74,7 +65,7 @@ def archive_refs(
     images = [m for m in members.values() if m.name.lower().endswith(source.extensions)]
     others = [m for m in members.values() if not m.name.lower().endswith(source.extensions)]
     for other in others:
-        yield from no_image(other.name)
+        yield from labels.no_image(other.name)
     yield from _members_in_folders(prefix, source, images, others, blank)
 
 
@@ -94,19 +85,19 @@ def _members_in_folders(
     if place is not None:
         _check_no_masks(source, names, place)
         if _PART.search(prefix) and not any("/" in name for name in names):
-            yield Skipped(PART_AS_CLASS, prefix)
+            yield Skipped(labels.PART_AS_CLASS, prefix)
     of_labels: set[str] = set()
     for member, name in zip(images, names, strict=True):
         key = key_of("/".join(filter(None, (prefix, name))))
         if place is None:
-            label, split, group = labels_by_name(source, regex, key.rpartition("/")[2], key)
+            label, split, group = labels.labels_by_name(source, regex, key.rpartition("/")[2], key)
         else:
             split, folder = place(name)
             if folder is None:
                 yield Skipped("outside_class_folders")
                 continue
             of_labels.add(folder)
-            label, group = cut_label(folder, source), None
+            label, group = labels.cut_label(folder, source), None
         yield blank._replace(
             key=key, label=label, split=split, group=group, size_bytes=member.size_bytes,
             offset_bytes=member.offset_bytes, form=member.form,
@@ -114,7 +105,8 @@ def _members_in_folders(
     if place is not None:
         beside = [member.name[start:] for member in others if member.name.startswith(wrapper)]
         folders = {folder for _, folder in map(place, beside) if folder}
-        yield from (Skipped(EMPTY_CLASS_FOLDER, name) for name in sorted(folders - of_labels))
+        for name in sorted(folders - of_labels):
+            yield Skipped(labels.EMPTY_CLASS_FOLDER, name)
 
 
 def _check_no_masks(source: InputOptions, names: Sequence[str], place: _Place) -> None:
@@ -125,7 +117,7 @@ def _check_no_masks(source: InputOptions, names: Sequence[str], place: _Place) -
             stem = name.rpartition("/")[2].partition(".")[0]
             stems.setdefault(split, {}).setdefault(folder, set()).add(stem)
     for of_split in stems.values():
-        check_masks(source, {folder: found.copy for folder, found in of_split.items()})
+        labels.check_masks(source, {folder: found.copy for folder, found in of_split.items()})
 
 
 def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _Place:
@@ -138,7 +130,7 @@ def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _P
     top = sorted({name.partition("/")[0] for name in names if "/" in name})
     if not top:
         if not stem and names:
-            raise no_class_folder(source)
+            raise labels.no_class_folder(source)
         in_split = above.rpartition("/")[2]
         of_all = in_split if is_split(in_split) else None, stem
         return lambda name: of_all
@@ -146,7 +138,7 @@ def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _P
     layout = source.layout
     if layout not in ("class_folders", "split_folders"):
         nested = any(name.count("/") > 1 and is_split(name.partition("/")[0]) for name in names)
-        layout = layout_by_names(source.input, top, nested)
+        layout = labels.layout_by_names(source.input, top, nested)
     by_name = stem if is_split(stem) else None
 
     def place(name: str) -> tuple[str | None, str | None]:

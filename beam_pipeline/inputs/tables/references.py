@@ -12,18 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.tables import pictures
-from beam_pipeline.inputs.tables.cells import (
-    cell_text,
-    check_boxes,
-    convert,
-    is_list,
-    is_missing_mark,
-    labels_in,
-    may_be_missing,
-    shown,
-    wrong_cell,
-)
+from beam_pipeline.inputs.tables import cells, pictures
+from beam_pipeline.inputs.tables.cells import shown, wrong_cell
 from beam_pipeline.inputs.tables.rows import read_rows, row_key
 from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, is_split_name
@@ -81,14 +71,14 @@ def refs_of_row(
     `where` is file and line, for messages. `place` is a reference with the place of the image's
     bytes, and with the key unless a column has it. Raises `UserError` as `read_refs`.
     """
-    for column in filter(may_be_missing, schema.columns):
-        if is_missing_mark(row.get(schema.column_of(column))):
+    for column in filter(cells.may_be_missing, schema.columns):
+        if cells.is_missing_mark(row.get(schema.column_of(column))):
             yield Skipped(MISSING_MARKS, column.name)
     columns = _columns(where, row, schema)
     # Errors name the columns of the table, not the features.
     sides = {schema.cells_of.get(s, s): columns[s] for s in BOX_FEATURES if s in columns}
     if sides:
-        check_boxes(where, sides, schema.bbox_format)
+        cells.check_boxes(where, sides, schema.bbox_format)
     if schema.bbox_format == XYWH:
         # The features of a record are corners, so a width becomes xmax and a height becomes ymax.
         for low, size in (BOX_FEATURES[:2], BOX_FEATURES[2:]):
@@ -161,7 +151,7 @@ def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> st
     """Returns the text, whole number or boolean of a cell as text; None if it is empty."""
     cell = row.get(column) if column is not None else None
     try:
-        return cell_text(cell)
+        return cells.cell_text(cell)
     except ValueError:
         raise wrong_cell(where, column, cell, "text or a whole number") from None
 
@@ -173,7 +163,7 @@ def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
         return () if name is None else (_class_of(where, name, schema),)
     if not schema.several:
         another = "name another column by " + Arg("label_column")
-        if is_list(cell):
+        if cells.is_list(cell):
             remedy = "say " + Arg("label", SEVERAL) + ", or " + another
             raise wrong_cell(where, schema.label, cell, "one class, a text", remedy)
         if isinstance(cell, float) and not (cell.is_integer() or math.isnan(cell)):
@@ -184,7 +174,7 @@ def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
             raise wrong_cell(where, schema.label, cell, expected, remedy)
         return _class_of(where, _text(where, row, schema.label), schema)
     try:
-        labels = labels_in(cell, schema.separator)
+        labels = cells.labels_in(cell, schema.separator)
         return tuple(sorted({_class_of(where, label, schema) for label in labels}))
     except ValueError:
         expected = 'a list of labels as in ["a", "b"]'
@@ -243,7 +233,7 @@ def _value(where: str, row: Mapping[str, Any], column: ColumnSpec, name: str) ->
         problem = f"{where} has no column {name!r}"
         remedy = "fix the row, or leave the column out by " + Arg("columns")
         raise UserError(problem, expected="it in every row", remedy=remedy)
-    return convert(where, column, row.get(name), name)
+    return cells.convert(where, column, row.get(name), name)
 
 
 def image_place(where: str, folder: str, image: str, any_path: bool) -> ImageRef:

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -161,18 +161,15 @@ def schema_of_rows(
     `unused` get a column only if a flag names one. Raises `UserError` as `read_schema`.
     """
     names = list(types) or list(dict.fromkeys(name for _, row in head for name in row))
-    sides = _sides(source, names)
-    box_a_row = bool(sides) and all(_are_numbers(name, head, types) for name in sides.values())
-    unused = {*unused, *(["label"] if source.label == NONE and not box_a_row else [])}
-    roles = {
-        role: _role(source, names, role, types, head)
-        if role not in unused or getattr(source, f"{role}_column") is not None
-        else None
-        for role in _USUAL_NAMES
-    }
+    table = _Table(source, names, head, types)
+    sides = table.sides()
+    box_a_row = bool(sides) and all(map(table.has_numbers, sides.values()))
+    if source.label == NONE and not box_a_row:
+        unused = {*unused, "label"}
+    roles = {role: table.role(role, role in unused) for role in _USUAL_NAMES}
     image, label = roles["image"] or "", roles["label"] or ""
     cells_of = {feature: name for feature, name in sides.items() if feature != name}
-    if box_a_row and _is_class_of_box(source, label, names, head, types):
+    if box_a_row and table.has_class_of_box(label):
         cells_of[BOX_CLASS_FEATURE] = label
     if source.label == NONE:
         roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
@@ -181,7 +178,7 @@ def schema_of_rows(
             received = f"{source.label_column!r} with " + Arg("label", NONE)
             remedy = "leave one of them out"
             raise UserError(argument="label_column", received=received, remedy=remedy)
-    columns, warnings = _features(source, head, types, names, roles, cells_of)
+    columns, warnings = table.features(roles, cells_of)
     return TableSchema(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
         several=source.label == SEVERAL, separator=source.label_separator,
@@ -191,78 +188,131 @@ def schema_of_rows(
     )  # fmt: skip
 
 
-def _features(
-    source: InputOptions,
-    head: Sequence[Row],
-    types: Mapping[str, pa.DataType],
-    names: Sequence[str],
-    roles: Mapping[str, str | None],
-    cells_of: Mapping[str, str],
-) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
-    """Returns the extra columns, declared by --columns or inferred, and warnings about them."""
-    used, label = set(roles.values()), roles["label"]
-    cells = {name: [(where, row.get(name)) for where, row in head] for name in names}
-    cells |= {feature: cells[name] for feature, name in cells_of.items()}
-    # A side with another name than its feature is replaced by the feature. A label column stays, as
-    # it has a role, too.
-    features = [name for name in names if name not in cells_of.values() or name in used]
-    features += cells_of
-    columns = source.columns
-    warnings: list[str] = []
-    if source.label == ONE and label:
-        warnings += _about_labels(label, cells[label])
-    if columns is None:
-        kinds = {n: types.get(cells_of.get(n, n)) for n in features if n not in used}
-        if BOX_CLASS_FEATURE in cells_of:
-            # Numbers of classes become their names, so the type is text in any case.
-            kinds[BOX_CLASS_FEATURE] = pa.string()
-        columns = tuple(
-            column_of(name, cells[name]) if kind is None else column_of_arrow(name, kind)
-            for name, kind in kinds.items()
-        )
-        warnings += [each for spec in columns for each in about_commas(spec, cells[spec.name])]
-    _check_columns(source, features, columns)
-    used |= {cells_of.get(column.name, column.name) for column in columns}
-    if columns and (left_out := [name for name in names if name not in used]):
-        warnings.append(
-            f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
-        )
-    return columns, tuple(warnings)
+class _Table(NamedTuple):
+    """Names of a table's columns, with its first rows (text formats) or its types (Parquet)."""
 
+    source: InputOptions
+    names: Sequence[str]
+    head: Sequence[Row]
+    types: Mapping[str, pa.DataType]
 
-def _sides(source: InputOptions, names: Sequence[str]) -> dict[str, str]:
-    """Returns the columns of the sides of boxes; {} if the table or --columns has none."""
-    declared = None if source.columns is None else {column.name for column in source.columns}
-    sides = box_sides(source.bbox_format, names)
-    if declared is not None and declared.isdisjoint(BOX_FEATURES):
-        sides = {}
-    if source.bbox_format != RELATIVE and not sides:
-        wanted = "x, y, width, height" if source.bbox_format == XYWH else "xmin, ymin, xmax, ymax"
-        problem = f"has the columns {_quoted(names)}"
-        expected = f"{wanted}, and no " + Arg("columns") + " without boxes"
-        raise unfit_option("bbox_format", source.bbox_format, source.input, problem, expected)
-    return sides
+    def features(
+        self, roles: Mapping[str, str | None], cells_of: Mapping[str, str]
+    ) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
+        """Returns the extra columns, declared by --columns or inferred, and warnings about them."""
+        used, label = set(roles.values()), roles["label"]
+        cells = {name: [(where, row.get(name)) for where, row in self.head] for name in self.names}
+        cells |= {feature: cells[name] for feature, name in cells_of.items()}
+        # A side with another name than its feature is replaced by the feature. A label column
+        # stays, as it has a role, too.
+        features = [name for name in self.names if name not in cells_of.values() or name in used]
+        features += cells_of
+        columns = self.source.columns
+        warnings: list[str] = []
+        if self.source.label == ONE and label:
+            warnings += _about_labels(label, cells[label])
+        if columns is None:
+            kinds = {n: self.types.get(cells_of.get(n, n)) for n in features if n not in used}
+            if BOX_CLASS_FEATURE in cells_of:
+                # Numbers of classes become their names, so the type is text in any case.
+                kinds[BOX_CLASS_FEATURE] = pa.string()
+            columns = tuple(
+                column_of(name, cells[name]) if kind is None else column_of_arrow(name, kind)
+                for name, kind in kinds.items()
+            )
+            warnings += [each for spec in columns for each in about_commas(spec, cells[spec.name])]
+        for column in columns:
+            if column.name not in features:
+                raise self.lacks("columns", column.name, features)
+            if column.name in RECORD_NAMES:
+                problem = f"with a column {column.name!r}, a name that records use themselves"
+                raise wrong_input(self.source.input, problem, remedy="rename the column")
+        check_box_columns(self.source.input, columns)
+        used |= {cells_of.get(column.name, column.name) for column in columns}
+        if columns and (left_out := [name for name in self.names if name not in used]):
+            text = f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
+            warnings.append(text)
+        return columns, tuple(warnings)
 
+    def lacks(self, argument: str, column: str, names: Sequence[str]) -> UserError:
+        received = f"{column!r}, but {self.source.input!r} has the columns {_quoted(names)}"
+        return UserError(argument=argument, received=received)
 
-def _are_numbers(name: str, head: Sequence[Row], types: Mapping[str, pa.DataType]) -> bool:
-    """Returns whether each cell of a column is one number, by its type or the first rows."""
-    if types:
-        return pa.types.is_integer(types[name]) or pa.types.is_floating(types[name])
-    return is_number_in_each([row.get(name) for _, row in head])
+    def sides(self) -> dict[str, str]:
+        """Returns the columns of the sides of boxes; {} if the table or --columns has none."""
+        source = self.source
+        sides = box_sides(source.bbox_format, self.names)
+        declared = source.columns
+        if declared is not None and {column.name for column in declared}.isdisjoint(BOX_FEATURES):
+            sides = {}
+        if source.bbox_format != RELATIVE and not sides:
+            is_sized = source.bbox_format == XYWH
+            wanted = "x, y, width, height" if is_sized else "xmin, ymin, xmax, ymax"
+            problem = f"has the columns {_quoted(self.names)}"
+            expected = f"{wanted}, and no " + Arg("columns") + " without boxes"
+            raise unfit_option("bbox_format", source.bbox_format, source.input, problem, expected)
+        return sides
 
+    def has_numbers(self, name: str) -> bool:
+        """Returns whether each cell of a column is one number, by its type or the first rows."""
+        if self.types:
+            kind = self.types[name]
+            return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        return is_number_in_each([row.get(name) for _, row in self.head])
 
-def _is_class_of_box(
-    source: InputOptions,
-    label: str,
-    names: Sequence[str],
-    head: Sequence[Row],
-    types: Mapping[str, pa.DataType],
-) -> bool:
-    """Returns whether the label column of a table with one box a row holds one class each."""
-    if not label or BOX_CLASS_FEATURE in names or source.label_separator:
-        return False
-    is_nested = label in types and pa.types.is_nested(types[label])
-    return not is_nested and not any(is_list(row.get(label)) for _, row in head)
+    def has_class_of_box(self, label: str) -> bool:
+        """Returns whether the label column of a table with one box a row holds one class each."""
+        if not label or BOX_CLASS_FEATURE in self.names or self.source.label_separator:
+            return False
+        is_nested = label in self.types and pa.types.is_nested(self.types[label])
+        return not is_nested and not any(is_list(row.get(label)) for _, row in self.head)
+
+    def role(self, role: str, is_unused: bool) -> str | None:
+        """Returns the column of a role, named by its flag or, unless unused, by a usual name."""
+        source, names, types = self.source, self.names, self.types
+        given: str | None = getattr(source, f"{role}_column")
+        if given is None and is_unused:
+            return None
+        if (role, given) == ("key", ROW_NUMBERS):
+            return ROW_NUMBERS
+        if given is not None and given not in names:
+            raise self.lacks(f"{role}_column", given, names)
+        usual = _USUAL_NAMES[role]
+        # The exact name wins over a name that differs in case or spaces; of equals, the first.
+        in_any_case = {name.strip().lower(): name for name in reversed(names)}
+        by_name = in_any_case | {name: name for name in names}
+        found = given or next((by_name[name] for name in usual if name in by_name), None)
+        if role == "image" and given is None:
+            # Pictures win over paths; of several columns with pictures, a usual name wins.
+            named = (name for name in (found, *types) if name)
+            found = next((n for n in named if pictures.holds_pictures(types.get(n))), found)
+        if found is None and (role == "image" or (role == "label" and source.label != NONE)):
+            expected = f"one named {' or '.join(usual[:2])}, or " + Arg(f"{role}_column")
+            if role == "label":
+                expected += ", or " + Arg("label", NONE)
+            problem = f"which has no {role} column among {_quoted(names)}"
+            raise wrong_input(source.input, problem, expected + self.hint(role))
+        return found
+
+    def hint(self, role: str) -> Text:
+        """Returns a hint from the first rows of a table that lacks a column."""
+        # Only the types of a Parquet file were read until now.
+        first = self.head or read_rows(table_files(self.source.input)[0])
+        rows = [row for _, row in itertools.islice(first, _HINT_ROWS)]
+        cells = {name: [row.get(name) for row in rows] for name in self.names}
+        if any(map(_is_image_name, self.names)):
+            return ": its first line looks like a row, so write a header like image,label above it"
+        with_names = [name for name, found in cells.items() if any(map(_is_image_name, found))]
+        if role == "image" and with_names:
+            return " (" + Arg("image_column", with_names[0]) + " holds names of images)"
+        one_hot = [name for name, found in cells.items() if {*map(str, found)} <= _ZEROS_AND_ONES]
+        if role == "label" and rows and len(one_hot) > 1:
+            return (
+                f": {_quoted(one_hot)} hold 0 and 1 as one-hot labels do, so write the name of "
+                "each row's class into one column, or lists of names and say "
+                + Arg("label", SEVERAL)
+            )
+        return ""
 
 
 def _check_keys(path: str, image: str, column: str) -> None:
@@ -288,60 +338,6 @@ def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
         )
 
 
-def _role(
-    source: InputOptions,
-    names: Sequence[str],
-    role: str,
-    types: Mapping[str, pa.DataType],
-    head: Sequence[Row],
-) -> str | None:
-    """Returns the column of a role, named by its flag or by a usual name."""
-    given: str | None = getattr(source, f"{role}_column")
-    if given is not None and given not in names and (role, given) != ("key", ROW_NUMBERS):
-        raise UserError(
-            argument=f"{role}_column",
-            received=f"{given!r}, but {source.input!r} has the columns {_quoted(names)}",
-        )
-    usual = _USUAL_NAMES[role]
-    # The exact name wins over a name that differs in case or spaces; of equals, the first column.
-    in_any_case = {name.strip().lower(): name for name in reversed(names)}
-    by_name = in_any_case | {name: name for name in names}
-    if role == "key" and given == ROW_NUMBERS:
-        return ROW_NUMBERS
-    found = given or next((by_name[name] for name in usual if name in by_name), None)
-    if role == "image" and given is None:
-        # Pictures win over paths; of several columns with pictures, a usual name wins.
-        with_pictures = (n for n in (found, *types) if n and pictures.holds_pictures(types.get(n)))
-        found = next(with_pictures, found)
-    if found is None and (role == "image" or (role == "label" and source.label != NONE)):
-        expected = f"one named {' or '.join(usual[:2])}, or " + Arg(f"{role}_column")
-        if role == "label":
-            expected = expected + ", or " + Arg("label", NONE)
-        problem = f"which has no {role} column among {_quoted(names)}"
-        raise wrong_input(source.input, problem, expected + _hint(source, head, names, role))
-    return found
-
-
-def _hint(source: InputOptions, head: Sequence[Row], names: Sequence[str], role: str) -> Text:
-    """Returns a hint from the first rows of a table that lacks a column."""
-    # Only the types of a Parquet file were read until now.
-    first = head or read_rows(table_files(source.input)[0])
-    rows = [row for _, row in itertools.islice(first, _HINT_ROWS)]
-    cells = {name: [row.get(name) for row in rows] for name in names}
-    with_names = [name for name in names if any(map(_is_image_name, cells[name]))]
-    if any(map(_is_image_name, names)):
-        return ": its first line looks like a row, so write a header such as image,label above it"
-    if role == "image" and with_names:
-        return " (" + Arg("image_column", with_names[0]) + " holds names of images)"
-    one_hot = [name for name in names if {*map(str, cells[name])} <= _ZEROS_AND_ONES]
-    if role == "label" and rows and len(one_hot) > 1:
-        return (
-            f": {_quoted(one_hot)} hold 0 and 1 as one-hot labels do, so write the name of each "
-            "row's class into one column, or a list of names and say " + Arg("label", SEVERAL)
-        )
-    return ""
-
-
 def _is_image_name(cell: Any) -> bool:
     return isinstance(cell, str) and cell.lower().endswith(EXTENSIONS)
 
@@ -349,18 +345,3 @@ def _is_image_name(cell: Any) -> bool:
 def _quoted(names: Sequence[str]) -> str:
     # Quotes make a space before or after a name visible.
     return ", ".join(repr(name) for name in names) or "none"
-
-
-def _check_columns(
-    source: InputOptions, names: Sequence[str], columns: Sequence[ColumnSpec]
-) -> None:
-    for column in columns:
-        if column.name not in names:
-            raise UserError(
-                argument="columns",
-                received=f"{column.name!r}, but {source.input!r} has the columns {_quoted(names)}",
-            )
-        if column.name in RECORD_NAMES:
-            problem = f"with a column {column.name!r}, a name that records use themselves"
-            raise wrong_input(source.input, problem, remedy="rename the column")
-    check_box_columns(source.input, columns)
