@@ -19,9 +19,8 @@ PICTURE, ZIP_MEMBER, RECORD = "", "zip", "record"
 # Compression methods that the build reads.
 STORED, DEFLATED = 0, 8
 _HEADER = struct.Struct("<4s5H3L2H")
-# A local header ends with a name and an extra field, whose lengths only the header says. So one
-# read fetches header and data, and allows 1 KiB for both fields. Common archivers write no longer
-# ones.
+# A local header ends with a name and an extra field, whose lengths only the header says. One read
+# fetches header and data, and allows 1 KiB for both fields, enough for common archivers.
 ZIP_HEADER_BYTES = _HEADER.size + 1024
 # This flag says that the checksum is behind the data, and that the checksum in the header is 0.
 _SIZES_FOLLOW = 0x08
@@ -58,8 +57,7 @@ def read_zip_member(data: bytes, num_bytes: int, max_bytes: int) -> bytes:
 def _inflated(packed: bytes, max_bytes: int) -> bytes:
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        # One byte more than the limit shows that the content is too large, without inflating it
-        # all.
+        # A byte more than the limit shows that the content is too large.
         content = inflate.decompress(packed, max_bytes + 1)
     except zlib.error as e:
         raise ImageError("corrupt", f"the zip archive cannot be inflated ({e})") from e

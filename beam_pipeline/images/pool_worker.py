@@ -22,8 +22,7 @@ from imageshards.images.encode import tune_allocator
 
 # Each process notes numbers of 8 bytes in shared memory. The first COUNTS are the counts of its
 # current task: images, bytes read, rejects, images of shards that were finished before. AT is one
-# more than the number of the current picture, 0 for no picture. SINCE is the time of its beginning
-# in ns.
+# more than the number of the current picture, or 0. SINCE is the time of its beginning in ns.
 COUNTS = 4
 AT, SINCE, WIDTH = 4, 5, 6
 

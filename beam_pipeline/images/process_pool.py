@@ -77,8 +77,7 @@ class LocalPool:
         workers: Largest number of processes; each is started when it is needed.
         say: Called with a sentence when a process was lost.
         lock: Lock of the output. Each process joins the job that holds the lock, so the lock is
-            free only after the last process has ended. No process writes to a store after the lock
-            is lost.
+            free only after the last process has ended, and no process writes to a store without it.
         picture_sec: A process that decodes one picture for longer is killed.
 
     Attributes:
@@ -129,8 +128,7 @@ class LocalPool:
         """Queues `task(batch, *args, watch)`, a function of a module, and returns a future.
 
         `name` is the shard, for messages. `batch.refs` are the pictures, each with a `place`;
-        `size` is added to `total`. The future raises `UserError` if the processes are killed again
-        and again.
+        `size` is added to `total`. The future raises `UserError` if too many processes are killed.
         """
         # Pickled references take a sixth of the memory while they wait.
         packed = pickle.dumps((task, batch, args, dict(storage.settings())), protocol=5)
@@ -140,8 +138,7 @@ class LocalPool:
     def results(self, queued: list[concurrent.futures.Future[Any]]) -> Iterator[Any]:
         """Takes tasks from a list and yields their results, in order.
 
-        When a task fails, tasks that have not begun are dropped. Ctrl-C ends all processes
-        immediately.
+        A failed task drops tasks that have not begun. Ctrl-C ends all processes immediately.
         """
         try:
             while queued:
@@ -224,12 +221,10 @@ class LocalPool:
 
 
 # The last pool is used. A build on this machine begins with a pool. A Beam worker on a cluster, or
-# a user's own pipeline, gets a pool when it needs one, as Beam's own process must not decode
-# pictures.
+# a user's own pipeline, gets a pool when needed, as Beam's process must not decode pictures.
 _pools: list[LocalPool] = []
 _making = threading.Lock()
-# A pipeline that runs in the process that built it, as with FnApiRunner, has this name in its
-# graph.
+# A pipeline has this name in its graph. FnApiRunner runs it in the process that built it.
 THIS_PROCESS = uuid.uuid4().hex
 
 
@@ -276,8 +271,7 @@ class _Death(NamedTuple):
     Attributes:
         picture: Number of the picture that it decoded; None for none.
         how: Words for a message, after "the process".
-        deed: Words for the rejects; the same words for the same behaviour, so that rejects are
-            stable.
+        deed: Words for the rejects, the same for the same behaviour, so that rejects are stable.
         may_be_memory: Whether the system may have been out of memory.
     """
 

@@ -1,7 +1,6 @@
 """Finds keys that occur more than once, by shuffling 8 bytes per image.
 
-Only hashes of keys are shuffled. If two hashes are equal, a second pass over the references finds
-the keys and images.
+Only hashes of keys are shuffled. A second pass finds the keys and images of equal hashes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Finds files below a folder or behind a glob, on this machine or in a store.
 
 Only a few files are held in memory: local folders are scanned in no particular order, stores are
-listed page by page. The order changes no byte of a dataset, as the plan orders images by hashes of
-their keys.
+listed page by page. The order does not matter, as the plan orders images by hashes of their keys.
 """
 
 from __future__ import annotations
@@ -199,8 +198,11 @@ def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
     return _objects(path, storage.files_below(path), _Walk(passes_over))
 
 
-def matching_files(pattern: str) -> list[str]:
-    """Returns the sorted files that a glob with braces matches; a plain path is returned."""
+def matching_files(pattern: str, expected: str) -> list[str]:
+    """Returns the sorted files that a glob with braces matches; a plain path is returned.
+
+    Raises `UserError` with the text `expected` if no file matches.
+    """
     found: list[str] = []
     for each in expand_braces(pattern):
         if is_glob(each):
@@ -208,6 +210,8 @@ def matching_files(pattern: str) -> list[str]:
             found += sorted(file for file, size, _ in matched if not isinstance(size, Skipped))
         else:
             found.append(each)
+    if not found:
+        raise wrong_input(pattern, "which matches no file", expected, "fix the pattern")
     return found
 
 

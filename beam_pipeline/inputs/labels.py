@@ -32,8 +32,7 @@ _IN_PAIRS = {
     ),
 }  # fmt: skip
 
-# Formats of phones and cameras. Unless --extensions names them, a warning says that these pictures
-# are not read.
+# Formats of phones and cameras: a warning says that these are not read without --extensions.
 _UNREAD = (
     ".avif", ".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2",
 )  # fmt: skip
@@ -47,8 +46,7 @@ def is_split(name: str) -> bool:
 def layout_by_names(path: str, top: Sequence[str], nested: bool) -> str:
     """Returns whether folders are `class_folders` or `split_folders`, by their names `top`.
 
-    `nested` says whether a folder with the name of a split contains folders. Raises `UserError` if
-    the names do not decide.
+    `nested` says whether a folder named like a split has folders. Raises `UserError` if unclear.
     """
     splits = [name for name in top if is_split(name)]
     if not splits or (len(splits) < len(top) and not nested):

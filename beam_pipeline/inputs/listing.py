@@ -89,8 +89,7 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
     """Returns the columns of an image table or of WebDataset archives, None without columns.
 
     `class_names` are names by number, for labels that are numbers. Raises `UserError` if the table
-    cannot be read or lacks a column, or if a flag for columns was given for an input without
-    columns.
+    cannot be read or lacks a column, or if a flag for columns does not fit the input.
     """
     layout = layout_of(source)
     if source.exclude_glob and layout in (TABLE, DATASET):

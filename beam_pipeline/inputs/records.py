@@ -56,8 +56,7 @@ def list_records(
         found.append([None] * len(table))
     elif wanted == SEVERAL:
         found[-1] = [(name,) if has == ONE else tuple(name) for name in found[-1]]
-    # The time of a record is the beginning of its shard's checksum, so a resumed build never mixes
-    # versions of a shard.
+    # In place of a time: a resumed build must not mix two versions of a shard.
     version = int(entry.sha256[:15], 16)
     for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
         size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES

@@ -100,8 +100,7 @@ def announce(sources: Iterable[Stat], folder: str) -> None:
         return
     total = sum(file.size_bytes for file in files)
     more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
-    # A resumed build finds some files spooled already. How large compressed files become is
-    # unknown.
+    # A resumed build finds some files spooled already. Sizes after unpacking are unknown.
     there = sum(file.size_bytes for file in storage.files_below(folder))
     check_space(folder, max(0, total - there), files[0].path)
     print(

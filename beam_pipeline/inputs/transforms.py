@@ -43,8 +43,7 @@ class Listed(NamedTuple):
     """Collections that `ListImages` returns.
 
     Attributes:
-        batches: `RefBatch`es of images, in no order. A reference has a split only if the input
-            gives it.
+        batches: `RefBatch`es in no order. A reference has a split only if the input gives it.
         skipped: Dicts to be added up: reason → files that were passed over. Keys `reason: name` are
             for warnings: class folders without an image, finished datasets.
     """
@@ -62,11 +61,9 @@ class ListImages(beam.PTransform):
 
     Args:
         source: Folder, glob or image table, and how a label is found.
-        schema: The columns of an image table, if the caller has read them; default:
-            `schema_of(source)`.
+        schema: The columns of an image table; default: `schema_of(source)`.
         more: More inputs, each with the columns of an image table or None.
-        spool: Folder that all workers see, for unpacked compressed tars and Parquet files with
-            pictures.
+        spool: Folder that all workers see, to unpack compressed tars and Parquet files.
 
     Raises:
         UserError: The table cannot be read, or a flag does not fit the input. While running: the
@@ -134,8 +131,8 @@ class BatchRefs(beam.PTransform):
 def tasks_of_all(inputs: _Inputs) -> Iterator[ListingTask]:
     """Yields the tasks that together list several inputs."""
     for number, (source, _) in enumerate(inputs):
-        tasks = listing_tasks(source)
-        yield from (dataclasses.replace(t, source=number) for t in tasks) if number else tasks
+        for task in listing_tasks(source):
+            yield dataclasses.replace(task, source=number)
 
 
 def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -> Iterator[Any]:

@@ -16,7 +16,6 @@ HOW_PATHS_ARE_READ = (
     "paths in an image table are relative to the folder of the table's file: fix the paths, or "
     "move the table"
 )
-
 _WINDOWS_DRIVE = re.compile(r"[A-Za-z]:(\\|$)")
 
 
@@ -43,12 +42,9 @@ def add_missing(found: Iterable[Missing]) -> Missing:
 def check_some_exist(num_images: int, missing: Missing) -> None:
     """Raises `UserError` if all images are missing, before a build begins its work."""
     if num_images and missing.num_images == num_images:
-        raise UserError(
-            argument="input",
-            received=f"{counted(num_images, 'image')}, and none of them was found, such as "
-            f"{why_missing(missing.first)}",
-            remedy=HOW_PATHS_ARE_READ,
-        )
+        received = f"{counted(num_images, 'image')}, and none of them was found, such as "
+        received += why_missing(missing.first)
+        raise UserError(argument="input", received=received, remedy=HOW_PATHS_ARE_READ)
 
 
 def why_missing(uri: str) -> str:

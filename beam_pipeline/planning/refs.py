@@ -36,16 +36,14 @@ class ImageRef(NamedTuple):
 
     Attributes:
         key: Stable name: the path below the input's folder, or the id in a table.
-        uri: Path or address of the file with the bytes: the image, its archive, its Parquet file or
-            its shard.
+        uri: Path or address of the file with the bytes: image, archive, Parquet file or shard.
         label: Class name as listed; a tuple of names, or None if images have no label.
         split: Split that the input gave; later the assigned split.
         group: Images of one group share a split; None if the key draws the split.
         size_bytes: Size when listed; -1 if unknown. For a record the size of its payload, for a
             member of a zip archive the compressed size.
         mtime_ns: Modification time when listed; 0 if unknown, `MISSING` if the file was not found.
-            For a record the beginning of its shard's SHA-256. A resumed job compares size and time;
-            no record stores them.
+            For a record the beginning of its shard's SHA-256. Resumed jobs compare size and time.
         columns: Extra columns: raw values as listed, later features of the record.
         offset_bytes: Where the bytes start in their file, including the framing of a record or the
             local header in a zip archive. `WHOLE_FILE` if the image is a whole file.

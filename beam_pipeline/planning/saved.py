@@ -40,8 +40,7 @@ def make_plan_once(
     """Returns the plan for a survey of images, with the numbers of shards of an earlier run.
 
     `path` is the file for these numbers, "" to save none. `image` says how pictures are encoded.
-    `mean_record_bytes` is called only if no numbers were saved. More arguments and errors are as
-    for `make_plan`.
+    `mean_record_bytes` is called only if no numbers were saved. The rest is as for `make_plan`.
     """
     # Sampled images decide how many shards a split gets. If another run fails to read a sampled
     # image, another number of shards would make all finished shards worthless. A run with the same

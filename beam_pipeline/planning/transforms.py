@@ -1,8 +1,7 @@
 """Wires the plan for Beam: batches of references become one unit of work per shard.
 
-Only lists of references cross a shuffle. However many images there are, no group is larger than the
-references of a shard (or 10,000). The largest side input has a number for every shard and class:
-docs/design/scale.md.
+Only lists of references cross a shuffle. No group is larger than the references of a shard (or
+10,000). The largest side input has a number for every shard and class: docs/design/scale.md.
 """
 
 from __future__ import annotations
@@ -289,8 +288,7 @@ class PlanShards(beam.PTransform):
         options: How images become shards. Without `options.plan.num_shards`, the encoded size of
             some sampled images decides the number of shards.
         saved: A file for the numbers of shards, which the same build uses when it runs again.
-        features: The features of `AnalyseColumns`. With them each shard gets an index, which
-            `CommitShards` needs.
+        features: Features of `AnalyseColumns`, which add an index to each shard for `CommitShards`.
 
     Raises:
         UserError: While running: there is no image, only one class, an unknown label or split, a

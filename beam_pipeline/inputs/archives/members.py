@@ -1,7 +1,6 @@
 """Finds images in tar and zip archives; each becomes a range of bytes of its archive, never a file.
 
-Only headers are read, by `tarfile` and `zipfile`. From a store they come in ranges that grow while
-neighbours are read.
+Only headers are read, by `tarfile` and `zipfile`.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class Member(NamedTuple):
     """File in an archive.
 
     Attributes:
-        name: Normalised path inside the archive. For a tar inside a tar, the stem of the inner tar
-            comes first.
+        name: Normalised path inside the archive, behind the stem of a tar that is inside a tar.
         offset_bytes: Position of the bytes in the archive; in a zip, of the local header.
         size_bytes: Number of bytes; in a zip, of compressed bytes.
         form: As for an `ImageRef`.
@@ -58,18 +56,13 @@ class Member(NamedTuple):
 def archive_files(source: InputOptions) -> list[tuple[str, str]]:
     """Returns (path, beginning of keys) of each archive of an input.
 
-    Keys of a single archive begin with nothing. Keys of several archives begin with the path of
-    their archive below the input's folder, without its suffix. Raises `UserError` if no archive
-    matches.
+    Keys begin with nothing for a single archive. For several archives, keys begin with the path of
+    their archive below the input's folder, without its suffix.
     """
     pattern = source.input
     if not is_glob(pattern) and expand_braces(pattern) == [pattern]:
         return [(pattern, "")]
-    found = matching_files(pattern)
-    if not found:
-        raise wrong_input(
-            pattern, "which matches no file", "archives (.tar, .zip, .tar.gz)", "fix the pattern"
-        )
+    found = matching_files(pattern, "archives (.tar, .zip, .tar.gz)")
     start = len(glob_root(pattern)) + 1
     return [(path, _SUFFIX.sub("", path[start:])) for path in found]
 
@@ -80,11 +73,7 @@ def with_files(source: InputOptions) -> InputOptions:
     Every different input is returned unchanged, like a folder that also holds folders or images.
     """
     folder = source.input.rstrip("/")
-    if (
-        source.layout in (TABLE, DATASET)
-        or is_glob(folder)
-        or layout_of(source) in (TABLE, ARCHIVES)
-    ):
+    if is_glob(folder) or layout_of(source) in (TABLE, DATASET, ARCHIVES):
         return source
     passes_over = PathFilter(folder)
     suffixes = set()
@@ -147,7 +136,11 @@ class Archive:
                 if not self._file.read(1):
                     raise tarfile.ReadError("unexpected end of data")
             if found is None:
-                self._check_end(tar.offset)
+                # `tarfile` ends without an error where bytes that are no header follow.
+                self._file.seek(tar.offset)
+                block = self._file.read(_TAR_BLOCK_BYTES)
+                if block.strip(b"\0") or 0 < len(block) < _TAR_BLOCK_BYTES:
+                    raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
 
     def _tar_member(self, found: tarfile.TarInfo, folder: str) -> Iterator[Member | Skipped]:
         if found.isdir():
@@ -165,13 +158,6 @@ class Archive:
             yield from self._of_tar(found.offset_data, end, inner)
         else:
             yield Member(posixpath.join(folder, name), found.offset_data, found.size)
-
-    def _check_end(self, offset: int) -> None:
-        # `tarfile` ends without an error where bytes that are no header follow.
-        self._file.seek(offset)
-        block = self._file.read(_TAR_BLOCK_BYTES)
-        if block.strip(b"\0") or 0 < len(block) < _TAR_BLOCK_BYTES:
-            raise tarfile.ReadError(f"no header at byte {offset:,}")
 
     def _of_zip(self) -> Iterator[Member | Skipped]:
         with zipfile.ZipFile(self._file) as archive:
@@ -203,9 +189,8 @@ def unreadable(path: str, e: BaseException) -> UserError:
     """Returns the error for an archive that cannot be read to its end."""
     reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
     if isinstance(e, OSError) and e.errno:
-        return wrong_input(
-            path, f"which cannot be read ({reason})", remedy="fix the path or its permissions"
-        )
+        problem = f"which cannot be read ({reason})"
+        return wrong_input(path, problem, remedy="fix the path or its permissions")
     problem = f"which is damaged, cut off or no archive of its name ({reason})"
     return wrong_input(path, problem, "a whole .tar, .zip or .tar.gz", "fetch or pack it again")
 

@@ -24,8 +24,7 @@ from imageshards.errors import UserError
 from imageshards.manifest import NONE
 from imageshards.text import key_of, printable
 
-# So many members show whether an archive is a WebDataset; so many samples show the types of
-# columns.
+# Members that show whether an archive is a WebDataset, and samples that show the column types.
 _FIRST_MEMBERS = 100
 _INFERENCE_SAMPLES = 100
 # Larger texts are refused, as captions and metadata are small.

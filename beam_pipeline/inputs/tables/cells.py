@@ -4,8 +4,7 @@ CSV has only text. A CSV column is numeric if every non-empty cell is a number i
 spelling: `7`, `-0.5`, `1e5`, `nan`, `inf`. `007`, `+49170` and integers beyond 64 bits are
 identifiers and stay text. Cells with JSON lists (`[1, 2]`) make a column of variable length. `true`
 and `false` of JSON and Parquet become 1 and 0. A missing value of a float column is NaN: an empty
-cell, or a cell like `N/A` among numbers. Columns of bounding boxes hold one value per box: its four
-sides, its class and more.
+cell, or a cell like `N/A` among numbers. Columns of bounding boxes hold one value per box.
 """
 
 from __future__ import annotations
@@ -183,8 +182,7 @@ def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
 
     Text in a list column is a JSON list or values separated by spaces. A missing string becomes "",
     a missing float NaN, a missing list of variable length []. `name` is the column's name in the
-    table, if it differs. Raises `UserError` if the cell has a different type or length, or is
-    beyond int64 or float32.
+    table, if it differs. Raises `UserError` if the cell does not fit the type or length.
     """
     if is_missing(cell) and may_be_missing(column):
         return math.nan
@@ -376,8 +374,7 @@ def check_boxes(
 ) -> None:
     """Checks the boxes of one row: name of a side → values, one per box.
 
-    Raises `UserError` if sides have different numbers of values, or a value does not fit
-    `bbox_format`.
+    Raises `UserError` if sides have different numbers of values, or values of the wrong unit.
     """
     lengths = {name: len(values) for name, values in sides.items()}
     if len(set(lengths.values())) > 1:

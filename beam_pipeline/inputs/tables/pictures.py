@@ -57,8 +57,7 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yields the rows of a part of a Parquet file, and writes their pictures into a spooled file.
 
-    The key of a picture is its path. Without a path, the key is the file's name and the row's
-    number.
+    The key of a picture is its path, or else the file's name and the row's number.
 
     Raises:
         UserError: The file cannot be read, a row has no picture, or the disk is full.

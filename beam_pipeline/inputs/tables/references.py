@@ -267,7 +267,9 @@ def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
     # The author of a table could otherwise copy any file of this machine into `quarantine/`. `..`
     # is resolved before the system follows a symbolic link, so the checked path is the opened path.
     path = os.path.normpath(os.path.join(folder, path))
-    if any_path or (is_local(folder) and _is_below(path, folder)):
+    # The table may name its folder with or without symbolic links.
+    roots = (folder, os.path.realpath(folder)) if is_local(folder) else ()
+    if any_path or any(path.startswith(root.rstrip("/") + "/") for root in roots):
         return path
     trusted = Arg("allow_any_path", True)
     raise UserError(
@@ -276,12 +278,6 @@ def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
         expected="a path below that folder, or an address",
         remedy="move the table above its images, or, if you trust the table, say " + trusted,
     )
-
-
-def _is_below(path: str, folder: str) -> bool:
-    # The table may name its folder with or without symbolic links.
-    roots = folder, os.path.realpath(folder)
-    return any(path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
 def _stat(uri: str) -> tuple[int, int]:

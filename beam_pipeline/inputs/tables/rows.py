@@ -2,8 +2,7 @@
 
 Python's own parsers read CSV and JSON Lines. The parsers of pyarrow do not name the row of an
 error. Its CSV parser takes everything behind an unclosed quote as one cell. Its JSON parser refuses
-`3` and `"007"` in one column and turns texts into dates. Several workers read a Parquet file in
-parts.
+`3` and `"007"` in one column and turns texts into dates.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _SEPARATOR_LINE = re.compile(r'"?sep=([^"\r\n])"?[,;\t]*\s*', re.IGNORECASE)
 _QUOTED = re.compile('"[^"]*"')
 _BATCH_ROWS = 1000
-# Limits of a part of a Parquet file: rows for about a second of work, and bytes of pictures that a
-# worker spools.
+# Limits of a part of a Parquet file: rows of a second of work, bytes of spooled pictures.
 _PART_ROWS = 100_000
 _PART_BYTES = 128 << 20
 
@@ -104,8 +102,7 @@ def parquet_schema(path: str) -> pa.Schema:
 def whole_numbers_with_nulls(path: str, schema: pa.Schema) -> set[str]:
     """Returns the integer columns with nulls whose values float32 can represent exactly."""
     kinds = zip(schema.names, schema.types, strict=True)
-    # The statistics in the file's footer are enough, so no row is read. Columns without statistics
-    # stay integers.
+    # The statistics in the file's footer are enough. Columns without statistics stay integers.
     names = {n for n, kind in kinds if pa.types.is_integer(kind) or pa.types.is_boolean(kind)}
     with_nulls, large = set(), set()
     with open_parquet(path) as file:
@@ -123,9 +120,8 @@ def whole_numbers_with_nulls(path: str, schema: pa.Schema) -> set[str]:
 
 def _unreadable(path: str, e: Exception) -> UserError:
     reason = getattr(e, "strerror", None) or next(iter(str(e).splitlines()), type(e).__name__)
-    return wrong_input(
-        path, f"which cannot be read ({reason})", remedy="fix the path or its permissions"
-    )
+    problem = f"which cannot be read ({reason})"
+    return wrong_input(path, problem, remedy="fix the path or its permissions")
 
 
 def _lines(path: str) -> Iterator[str]:

@@ -12,19 +12,8 @@ import pyarrow as pa
 
 from beam_pipeline.inputs.folders import matching_files
 from beam_pipeline.inputs.layout import unfit_option, wrong_input
-from beam_pipeline.inputs.tables import pictures
-from beam_pipeline.inputs.tables.cells import (
-    about_commas,
-    box_sides,
-    check_box_columns,
-    column_of,
-    column_of_arrow,
-    infer,
-    is_list,
-    is_number_in_each,
-    shown,
-    wrong_cell,
-)
+from beam_pipeline.inputs.tables import cells, pictures
+from beam_pipeline.inputs.tables.cells import shown, wrong_cell
 from beam_pipeline.inputs.tables.rows import (
     Row,
     is_parquet,
@@ -72,8 +61,7 @@ class TableSchema:
         several: Whether images have several labels, in lists or texts.
         separator: Separator between several labels in a text.
         any_path: Whether rows may name files outside of the folder of their table.
-        class_names: Class names by number, for labels that are numbers; () if a number is itself
-            the name of a class.
+        class_names: Class names by number; () if a number is itself the name of a class.
         has_pictures: Whether the image column of a Parquet file holds pictures, not paths.
         bbox_format: How the sides of boxes are written.
         box_a_row: Whether each row holds one box, so that the rows of an image become one record.
@@ -110,10 +98,8 @@ class TableSchema:
 
 def table_files(path: str) -> list[str]:
     """Returns the sorted files of an image table; raises `UserError` if no file matches."""
-    if names := matching_files(path):
-        return names
     expected = "image tables (.csv, .jsonl, .parquet) outside of finished datasets"
-    raise wrong_input(path, "which matches no file", expected, "fix the pattern")
+    return matching_files(path, expected)
 
 
 def read_schema(source: InputOptions) -> TableSchema:
@@ -201,8 +187,8 @@ class _Table(NamedTuple):
     ) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
         """Returns the extra columns, declared by --columns or inferred, and warnings about them."""
         used, label = set(roles.values()), roles["label"]
-        cells = {name: [(where, row.get(name)) for where, row in self.head] for name in self.names}
-        cells |= {feature: cells[name] for feature, name in cells_of.items()}
+        values = {name: [(where, row.get(name)) for where, row in self.head] for name in self.names}
+        values |= {feature: values[name] for feature, name in cells_of.items()}
         # A side with another name than its feature is replaced by the feature. A label column
         # stays, as it has a role, too.
         features = [name for name in self.names if name not in cells_of.values() or name in used]
@@ -210,24 +196,25 @@ class _Table(NamedTuple):
         columns = self.source.columns
         warnings: list[str] = []
         if self.source.label == ONE and label:
-            warnings += _about_labels(label, cells[label])
+            warnings += _about_labels(label, values[label])
         if columns is None:
             kinds = {n: self.types.get(cells_of.get(n, n)) for n in features if n not in used}
             if BOX_CLASS_FEATURE in cells_of:
                 # Numbers of classes become their names, so the type is text in any case.
                 kinds[BOX_CLASS_FEATURE] = pa.string()
             columns = tuple(
-                column_of(name, cells[name]) if kind is None else column_of_arrow(name, kind)
-                for name, kind in kinds.items()
+                cells.column_of(n, values[n]) if kind is None else cells.column_of_arrow(n, kind)
+                for n, kind in kinds.items()
             )
-            warnings += [each for spec in columns for each in about_commas(spec, cells[spec.name])]
+            for spec in columns:
+                warnings += cells.about_commas(spec, values[spec.name])
         for column in columns:
             if column.name not in features:
                 raise self.lacks("columns", column.name, features)
             if column.name in RECORD_NAMES:
                 problem = f"with a column {column.name!r}, a name that records use themselves"
                 raise wrong_input(self.source.input, problem, remedy="rename the column")
-        check_box_columns(self.source.input, columns)
+        cells.check_box_columns(self.source.input, columns)
         used |= {cells_of.get(column.name, column.name) for column in columns}
         if columns and (left_out := [name for name in self.names if name not in used]):
             text = f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
@@ -241,7 +228,7 @@ class _Table(NamedTuple):
     def sides(self) -> dict[str, str]:
         """Returns the columns of the sides of boxes; {} if the table or --columns has none."""
         source = self.source
-        sides = box_sides(source.bbox_format, self.names)
+        sides = cells.box_sides(source.bbox_format, self.names)
         declared = source.columns
         if declared is not None and {column.name for column in declared}.isdisjoint(BOX_FEATURES):
             sides = {}
@@ -258,14 +245,14 @@ class _Table(NamedTuple):
         if self.types:
             kind = self.types[name]
             return pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        return is_number_in_each([row.get(name) for _, row in self.head])
+        return cells.is_number_in_each([row.get(name) for _, row in self.head])
 
     def has_class_of_box(self, label: str) -> bool:
         """Returns whether the label column of a table with one box a row holds one class each."""
         if not label or BOX_CLASS_FEATURE in self.names or self.source.label_separator:
             return False
         is_nested = label in self.types and pa.types.is_nested(self.types[label])
-        return not is_nested and not any(is_list(row.get(label)) for _, row in self.head)
+        return not is_nested and not any(cells.is_list(row.get(label)) for _, row in self.head)
 
     def role(self, role: str, is_unused: bool) -> str | None:
         """Returns the column of a role, named by its flag or, unless unused, by a usual name."""
@@ -299,13 +286,13 @@ class _Table(NamedTuple):
         # Only the types of a Parquet file were read until now.
         first = self.head or read_rows(table_files(self.source.input)[0])
         rows = [row for _, row in itertools.islice(first, _HINT_ROWS)]
-        cells = {name: [row.get(name) for row in rows] for name in self.names}
+        values = {name: [row.get(name) for row in rows] for name in self.names}
         if any(map(_is_image_name, self.names)):
             return ": its first line looks like a row, so write a header like image,label above it"
-        with_names = [name for name, found in cells.items() if any(map(_is_image_name, found))]
+        with_names = [name for name, found in values.items() if any(map(_is_image_name, found))]
         if role == "image" and with_names:
             return " (" + Arg("image_column", with_names[0]) + " holds names of images)"
-        one_hot = [name for name, found in cells.items() if {*map(str, found)} <= _ZEROS_AND_ONES]
+        one_hot = [name for name, found in values.items() if {*map(str, found)} <= _ZEROS_AND_ONES]
         if role == "label" and rows and len(one_hot) > 1:
             return (
                 f": {_quoted(one_hot)} hold 0 and 1 as one-hot labels do, so write the name of "
@@ -327,11 +314,11 @@ def _check_keys(path: str, image: str, column: str) -> None:
             raise wrong_cell(where, column, key, "one key for each image", remedy, more)
 
 
-def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
+def _about_labels(name: str, values: Sequence[tuple[str, Any]]) -> Iterator[str]:
     """Yields a warning if all labels are numbers, some with decimals, so hardly class names."""
-    given = [cell for _, cell in cells if cell not in (None, "")]
-    decimal = next((cell for cell in given if infer(name, [cell]).kind == "float"), None)
-    if decimal is not None and infer(name, given) == ColumnSpec(name, "float"):
+    given = [cell for _, cell in values if cell not in (None, "")]
+    decimal = next((cell for cell in given if cells.infer(name, [cell]).kind == "float"), None)
+    if decimal is not None and cells.infer(name, given) == ColumnSpec(name, "float"):
         yield (
             f"column {name!r} of --input has numbers such as {decimal}, and each becomes a class; "
             "name a column of classes by --label_column: a number to be learnt is an extra column"
