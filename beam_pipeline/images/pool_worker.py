@@ -56,7 +56,7 @@ class Watch:
 
     @contextlib.contextmanager
     def picture(self, number: int) -> Iterator[None]:
-        """Notes a picture while the caller decodes it; raises if the picture killed processes."""
+        """Notes a picture while it is decoded; raises `ImageError` if it has killed processes."""
         if number in self._crashed:
             raise ImageError("decoder_crashed", self._crashed[number])
         with self._turn(is_alone=number in self._alone):

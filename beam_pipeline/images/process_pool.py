@@ -51,13 +51,8 @@ PICTURE_SEC = 300.0
 # A process may write a core dump before it ends.
 _ENDING_SEC = 20.0
 
-_MEMORY_REMEDY = (
-    "if the system was out of memory, use fewer processes ("
-    + beam_flag("direct_num_workers")
-    + ") or a smaller "
-    + Arg("max_image_mpx")
-    + "; "
-)
+_LESS_MEMORY = "use fewer processes (" + beam_flag("direct_num_workers") + ") or a smaller "
+_MEMORY_REMEDY = "if the system was out of memory, " + _LESS_MEMORY + Arg("max_image_mpx") + "; "
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 # `multiprocessing` and `ProcessPoolExecutor` would run the main module again, which may be a script
@@ -189,10 +184,8 @@ class LocalPool:
         """Returns the process, or a new one if it has ended; raises if the pool was stopped."""
         with self._changing:
             if self.is_stopped:
-                raise UserError(
-                    "the job was stopped",
-                    remedy="run the same command again to resume from its shards",
-                )
+                remedy = "run the same command again to resume from its shards"
+                raise UserError("the job was stopped", remedy=remedy)
             if worker is not None and worker.has_ended():
                 worker.end(_ENDING_SEC)
                 self._workers.remove(worker)
@@ -386,10 +379,10 @@ class _Worker:
         if code == -signal.SIGKILL:
             deed = "was killed (SIGKILL), as the system does when it is out of memory,"
             return _Death(picture, how, deed, True)
+        if code >= 0:
+            how = f"ended with exit code {code}"
         # The rejects do not name the signal, as a broken heap may end in different signals.
-        return _Death(
-            picture, how if code < 0 else f"ended with exit code {code}", "crashed", False
-        )
+        return _Death(picture, how, "crashed", False)
 
     def has_ended(self) -> bool:
         """Returns whether a process without a task has ended."""

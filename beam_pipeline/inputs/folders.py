@@ -6,6 +6,7 @@ listed page by page. The order does not matter, as the plan orders images by has
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -181,13 +182,10 @@ def _unreadable(path: str, e: OSError, passes_over: PathFilter) -> Skipped:
 def none_readable(folders: Iterable[str]) -> bool:
     """Returns whether all folders are local and this user may list none of them."""
     for folder in folders:
-        if not is_local(folder):
+        with contextlib.suppress(PermissionError):
+            if is_local(folder):
+                next(_scan(folder), None)
             return False
-        try:
-            next(_scan(folder), None)
-            return False
-        except PermissionError:
-            continue
     return True
 
 
@@ -199,7 +197,7 @@ def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
 
 
 def matching_files(pattern: str, expected: str) -> list[str]:
-    """Returns the sorted files that a glob with braces matches; a plain path is returned.
+    """Returns the sorted files that a glob with braces matches, or the path if it is no glob.
 
     Raises `UserError` with the text `expected` if no file matches.
     """
@@ -216,7 +214,7 @@ def matching_files(pattern: str, expected: str) -> list[str]:
 
 
 def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
-    """Yields every file that matches a glob of Beam; raises `UserError` without a root."""
+    """Yields every file that a glob matches; raises `UserError` if its root cannot be listed."""
     root = glob_root(pattern)
     below = pattern.removeprefix(root).lstrip("/")
     pattern = os.path.join(root, below)

@@ -27,12 +27,7 @@ _EXCLUDED_NAME = "excluded.keys"
 
 
 class KeysFile(NamedTuple):
-    """Keys to exclude, in a file that every worker can read.
-
-    Attributes:
-        given: The value of --exclude.
-        path: The file with the keys.
-    """
+    """Value of --exclude, and the path of a file with its keys, which every worker can read."""
 
     given: str
     path: str
@@ -206,12 +201,13 @@ def check_excluded(found: set[str], excluded: KeysFile) -> str:
     """Raises `UserError` if a key to exclude was not found."""
     keys = excluded.keys()
     if absent := keys - found:
+        count = f"{len(absent):,} of {counted(len(keys), 'key')}"
+        received = f"{excluded.given!r} with {count} that no " + Arg("input") + " has, "
+        expected = "paths of images below the input's folder, or keys of the image table"
         raise UserError(
             argument="exclude",
-            received=f"{excluded.given!r} with {len(absent):,} of {counted(len(keys), 'key')} that "
-            "no " + Arg("input") + f" has, {min(absent)!r} among them",
-            expected="keys as image/filename has them (paths below the input's folder, or keys of "
-            "the image table)",
+            received=received + f"{min(absent)!r} among them",
+            expected=expected,
             remedy="fix or remove them",
         )
     return "checked"

@@ -13,6 +13,7 @@ import bisect
 import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
@@ -38,16 +39,12 @@ WHOLE_SPLIT = 0
 
 
 class SplitAssigner:
-    """Function from a key or group to a split, by a hash, so that added images move none."""
+    """Hash function from a key or group to a split. Added images never move an old image."""
 
     def __init__(self, splits: Mapping[str, float], salt: str):
         self._hash = KeyHasher(salt, SPLIT)
         self._names = list(splits)
-        self._bounds: list[float] = []
-        total = 0.0
-        for fraction in splits.values():
-            total += fraction
-            self._bounds.append(total)
+        self._bounds = list(itertools.accumulate(splits.values()))
 
     def __call__(self, key_or_group: str) -> str:
         point = int.from_bytes(self._hash(key_or_group)[:8], "big") / 2.0**64

@@ -185,7 +185,6 @@ def plan_of(
     """Returns the plan for the images of a survey; raises as `make_plan`, or if all are missing."""
     note_activity("planning", survey.kinds.total(), "image")
     check_some_exist(survey.kinds.total(), survey.missing)
-
     mean = functools.partial(mean_record_bytes, survey, options, image, urls)
     return make_plan_once(saved, survey.counts, survey.kinds, options, image, mean)
 

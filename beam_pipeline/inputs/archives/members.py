@@ -70,7 +70,7 @@ def archive_files(source: InputOptions) -> list[tuple[str, str]]:
 def with_files(source: InputOptions) -> InputOptions:
     """Replaces a folder of archives or Parquet files by a glob that matches these files.
 
-    Every different input is returned unchanged, like a folder that also holds folders or images.
+    A folder that also holds folders or images is returned unchanged, like any different input.
     """
     folder = source.input.rstrip("/")
     if is_glob(folder) or layout_of(source) in (TABLE, DATASET, ARCHIVES):

@@ -43,9 +43,8 @@ def archive_refs(
     """
     found = storage.stat(path)
     if found is None:
-        raise wrong_input(
-            path, "which is no file", "an archive (.tar, .zip, .tar.gz)", "fix the path"
-        )
+        expected = "an archive (.tar, .zip, .tar.gz)"
+        raise wrong_input(path, "which is no file", expected, "fix the path")
     spooled = spool_tar(found, spool) if decompressed(path) else ""
     blank = ImageRef("", path, None, mtime_ns=found.mtime_ns, spooled=spooled)
     with open_archive(path, spooled) as archive:

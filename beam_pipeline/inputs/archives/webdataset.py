@@ -53,17 +53,15 @@ def read_schema(source: InputOptions) -> TableSchema | None:
         ]
     if not head:
         raise wrong_input(path, "which has no sample with an image", "KEY.jpg members")
-    named = source
+    source = dataclasses.replace(source, image_column=_IMAGE)
     names = {name for _, row in head for name in row}
     if source.label != NONE and source.label_column is None and "cls" in names:
-        named = dataclasses.replace(source, label_column="cls")
+        source = dataclasses.replace(source, label_column="cls")
     if source.columns is None:
         # A record has no feature for a JSON object.
         nested = {n for _, row in head for n, cell in row.items() if isinstance(cell, dict)}
         head = [(where, {n: c for n, c in row.items() if n not in nested}) for where, row in head]
-    return schema_of_rows(
-        dataclasses.replace(named, image_column=_IMAGE), head, unused=("key", "split")
-    )
+    return schema_of_rows(source, head, unused=("key", "split"))
 
 
 def _is_webdataset(archive: Archive, source: InputOptions) -> bool:

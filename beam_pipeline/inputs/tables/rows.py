@@ -70,7 +70,7 @@ def row_key(where: str) -> str:
 
 
 def is_parquet(path: str) -> bool:
-    """Returns whether the path ends as a Parquet file's."""
+    """Returns whether a path has the ending of a Parquet file."""
     return path.lower().endswith((".parquet", ".pq"))
 
 
