@@ -65,6 +65,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
         UserError: Datasets have different image options or columns, flags differ from the datasets'
             options, or a flag fits no input.
     """
+    # A folder of archives becomes a glob first, as the kind of an input decides which flags fit.
     options = options.with_sources([*map(with_files, options.sources)])
     options = options.with_sources(_with_layouts(options))
     found = [
@@ -122,6 +123,7 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
                     remedy = "leave it out"
                     raise unfit_option(name, repr(value), source.input, problem, remedy=remedy)
             flags = flags | {"layout": DATASET, "label_regex": None}
+        # Beside a folder, globs are for the folder: tables and datasets leave out images by keys.
         if has_folder and (is_one or layout_of(source) == TABLE):
             flags = flags | {"exclude_glob": ()}
         found.append(dataclasses.replace(source, **flags))

@@ -76,6 +76,7 @@ class PathFilter:
     def __call__(self, path: str) -> Skipped | None:
         below = path[self._prefix :]
         if self._globs:
+            # A glob matches a name in either normal form of Unicode.
             composed = unicodedata.normalize("NFC", below)
             for glob, matches in self._globs:
                 if matches(composed):
@@ -140,7 +141,7 @@ def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
             if is_folder and not passes_over(below):
                 found.append((name, below))
     except OSError as e:
-        _unreadable(path, e, passes_over)
+        _unreadable(path, e, passes_over)  # the `Skipped` comes from `files_outside_folders`
     return sorted(found)
 
 

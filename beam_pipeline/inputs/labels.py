@@ -121,6 +121,7 @@ def labels_by_name(
             raise UserError(argument="label_regex", received=received, remedy=remedy)
         label, groups = cut_label(label, source), found.groupdict()
     top = key.split("/")[0]
+    # An image at the top of the input has no folder, so its key is its top.
     known = source.layout == "auto" and is_split(top)
     by_folder = top if top != key and (known or source.layout == "split_folders") else None
     return label, groups.get("split") or by_folder, groups.get("group")

@@ -103,6 +103,7 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
     elif layout == ARCHIVES:
         schema = webdataset.read_schema(source)
     if schema is not None:
+        # Names in a Parquet file win over the names of --class_names.
         names = schema.class_names or tuple(class_names or ())
         return dataclasses.replace(schema, class_names=names)
     for name in TABLE_FLAGS:

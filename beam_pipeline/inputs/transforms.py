@@ -178,6 +178,8 @@ def _list(task: ListingTask, inputs: _Inputs, spool: str) -> Iterator[Any]:
         if isinstance(found, Skipped):
             skipped[str(found)] += 1
             continue
+        # The boxes of an image may be in several files, so rows are grouped before they are
+        # batched.
         if has_boxes:
             image = found.source, found.key, found.uri, found.size_bytes
             yield beam.pvalue.TaggedOutput("boxes", (image, ((task.path, begin, number), found)))
@@ -205,6 +207,7 @@ def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Iterator[_T]:
     end: Any = object()
     left = iter(sources)
     active: list[Iterator[_T]] = []
+    # A new iterator takes the place of each that has ended.
     while active := [*active, *itertools.islice(left, at_once - len(active))]:
         found = list(map_concurrently(lambda source: next(source, end), active, at_once))
         yield from (each for each in found if each is not end)

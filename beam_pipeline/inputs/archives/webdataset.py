@@ -45,6 +45,7 @@ def read_schema(source: InputOptions) -> TableSchema | None:
         is_asked = source.layout == WEBDATASET
         if not is_asked and (source.layout != "auto" or not _is_webdataset(archive, source)):
             return None
+    # The archive is opened again, as a compressed tar can only be read from its beginning.
     with open_archive(path) as archive:
         samples = (each for each in _samples(archive, path, source) if each[1] is not None)
         head: list[Row] = [

@@ -71,6 +71,7 @@ def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
     given = [cell for cell in map(_parse_cell, cells) if cell is not None]
     lists = sum(isinstance(cell, list) for cell in given)
     flat = [v for cell in given for v in (cell if isinstance(cell, list) else [cell])]
+    # Boxes have no missing values: an image without boxes has empty lists.
     may_miss = not lists and not name.startswith(OBJECT_PREFIX)
     if may_miss:
         flat = [value for value in flat if not is_missing(value) or isinstance(value, float)]
