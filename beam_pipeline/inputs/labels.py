@@ -78,10 +78,8 @@ def check_masks(source: InputOptions, stems_in: Mapping[str, Callable[[], Iterab
     if 2 * len(of_images) > len(found):
         remedy = "give the folder of the images alone, with an image table, " + Arg("label_regex")
         remedy += " or " + Arg("label", NONE)
-        problem = (
-            f"with images in {images!r} and files of the same names in {masks!r}, as masks or "
-        )
-        problem += "annotations are kept, which are not supported"
+        problem = f"with images in {images!r} and files of the same names in {masks!r}, "
+        problem += "as masks or annotations are kept, which are not supported"
         raise wrong_input(source.input, problem, "folders that are classes", remedy)
 
 
