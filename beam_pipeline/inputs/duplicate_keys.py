@@ -12,6 +12,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam import pvalue
 
+from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.planning.refs import UNIQUE, KeyHasher, RefBatch
 from imageshards.errors import Arg, Text, UserError
 
@@ -92,6 +93,7 @@ class RefuseDuplicateKeys(beam.PTransform):
             | "GroupHashes" >> beam.GroupByKey()
             | "EqualHashes" >> beam.FlatMapTuple(lambda _, found: equal_hashes(found))
         )  # a hash that two keys share; usually the collection is empty
+        stores = StoreConfig.of_pipeline(batches)  # says whether an error names flags
         return (
             batches
             | "NameSuspects"
@@ -101,5 +103,5 @@ class RefuseDuplicateKeys(beam.PTransform):
             | "FirstTwo" >> beam.CombinePerKey(first_two)
             # A key with one image has the same hash as a different key.
             | "MoreThanOne" >> beam.Filter(lambda found: len(found[1]) > 1)
-            | "Refuse" >> beam.MapTuple(refuse)
+            | "Refuse" >> beam.MapTuple(stores.step(refuse))
         )

@@ -107,6 +107,7 @@ class SelectImages(beam.PTransform):
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> Selected:
         skipped, checked = [], []
+        stores = StoreConfig.of_pipeline(batches)
         if self._class_map:
             # The check must see the labels of all images before they are renamed.
             checked.append(
@@ -115,11 +116,10 @@ class SelectImages(beam.PTransform):
                 >> beam.FlatMap(lambda b: {name for ref in b.refs for name in names_of(ref.label)})
                 | "AllLabels"
                 >> beam.CombineGlobally(beam.combiners.ToSetCombineFn()).without_defaults()
-                | "CheckClassMap" >> beam.Map(check_class_map, self._class_map)
+                | "CheckClassMap" >> beam.Map(stores.step(check_class_map), self._class_map)
             )
             batches = batches | "RenameClasses" >> beam.Map(rename_classes, self._class_map)
         if self._excluded is not None:
-            stores = StoreConfig.of_pipeline(batches)
             exclude = beam.ParDo(_ExcludeFn(self._excluded, stores))
             split = batches | "Exclude" >> exclude.with_outputs("skipped", "found", main="batches")
             batches = split.batches

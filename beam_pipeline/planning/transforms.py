@@ -195,7 +195,7 @@ def survey_and_plan(
     """Turns `RefBatch`es with splits into one `ShardPlan`; args as for `PlanShards`."""
     options = given.plan
     salt, with_sample = options.salt, "*" not in options.num_shards
-    plan = StoreConfig.of_pipeline(batches).step(plan_of)
+    stores = StoreConfig.of_pipeline(batches)
 
     def survey(batch: RefBatch) -> Survey:
         counts = count_labels(batch, options.class_names)
@@ -205,9 +205,9 @@ def survey_and_plan(
 
     return (
         batches
-        | "Survey" >> beam.Map(survey)
+        | "Survey" >> beam.Map(stores.step(survey))
         | "MergeSurveys" >> beam.CombineGlobally(merge_surveys, salt)
-        | "MakePlan" >> beam.Map(plan, options, given.image, given.urls, saved)
+        | "MakePlan" >> beam.Map(stores.step(plan_of), options, given.image, given.urls, saved)
     )
 
 
