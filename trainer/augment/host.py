@@ -1,4 +1,4 @@
-"""Augmentation in the reader, on the host: only the part inside the crop is decoded, or picked."""
+"""Augments pictures in the reader, on the host, which decodes only the part inside the crop."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ from trainer.dataset.spec import Batch, ImageSpec
 
 Work = dict[str, tf.Tensor]
 
-# libjpeg can decode a picture at 1/ratio of its size: faster, and averaged over the pixels that
-# are left out.
+# libjpeg decodes a picture faster at 1/ratio of its size, and averages the pixels.
 _RATIOS = (1, 2, 4, 8)
 
 
 def augmented_pictures(
     image: ImageSpec, size: tuple[int, int], level: str, seed: int, fill: Sequence[float]
 ) -> Pictures:
-    """A function that decodes and augments a batch, but does not mix it: see `mix_batch`.
+    """Returns the functions that decode and augment a batch; `mix_batch` mixes its pairs.
 
     `fill` is the grey level per channel of erased rectangles.
     """
@@ -67,11 +66,8 @@ def augmented_pictures(
 
 
 def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
-    """MixUp and CutMix on the host, the same as `trainer.augment.pixels.mix_pairs`.
-
-    Pair by pair: as floats a whole batch would take a gigabyte, and pairs that are not mixed
-    cost nothing.
-    """
+    """Applies MixUp and CutMix on the host, as `trainer.augment.pixels.mix_pairs` does."""
+    # A whole batch would take a gigabyte as floats, and pairs that are not mixed cost nothing here.
     params = draw_params(level, seed, batch["position"])
     drawn = {name: params[name] for name in OF_PAIR}
     given = {name: batch[name] for name in ("inputs", "label", "weight")}
@@ -84,7 +80,7 @@ def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
             lambda: mix_pairs(pair, params, num_classes),
         )
 
-    # Element: the two members of one pair.
+    # An element is a pair: all tensors become [pairs, 2, …].
     pairs = tf.nest.map_structure(lambda v: tf.reshape(v, [-1, 2, *v.shape[1:]]), (given, drawn))
     signature = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), pairs[0])
     signature["label"] = tf.TensorSpec((2, num_classes), tf.float32)
@@ -94,7 +90,7 @@ def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
 
 
 class _Source:
-    """How pictures are decoded: at a size that all share, or at one measured for each."""
+    """A decoder for pictures of one size, or for pictures whose size is measured."""
 
     def __init__(self, image: ImageSpec, size: tuple[int, int]) -> None:
         self.size, self.image = size, image
@@ -104,11 +100,9 @@ class _Source:
         self.ratios = tuple(ratio for ratio in _RATIOS if ratio <= most)
 
     def plan(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> Work:
-        """For every picture, what to decode and what to do with it, each [batch, …].
-
-        Computed for the whole batch at once: one by one in the loop over pictures, these many
-        tiny operations would cost as much as decoding.
-        """
+        """Returns what to decode and how to change each picture, as tensors [batch, …] by name."""
+        # One by one inside the loop over pictures, these tiny operations would cost as much as
+        # decoding.
         height, width = stored.sizes()
         window = crop_windows(strengths, params, height, width, self.size)
         work: Work = {"key": stored.keys, "flip": params["flip"]}
@@ -126,17 +120,17 @@ class _Source:
         return work | {"part": tf.cast(tf.stack(part, axis=1), tf.int32)}
 
     def view(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> View:
-        """What is seen of every picture after what `plan` says."""
+        """Returns the visible part of every picture after `plan`."""
         height, width = stored.sizes()
         window = crop_windows(strengths, params, height, width, self.size)
         if self.ratios != (1,):
-            # A picture that is decoded smaller is cut at whole pixels of its smaller size.
+            # A picture that is decoded at a smaller size is cropped at whole pixels of that size.
             ratio = self._ratio(self._ratio_index(stored, window))
             window = Window(*(side * ratio for side in scale_down(window, ratio)))
         return View(window, height, width, params["flip"], params.get("half_tangent"))
 
     def decode(self, stored: Encoded | Rows, work: Work) -> tf.Tensor:
-        """One picture's `part`, [height, width, channels], uint8 or float32."""
+        """Returns the `part` of one picture, [height, width, channels], uint8 or float32."""
         key, part = work["key"], work["part"]
 
         def scaled() -> tf.Tensor:
@@ -155,7 +149,7 @@ class _Source:
         return tf.cond(stored.are_jpegs(key), scaled, cropped)
 
     def _ratio_index(self, stored: Encoded | Rows, window: Window) -> tf.Tensor:
-        """That of the greatest ratio that leaves at least as many pixels as the result has."""
+        """Returns the index of the greatest ratio that leaves enough pixels for the result."""
         shrink = tf.minimum(window.height / self.size[0], window.width / self.size[1])
         allowed = shrink[:, tf.newaxis] >= tf.constant(self.ratios[1:], tf.float32)
         index = tf.reduce_sum(tf.cast(allowed, tf.int32), axis=1)
@@ -169,13 +163,13 @@ class _Source:
 
 
 def _light_picture(size: tuple[int, int], part: tf.Tensor, work: Work) -> tf.Tensor:
-    # Resizing floats is faster by more than the cast costs.
+    # The cast to float costs less than resizing integers would.
     resized = tf.raw_ops.ResizeBilinear(
         images=part[tf.newaxis], size=list(size), half_pixel_centers=True
     )[0]
-    # Rounded to nearest. Between two pixels there is nothing to clip, which costs two passes.
+    # Rounds to the nearest integer. Interpolated values need no clipping, which costs two passes.
     pixels = tf.cast(resized + 0.5, tf.uint8)
-    # In three dimensions, `reverse` has a fast path for rows of RGB pixels.
+    # `reverse` has a fast path for rows of RGB pixels in three dimensions.
     return tf.cond(work["flip"], lambda: tf.reverse(pixels, [1]), lambda: pixels)
 
 

@@ -1,4 +1,4 @@
-"""Functions of the user's own on the host, batch → batch: as `augment`, and by `map`."""
+"""Calls functions of the user on the host, batch → batch: for `augment`, and for `map`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trainer.augment.decode import batch_pictures
 from trainer.augment.params import USER_PURPOSE, random_bits
 from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec, Specs, Tensors, input_of
 
-# Operations whose results depend on how often they ran before: random numbers of TensorFlow's
-# own generators, and the state of Keras's, which its random layers advance.
+# Prefixes of operations whose results depend on earlier calls: TensorFlow's generators, and the
+# assignments by which Keras's random layers advance their state.
 _RANDOM = (
     "Random",
     "StatefulRandom",
@@ -45,16 +45,15 @@ def function_augmentation(
     labels: Specs,
     batch_size: int,
 ) -> Augmentation:
-    """What a run does with pictures of a `size` where the user's own `function` changes them.
+    """Returns the augmentation of pictures of a `size` by the user's `function`.
 
-    It takes images (uint8 [batch, *size, channels], as evaluation sees them), `labels` (None where
-    there is no target) and seeds (int64 [batch, 2], a function of seed and position, for
-    `tf.image.stateless_*`), and returns (images, labels), of any dtype, of static shapes that begin
+    The function takes images (uint8 [batch, *size, channels], as in evaluation), `labels` (None
+    without a target) and seeds (int64 [batch, 2], which depend on seed and position, for
+    `tf.image.stateless_*`). It returns (images, labels) of any dtype, with static shapes that begin
     with the batch.
 
     Raises:
-        UserError: `function` returns something else, or draws random numbers that are no
-            function of `seeds`.
+        UserError: `function` returns another structure, or draws random numbers without `seeds`.
     """
     traced = _traced(
         "augment",
@@ -85,14 +84,17 @@ def function_augmentation(
 def mapped(
     functions: Sequence[MapFunction], batch_size: int | None = None, weighs: bool = True
 ) -> list[Callable[[Batch], Batch]]:
-    """Functions of the user's, given by `map`, as functions of a `Batch`.
+    """Returns the user's `map` functions as functions of a `Batch`.
 
-    Each takes (inputs, label), or inputs alone where there is no label, and returns such a pair, or
-    inputs alone. `batch_size`: that of each batch; None where the last one may be a short one.
-    Batches that pass them keep their `weight` only if it `weighs`.
+    Args:
+        functions: Each takes (inputs, label), or inputs alone without a label, and returns (inputs,
+            label), or inputs alone.
+        batch_size: Size of each batch; None if the last batch may be short.
+        weighs: Whether batches keep their `weight`.
 
     Raises:
-        UserError: When it is called, a function returns something else, or draws random numbers.
+        UserError: A function returns another structure, or draws random numbers; raised when the
+            dataset is created.
     """
     dropped = ("inputs", "mapped", "label", *["weight"] * (not weighs))
     return [functools.partial(_map_batch, function, batch_size, dropped) for function in functions]
@@ -121,13 +123,14 @@ def _map_batch(
 
 
 def identity_of(argument: str, function: Callable[..., Tensors]) -> str:
-    """A text by which a resumed run knows a function again: its name and the hash of its source.
+    """Returns the name of a function and a hash of its source, by which a resumed run compares it.
 
-    Values that the function takes from elsewhere are not in it.
+    Values that the function takes from outside its source do not change the text.
 
     Raises:
-        UserError: Its source cannot be found, as of a function typed into a Python prompt.
+        UserError: The source is unknown, as for a function typed into a Python prompt.
     """
+    # A `functools.partial` has no source, but its function and the `repr` of its arguments do.
     parts: list[Any] = [function]
     if isinstance(function, functools.partial):
         parts = [function.func, *function.args, *function.keywords.items()]
@@ -141,16 +144,16 @@ def identity_of(argument: str, function: Callable[..., Tensors]) -> str:
             "run could not know the function again",
             expected="a function that is defined in a file",
         ) from e
-    told = "\n".join([source, *map(repr, parts[1:])])
-    digest = hashlib.sha256(told.encode()).hexdigest()
+    text = "\n".join([source, *map(repr, parts[1:])])
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{named.__module__}.{named.__qualname__} {digest[:16]}"
 
 
 def _traced(
     argument: str, function: Callable[..., Tensors], *specs: Specs
 ) -> tf.types.experimental.ConcreteFunction:
-    """`function` as a concrete function, refused where it draws random numbers of its own."""
-    # Traced here and not where the reader calls it: there nothing is converted by AutoGraph.
+    """Returns `function` as a concrete function, unless it draws random numbers without seeds."""
+    # The reader switches AutoGraph off, so a user's `if` on a tensor works only if traced here.
     traced = tf.function(function).get_concrete_function(*specs)
     graph = traced.graph.as_graph_def()
     nodes = [*graph.node, *(n for part in graph.library.function for n in part.node_def)]
@@ -172,7 +175,7 @@ def _check_shapes(
     result: Tensors,
     batch_size: int | None,
 ) -> None:
-    """Refuses results that are no tensors of a batch; of static shapes, where its size is known."""
+    """Refuses results without a batch dimension; `batch_size` must match where it is known."""
     for tensor in tf.nest.flatten(result):
         shape: Any = getattr(tensor, "shape", None)
         if tensor is None:

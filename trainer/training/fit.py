@@ -1,4 +1,4 @@
-"""`ims.fit`: Keras's `fit` on a training stream, which resumes inside an epoch."""
+"""Implements `ims.fit`: Keras's `fit` on a training stream, which resumes inside an epoch."""
 
 from __future__ import annotations
 
@@ -48,57 +48,60 @@ def fit(
 ) -> keras.callbacks.History:
     """Trains a compiled model as Keras's `fit` does, and resumes inside an epoch.
 
-    Its `train_step`, `test_step`, loss, metrics, optimizer and callbacks count; both steps get
-    (inputs, label, sample_weight), also where `train.dataset()` gives no weights; of a stream that
-    `map` changed the weights are then None. Without a target the label is None. Called again with
-    the same code after a kill at any step it continues with the very next record, and the
-    weights end up bit-identical to those of an undisturbed run on as many replicas. After SIGTERM
-    and Ctrl-C it saves, and raises KeyboardInterrupt.
+    The model's `train_step`, `test_step`, loss, metrics, optimizer and callbacks apply. Both steps
+    receive (inputs, label, sample_weight), even if `train.dataset()` yields no weights; after `map`
+    the weights are then None. Without a target the label is None.
 
-    A resumed run keeps the learning rate of its checkpoint where that is a number. A note names
-    both rates where the model was compiled with another one; `LearningRateScheduler` changes the
-    rate. A schedule and all other settings of the optimizer are those of the new `model.compile`,
-    which a note says, too. An optimizer with other variables is refused.
+    The same code, called again after a kill at any step, continues with the very next record. The
+    weights end up bit-identical to those of an undisturbed run on as many replicas. SIGTERM and
+    Ctrl-C save the run and raise KeyboardInterrupt.
 
-    Epochs are passes over the stream: E of them are floor(E * records / batch size) steps, so
-    the records left over by one open the next.
+    A resumed run keeps the learning rate of its checkpoint if the rate is a number. If
+    `model.compile` received another rate, a note shows both; `LearningRateScheduler` changes the
+    rate. A schedule and all further settings of the optimizer come from the new `model.compile`,
+    which a note also says. An optimizer with other variables is refused.
+
+    Epochs are passes over the stream: E epochs have floor(E * records / batch size) steps, so the
+    records left over by an epoch open the next epoch.
 
     A model compiled with `steps_per_execution=N` takes N steps in one call of its graph, fewer at
-    the end of an epoch. Hooks of batches are called around it, with its first and its last step;
-    checkpoints and signals wait for its end. Validation goes batch by batch.
+    the end of an epoch. Hooks of batches are called before the first and after the last of these
+    steps; checkpoints and signals wait for the end of the call. Validation goes batch by batch.
 
     Args:
-        model: Compiled, made in the scope of the strategy whose replicas share each batch.
-        train: What `Data.train` returned.
-        validation_data: What `Data.evaluation` returned. The loss, `metrics` and
-            `weighted_metrics` count each record once, on any number of replicas, and broken
-            records not at all.
-        validation_freq: After every so many epochs, or after those listed, of which 1 is the first.
-        epochs: In all, those before a restart included.
-        initial_epoch: How many were trained elsewhere: the stream begins where they end. A run that
-            `checkpoint_dir` holds goes on from its checkpoint.
+        model: A compiled model, created in the scope of the strategy whose replicas share each
+            batch.
+        train: The stream that `Data.train` returned.
+        validation_data: The pass that `Data.evaluation` returned. The loss, `metrics` and
+            `weighted_metrics` count each record once, on any number of replicas, and no broken
+            record.
+        validation_freq: Number of epochs between validations, or a list of epochs, from 1.
+        epochs: Number of epochs in total, including epochs before a restart.
+        initial_epoch: Number of epochs that another run has trained; the stream begins behind them.
+            A run in `checkpoint_dir` continues from its checkpoint.
         steps_per_epoch: Batches in an epoch; None for passes.
-        class_weight: By label, all of them: the weight of each example is multiplied by that of its
-            class; by the one with the largest share, as in Keras, where pictures are mixed.
-        callbacks: Keras's or your own. What they remember is saved, too: see
+        class_weight: The weight of every label. An example's weight is multiplied by the weight of
+            its class; for mixed pictures by that of the largest share, as in Keras.
+        callbacks: Callbacks of Keras or your own, whose state is saved: see
             `trainer.training.saved_run.SavedRun`.
         verbose: As in Keras's `fit`.
         checkpoint_dir: Folder for checkpoints, local, `gs://` or `s3://`; an unfinished run there
-            is continued, a finished one is loaded. None to save nothing.
-        overwrite: Starts over where `checkpoint_dir` holds a run.
-        checkpoint_steps: Steps between two checkpoints, besides those at the ends of epochs.
-        keep_checkpoints: How many of the last ones stay, besides the one of the lowest val_loss.
+            continues, and a finished run is loaded. None to save nothing.
+        overwrite: Whether to replace a run in `checkpoint_dir`.
+        checkpoint_steps: Steps between checkpoints; the end of an epoch saves, too.
+        keep_checkpoints: Number of last checkpoints to keep, besides the one with the lowest
+            val_loss.
 
     Returns:
         Keras's `History`, with the epochs before a restart.
 
     Raises:
         UserError: The model is not compiled, the data is broken, or `checkpoint_dir` holds another
-            run or what is none.
-        KeyboardInterrupt: SIGTERM or Ctrl-C came; with `checkpoint_dir` every step is saved.
+            run or foreign files.
+        KeyboardInterrupt: After SIGTERM or Ctrl-C; with `checkpoint_dir` every step is saved.
     """
     check_model(model)
-    strategy = model.distribute_strategy
+    strategy = model.distribute_strategy  # the strategy in whose scope the model was created
     replicas = strategy.num_replicas_in_sync
     _check(model, train, validation_data, replicas)
     _check_lengths(initial_epoch, steps_per_epoch, validation_freq)
@@ -111,6 +114,7 @@ def fit(
             expected="checkpoint_dir in its place, which resumes inside an epoch",
         )
     folder = None if checkpoint_dir is None else place("checkpoint_dir", checkpoint_dir)
+    # `RunConfig` belongs to the command. Only the fields set here are read below.
     config = RunConfig(
         ReadConfig(train.subset.dataset.data, skip_broken=train.skip_broken),
         folder or "",
@@ -119,6 +123,7 @@ def fit(
         keep_checkpoints=keep_checkpoints,
     )
     with nullcontext() if folder is None else begin_run(folder, overwrite):
+        # Only a run that is saved needs the sources of the user's functions.
         settings = train.identity if folder is not None else {}
         chosen = {"steps_per_epoch": steps_per_epoch, "class_weight": weights}
         settings |= {name: value for name, value in chosen.items() if value}
@@ -136,7 +141,7 @@ def fit(
             )
         if replicas > 1:
             separate_replicas(model)
-        make_ready(run, model)
+        make_ready(run, model)  # a checkpoint can restore only variables that exist
         validate = None
         if validation_data is not None:
             broken = run.broken
@@ -144,12 +149,13 @@ def fit(
         loop = Loop(run, model, callbacks, validate, verbose, True, validation_freq, weights)
         try:
             return loop.run()
+        # Callers expect KeyboardInterrupt, as Keras's `fit` raises after Ctrl-C.
         except Stopped as e:
             raise KeyboardInterrupt(str(e)) from e
 
 
 def check_model(model: keras.Model, argument: str = "model") -> None:
-    """Refuses what is no compiled model of this release of Keras, made for one host."""
+    """Refuses anything but a compiled model of this release of Keras, made for one host."""
     check_keras()
     if not isinstance(model, keras.Model):
         kind = type(model)
@@ -178,7 +184,7 @@ def check_model(model: keras.Model, argument: str = "model") -> None:
 def _check(
     model: keras.Model, train: TrainingData, validation: EvaluationData | None, replicas: int
 ) -> None:
-    """Refuses what would fail later, or train something else."""
+    """Refuses arguments that would fail later, or would train something else."""
     for name, received, kind, method in (
         ("train", train, TrainingData, "train"),
         ("validation_data", validation, EvaluationData, "evaluation"),
@@ -215,7 +221,7 @@ def _check(
 
 
 def _kinds(data: TrainingData | EvaluationData) -> str:
-    """The kind of the target, or of several by name."""
+    """Returns the kind of the target; of several targets by name."""
     dataset = data.subset.dataset
     return described_target(dataset) if dataset.outputs else describe(dataset)
 
@@ -233,7 +239,7 @@ def _check_lengths(initial_epoch: object, steps_per_epoch: object, validation_fr
 
 
 def _class_weights(train: TrainingData, received: Mapping[int, float] | None) -> list[float]:
-    """The weights in the order of the labels; none where none were given."""
+    """Returns the weights in the order of the labels; an empty list for None."""
     if received is None:
         return []
     dataset = train.subset.dataset
@@ -263,7 +269,7 @@ def _class_weights(train: TrainingData, received: Mapping[int, float] | None) ->
 
 
 def _begin_at(run: Run, epoch: int) -> None:
-    """Lets a run that has not begun go on after so many epochs."""
+    """Lets a new run begin behind `epoch` epochs."""
     state = run.saved.state
     if not state.step and epoch:
         state.step, state.epochs = run.epochs.end(epoch - 1), epoch
