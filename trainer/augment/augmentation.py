@@ -57,11 +57,7 @@ def resolve_augment_on(augment_on: str, gpus: int) -> str:
 def check_pairs(
     level: str, batch_size: int, replicas: int, mix: bool = True, noun: str = "replica"
 ) -> None:
-    """Refuses batches in which a pair of pictures to mix would belong to two replicas.
-
-    Raises:
-        UserError: Pairs are mixed, and the share of one replica is odd.
-    """
+    """Refuses mixed pairs if a replica's share of a batch is odd, as a pair would be divided."""
     share = batch_size // replicas
     if level != "strong" or not mix or (share % 2 == 0 and share * replicas == batch_size):
         return
@@ -69,9 +65,7 @@ def check_pairs(
     nearest = max(multiple, round(batch_size / multiple) * multiple)
     raise UserError(
         argument="batch_size",
-        received=f"{batch_size} with {counted(replicas, noun)}, which "
-        + Arg("augment", "strong")
-        + " mixes in pairs",
+        received=f"{batch_size} with {counted(replicas, noun)}, whose pictures are mixed in pairs",
         expected=f"a multiple of {multiple}, for example {nearest}, or " + Arg("augment", "light"),
     )
 

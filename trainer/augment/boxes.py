@@ -1,11 +1,11 @@
 """Moves bounding boxes with the window through which a model sees their picture.
 
-Until `finish_boxes`, the corners of absent boxes are NaN, and boxes may reach beyond the picture.
+Until a `box_finisher` clips them, boxes may reach beyond the picture, and corners of absent boxes
+are NaN.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -35,30 +35,21 @@ class View(NamedTuple):
     half_tangent: tf.Tensor | None = None
 
 
-# (batch with `boxes`, visible parts or None) → batch with the boxes as an input or a label.
+# (batch with `boxes`, visible parts, None for whole pictures) → batch with boxes as input or label
 FinishBoxes = Callable[[Batch, View | None], Batch]
 
 
 def box_finisher(dataset: DatasetSpec, boxes: Boxes) -> FinishBoxes:
-    """Returns `finish_boxes` for the boxes of a dataset."""
-    place = "input" if boxes.is_input else "output" if dataset.outputs else "label"
-    return functools.partial(finish_boxes, place, boxes.min_visibility)
+    """Returns a function that moves the boxes of a batch, clips them, and drops hidden boxes."""
 
+    def finish(batch: Batch, view: View | None) -> Batch:
+        rest = {name: values for name, values in batch.items() if name != "boxes"}
+        found = cut_boxes(move_boxes(batch["boxes"], view), boxes.min_visibility)
+        if boxes.is_input:
+            return rest | {"inputs": rest["inputs"] | {BOXES: found}}
+        return rest | {"label": rest["label"] | {BOXES: found} if dataset.outputs else found}
 
-def finish_boxes(place: str, min_visibility: float, batch: Batch, view: View | None) -> Batch:
-    """Moves the boxes of a batch, clips them to the picture, and drops hidden boxes.
-
-    Args:
-        place: Where the boxes belong: `input`, `label`, or `output` if there are several targets.
-        min_visibility: The least share of a box's area that must stay visible.
-        batch: A batch with the boxes of the records in `boxes`.
-        view: The visible parts; None if the model sees whole pictures.
-    """
-    rest = {name: values for name, values in batch.items() if name != "boxes"}
-    found = cut_boxes(move_boxes(batch["boxes"], view), min_visibility)
-    if place == "input":
-        return rest | {"inputs": rest["inputs"] | {BOXES: found}}
-    return rest | {"label": found if place == "label" else rest["label"] | {BOXES: found}}
+    return finish
 
 
 def move_boxes(found: BoxesOf, view: View | None) -> BoxesOf:

@@ -36,21 +36,16 @@ class Pictures:
     view: Callable[[tf.Tensor | Rows, tf.Tensor], View | None]
 
     def __call__(
-        self,
-        stored: tf.Tensor | Rows,
-        position: tf.Tensor | None,
-        at_once: int = DECODED_AT_ONCE,
+        self, stored: tf.Tensor | Rows, position: tf.Tensor | None, at_once: int = DECODED_AT_ONCE
     ) -> tf.Tensor:
         return self.decode(stored, position, at_once)
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """The encoded pictures of a batch.
+    """The encoded pictures of a batch: `keys`, string [b], and `image`, their formats and channels.
 
-    Attributes:
-        keys: string [b]; a loop over the batch takes key by key.
-        image: The formats and channels of the pictures.
+    A loop over the batch takes key by key.
     """
 
     keys: tf.Tensor
@@ -109,18 +104,16 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Pictures of a batch that were decoded before, as rows of one tensor.
+    """Decoded pictures of a batch: `keys`, int64 [b], are numbers of rows in `pixels`.
 
-    Attributes:
-        pixels: uint8 [rows, height, width, channels].
-        keys: int64 [b], numbers of rows.
+    `pixels` is uint8 [rows, height, width, channels].
     """
 
     pixels: tf.Tensor
     keys: tf.Tensor
 
     def whole(self, key: tf.Tensor) -> tf.Tensor:
-        """Returns one picture, as `Encoded.whole` does."""
+        """Returns a picture, as `Encoded.whole` does."""
         return self.pixels[key]
 
     def part(self, key: tf.Tensor, part: tf.Tensor, ratio: int) -> tf.Tensor:

@@ -42,7 +42,12 @@ def crop_windows(
     area = params["crop_area"] * tf.minimum(nearest / own, own / nearest)
     low = tf.maximum(least, own * area)
     high = tf.maximum(low, tf.minimum(greatest, own / area))
-    aspect = _log_between(params["crop_aspect"], low, high)
+    # The geometric mean of two maps from [0, 1), linear in the aspect and in its inverse, makes
+    # wide windows as likely as tall windows. `trainer.augment.params` says why no exponential is
+    # used.
+    unit = params["crop_aspect"]
+    direct, inverse = low + unit * (high - low), 1 / low + unit * (1 / high - 1 / low)
+    aspect = tf.sqrt(direct / inverse)
     window_height = tf.clip_by_value(tf.round(height * tf.sqrt(area * own / aspect)), 1.0, height)
     window_width = tf.clip_by_value(tf.round(width * tf.sqrt(area * aspect / own)), 1.0, width)
     y, x = params["crop_y"], params["crop_x"]
@@ -135,12 +140,3 @@ def transform_pictures(pictures: tf.Tensor, maps: tf.Tensor, size: tuple[int, in
         interpolation="BILINEAR",
         fill_mode="REFLECT",
     )
-
-
-def _log_between(unit: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """Maps [0, 1) to `low` … `high`, nearly uniformly in the logarithm."""
-    # The geometric mean of two maps, linear in `unit` and linear in the inverse: tall windows
-    # become as likely as wide windows. `trainer.augment.params` says why no exponential is used.
-    direct = low + unit * (high - low)
-    inverse = 1 / low + unit * (1 / high - 1 / low)
-    return tf.sqrt(direct / inverse)

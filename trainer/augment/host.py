@@ -8,16 +8,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from trainer.augment import geometry
 from trainer.augment.boxes import View
 from trainer.augment.decode import Encoded, Pictures, Rows, as_stored
-from trainer.augment.geometry import (
-    Window,
-    affine_maps,
-    crop_windows,
-    rotated_bounds,
-    scale_down,
-    transform_pictures,
-)
 from trainer.augment.params import LEVELS, LIGHT, NO_MIX, OF_PAIR, Params, Strengths, draw_params
 from trainer.augment.pixels import (
     Array,
@@ -104,29 +97,29 @@ class _Source:
         # One by one inside the loop over pictures, these tiny operations would cost as much as
         # decoding.
         height, width = stored.sizes()
-        window = crop_windows(strengths, params, height, width, self.size)
+        window = geometry.crop_windows(strengths, params, height, width, self.size)
         work: Work = {"key": stored.keys, "flip": params["flip"]}
         if self.ratios != (1,):
             work["ratio_index"] = self._ratio_index(stored, window)
             ratio = self._ratio(work["ratio_index"])
-            window = scale_down(window, ratio)
+            window = geometry.scale_down(window, ratio)
             height, width = tf.math.ceil(height / ratio), tf.math.ceil(width / ratio)
         part = window
         if strengths is not LIGHT:
-            part = rotated_bounds(window, params["half_tangent"], height, width)
+            part = geometry.rotated_bounds(window, params["half_tangent"], height, width)
             inside = window._replace(y=window.y - part.y, x=window.x - part.x)
-            maps = affine_maps(inside, params["flip"], params["half_tangent"], self.size)
+            maps = geometry.affine_maps(inside, params["flip"], params["half_tangent"], self.size)
             work |= {**params, "map": maps}
         return work | {"part": tf.cast(tf.stack(part, axis=1), tf.int32)}
 
     def view(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> View:
         """Returns the visible part of every picture after `plan`."""
         height, width = stored.sizes()
-        window = crop_windows(strengths, params, height, width, self.size)
+        window = geometry.crop_windows(strengths, params, height, width, self.size)
         if self.ratios != (1,):
             # A picture that is decoded at a smaller size is cropped at whole pixels of that size.
             ratio = self._ratio(self._ratio_index(stored, window))
-            window = Window(*(side * ratio for side in scale_down(window, ratio)))
+            window = geometry.Window(*(side * ratio for side in geometry.scale_down(window, ratio)))
         return View(window, height, width, params["flip"], params.get("half_tangent"))
 
     def decode(self, stored: Encoded | Rows, work: Work) -> tf.Tensor:
@@ -148,7 +141,7 @@ class _Source:
             return scaled()
         return tf.cond(stored.are_jpegs(key), scaled, cropped)
 
-    def _ratio_index(self, stored: Encoded | Rows, window: Window) -> tf.Tensor:
+    def _ratio_index(self, stored: Encoded | Rows, window: geometry.Window) -> tf.Tensor:
         """Returns the index of the greatest ratio that leaves enough pixels for the result."""
         shrink = tf.minimum(window.height / self.size[0], window.width / self.size[1])
         allowed = shrink[:, tf.newaxis] >= tf.constant(self.ratios[1:], tf.float32)
@@ -177,5 +170,5 @@ def _strong_picture(
     size: tuple[int, int], noise: Array, fill: Sequence[float], part: tf.Tensor, work: Work
 ) -> tf.Tensor:
     one = {name: value[tf.newaxis] for name, value in work.items()}
-    changed = transform_pictures(part[tf.newaxis], one["map"], size)
+    changed = geometry.transform_pictures(part[tf.newaxis], one["map"], size)
     return clip_to_uint8(adjust_pixels(changed, one, noise, fill, single=True))[0]

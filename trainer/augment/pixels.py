@@ -13,14 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.augment import geometry
 from trainer.augment.boxes import FinishBoxes, View
-from trainer.augment.geometry import (
-    Window,
-    affine_maps,
-    crop_windows,
-    place_window,
-    transform_pictures,
-)
 from trainer.augment.params import CUTMIX, LEVELS, LIGHT, MIXUP, Params, draw_params, mix_bits
 from trainer.dataset.spec import IMAGE_INPUT, Batch
 
@@ -44,23 +38,17 @@ def augment_batch(
 ) -> Batch:
     """Returns a batch, or a replica's slice, with new pictures: uint8 [batch, *size, channels].
 
-    Args:
-        batch: Pictures as the reader ships them.
-        level: `light` or `strong`.
-        seed: Seed of the parameters.
-        size: (height, width) of the new pictures in pixels.
-        num_classes: Number of the model's classes, to mix pairs; None for no mixing.
-        fill: Grey level per channel of erased rectangles.
-        boxes: Finishes the bounding boxes of the batch.
+    `num_classes` is the number of the model's classes if pairs are mixed, else None. `fill` is the
+    grey level per channel of erased rectangles. `boxes` finishes the bounding boxes of the batch.
     """
     strengths = LEVELS[level]
     params = draw_params(level, seed, batch["position"])
     pictures = batch["inputs"][IMAGE_INPUT]
     _, height_px, width_px, channels = pictures.shape
-    windows = crop_windows(strengths, params, float(height_px), float(width_px), size)
+    windows = geometry.crop_windows(strengths, params, float(height_px), float(width_px), size)
     half_tangent = params.get("half_tangent", tf.zeros_like(windows.y))
-    maps = affine_maps(windows, params["flip"], half_tangent, size)
-    changed = transform_pictures(tf.cast(pictures, tf.float32), maps, size)
+    maps = geometry.affine_maps(windows, params["flip"], half_tangent, size)
+    changed = geometry.transform_pictures(tf.cast(pictures, tf.float32), maps, size)
     if strengths is not LIGHT:
         changed = adjust_pixels(changed, params, noise_rows(size[1], channels), fill)
     batch = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: clip_to_uint8(changed)}}
@@ -125,7 +113,9 @@ def noise_rows(width_px: int, channels: int) -> Array:
         return tf.random.stateless_normal(shape, _NOISE_SEED, alg="philox").numpy()
 
 
-def box_mask(box: Window, height_px: int, width_px: int, channels: int) -> tuple[tf.Tensor, ...]:
+def box_mask(
+    box: geometry.Window, height_px: int, width_px: int, channels: int
+) -> tuple[tf.Tensor, ...]:
     """Returns the mask of a rectangle, 1 inside and 0 outside, as two factors.
 
     The factors are float32 [batch, height, 1] and float32 [batch, 1, width · channels].
@@ -165,7 +155,9 @@ def mix_pairs(batch: Batch, params: Params, num_classes: int) -> Batch:
     side = tf.sqrt(1 - params["mix_share"])
     height = tf.where(mix == CUTMIX, tf.round(side * height_px), 0.0)
     width = tf.round(side * width_px)
-    box = place_window(params["mix_y"], params["mix_x"], height, width, height_px, width_px)
+    box = geometry.place_window(
+        params["mix_y"], params["mix_x"], height, width, height_px, width_px
+    )
     visible = 1 - height * width / (height_px * width_px)
     share = tf.where(mix == MIXUP, params["mix_share"], visible)
     label = shares_of(batch["label"], num_classes)
@@ -205,7 +197,9 @@ def _erase(rows: tf.Tensor, params: Params, fill: Sequence[float]) -> tf.Tensor:
     width = _side(tf.sqrt(area / params["erase_aspect"]), width_px)
     # An empty rectangle erases nothing.
     height = tf.where(params["erase"], height, 0.0)
-    box = place_window(params["erase_y"], params["erase_x"], height, width, height_px, width_px)
+    box = geometry.place_window(
+        params["erase_y"], params["erase_x"], height, width, height_px, width_px
+    )
     in_rows, in_columns = box_mask(box, height_px, width_px, channels)
     filled = tf.constant([*fill] * width_px, tf.float32)
     return rows + (in_rows * in_columns) * (filled - rows)
@@ -216,7 +210,7 @@ def _side(side: tf.Tensor, most_px: int) -> tf.Tensor:
 
 
 def _mixed_pictures(
-    pictures: tf.Tensor, mix: tf.Tensor, share: tf.Tensor, box: Window
+    pictures: tf.Tensor, mix: tf.Tensor, share: tf.Tensor, box: geometry.Window
 ) -> tf.Tensor:
     _, height_px, width_px, channels = pictures.shape
     rows = tf.cast(tf.reshape(pictures, [-1, height_px, width_px * channels]), tf.float32)

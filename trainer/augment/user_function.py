@@ -19,19 +19,10 @@ from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec, Specs, Tensors, 
 
 # Prefixes of operations whose results depend on earlier calls: TensorFlow's generators, and the
 # assignments by which Keras's random layers advance their state.
-_RANDOM = (
-    "Random",
-    "StatefulRandom",
-    "StatefulUniform",
-    "StatefulStandardNormal",
-    "StatefulTruncatedNormal",
-    "TruncatedNormal",
-    "ParameterizedTruncatedNormal",
-    "Multinomial",
-    "SampleDistortedBoundingBox",
-    "Assign",
-    "RngSkip",
-    "RngReadAndSkip",
+_RANDOM = tuple(
+    "Random StatefulRandom StatefulUniform StatefulStandardNormal StatefulTruncatedNormal "
+    "TruncatedNormal ParameterizedTruncatedNormal Multinomial SampleDistortedBoundingBox Assign "
+    "RngSkip RngReadAndSkip".split()
 )
 _WITH_SEEDS = ": draw with tf.image.stateless_random_* or tf.random.stateless_*, by `seeds`"
 
@@ -50,10 +41,7 @@ def function_augmentation(
     The function takes images (uint8 [batch, *size, channels], as in evaluation), `labels` (None
     without a target) and seeds (int64 [batch, 2], which depend on seed and position, for
     `tf.image.stateless_*`). It returns (images, labels) of any dtype, with static shapes that begin
-    with the batch.
-
-    Raises:
-        UserError: `function` returns another structure, or draws random numbers without `seeds`.
+    with the batch; random numbers must depend on `seeds`.
     """
     traced = _traced(
         "augment",
@@ -86,15 +74,10 @@ def mapped(
 ) -> list[Callable[[Batch], Batch]]:
     """Returns the user's `map` functions as functions of a `Batch`.
 
-    Args:
-        functions: Each takes (inputs, label), or inputs alone without a label, and returns (inputs,
-            label), or inputs alone.
-        batch_size: Size of each batch; None if the last batch may be short.
-        weighs: Whether batches keep their `weight`.
-
-    Raises:
-        UserError: A function returns another structure, or draws random numbers; raised when the
-            dataset is created.
+    Each takes (inputs, label), or inputs alone without a label, and returns (inputs, label) or
+    inputs. `batch_size` is None if the last batch may be short. Batches keep their `weight` if
+    `weighs`. Functions with other results or with random numbers are refused when the dataset is
+    created.
     """
     dropped = ("inputs", "mapped", "label", *["weight"] * (not weighs))
     return [functools.partial(_map_batch, function, batch_size, dropped) for function in functions]
@@ -125,10 +108,8 @@ def _map_batch(
 def identity_of(argument: str, function: Callable[..., Tensors]) -> str:
     """Returns the name of a function and a hash of its source, by which a resumed run compares it.
 
-    Values that the function takes from outside its source do not change the text.
-
-    Raises:
-        UserError: The source is unknown, as for a function typed into a Python prompt.
+    Values that the function takes from outside its source do not count. A function without a
+    source, typed into a Python prompt, is refused.
     """
     # A `functools.partial` has no source, but its function and the `repr` of its arguments do.
     parts: list[Any] = [function]

@@ -164,9 +164,7 @@ class TrainingData:
         if self.augment_on == "device" and self.augment != "none":
             raise UserError(
                 argument="map",
-                received="a function together with "
-                + Arg("augment_on", "device")
-                + ", but functions run on the host, after augmentation",
+                received="a function, but only the host calls functions after the augmentation",
                 expected=Arg("augment_on", "host"),
             )
         return dataclasses.replace(self, functions=(*self.functions, function))
@@ -311,6 +309,8 @@ class TrainingData:
               or [batch, k]; for boxes as above. Several targets give a dictionary by name;
             - sample_weight: float32 [batch].
         """
+        import tensorflow as tf
+
         if process_count < 1 or not 0 <= process_index < process_count:
             raise UserError(
                 argument="process_index",
@@ -327,7 +327,15 @@ class TrainingData:
             return _for_keras(batches, self.gives_weights, self.augmentation.device)
         # The user's functions take whole batches; each process takes its part of the result.
         whole = _for_keras(self.batches(start_step), self.gives_weights)
-        return whole if process_count == 1 else whole.map(_part(process_index, process_count))
+        if process_count == 1:
+            return whole
+        share = self.batch_size // process_count
+        part = slice(process_index * share, (process_index + 1) * share)
+
+        def cut(values: tf.Tensor | None) -> tf.Tensor | None:
+            return None if values is None else values[part]
+
+        return whole.map(lambda *batch: tf.nest.map_structure(cut, batch))
 
     def _check_lengths(self, process_count: int) -> None:
         inputs = self.model_inputs
@@ -553,23 +561,8 @@ def _check_function(function: object) -> None:
         )
 
 
-def _part(process_index: int, process_count: int) -> Callable[..., Tensors]:
-    """Returns a function that takes one process's part of a whole batch."""
-    import tensorflow as tf
-
-    def part(values: tf.Tensor | None) -> tf.Tensor | None:
-        if values is None:
-            return None
-        share = values.shape[0] // process_count
-        return values[process_index * share : (process_index + 1) * share]
-
-    return lambda *batch: tf.nest.map_structure(part, batch)
-
-
 def _for_keras(
-    batches: tf.data.Dataset,
-    gives_weights: bool,
-    change: Callable[[Batch], Batch] | None = None,
+    batches: tf.data.Dataset, gives_weights: bool, change: Callable[[Batch], Batch] | None = None
 ) -> tf.data.Dataset:
     """Returns batches as `TrainingData.dataset` yields them, each passed through `change` first."""
     import tensorflow as tf

@@ -27,7 +27,7 @@ class BrokenRecord:
         number: Number of the record within the shard, from 0.
         record: Number of the record within the split.
         offset_bytes: Offset of the record in the shard, according to the index.
-        reason: What is wrong with the record, without a full stop.
+        reason: The damage, without a full stop.
     """
 
     path: str
@@ -47,7 +47,7 @@ _Listed = dict[str, list[BrokenRecord]]
 class BrokenRecords:
     """The damaged records of a run, in all splits that the run reads.
 
-    A damaged record keeps its position, with weight 0, so no other record moves. The reader notes
+    A damaged record keeps its position, with weight 0, so nothing behind it moves. The reader notes
     the record early, but the record counts only after its batch was used. `broken.json` keeps the
     list, so a resumed run counts from the same number.
 
@@ -81,11 +81,7 @@ class BrokenRecords:
             self._noted.setdefault(split, {}).setdefault(record, (step, found))
 
     def count(self, split: str, steps: float = math.inf) -> None:
-        """Counts the damaged records in the first `steps` batches of a split.
-
-        Raises:
-            UserError: More records are damaged than the limit allows.
-        """
+        """Counts the damaged records in the first `steps` batches of a split, and refuses too many."""
         with self._lock:
             noted = list(self._noted.get(split, {}).values())
         # The reader is ahead of the training, so records of later batches do not count yet.
@@ -93,7 +89,7 @@ class BrokenRecords:
         self._check()
 
     def as_json(self) -> dict[str, list[dict[str, str | int]]]:
-        """Returns the list as JSON values, for `merge` on other hosts."""
+        """Returns the list as JSON values, for the `merge` of all hosts."""
         with self._lock:
             return {
                 split: [dataclasses.asdict(records[number]) for number in sorted(records)]
@@ -102,11 +98,7 @@ class BrokenRecords:
             }
 
     def merge(self, of_hosts: Iterable[Mapping[str, object]]) -> None:
-        """Adds the records that hosts have found, and writes the list if it has grown.
-
-        Raises:
-            UserError: More records are damaged than the limit allows.
-        """
+        """Adds the records that hosts have found, writes a longer list, and refuses too many."""
         for found in of_hosts:
             self._add(convert(found, _Listed))
         if self._output and len(self.found) != self._listed:

@@ -28,11 +28,7 @@ class PieceReader:
         self._shards = subset.split.shards
 
     def read(self, piece: int) -> Sequence[bytes | RecordError]:
-        """Returns the records of a piece, with a `RecordError` in place of each damaged record.
-
-        Raises:
-            OSError, StorageError: The piece cannot be read after several attempts.
-        """
+        """Returns the records of a piece, with a `RecordError` in place of each damaged record."""
         pieces = self._subset.pieces
         begin, size = int(pieces.offset[piece]), int(pieces.num_bytes[piece])
         path = self._shards[int(pieces.shard[piece])].path

@@ -32,14 +32,7 @@ from trainer.augment.decode import DECODED_AT_ONCE, Pictures, batch_pictures
 from trainer.augment.user_function import mapped
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.pieces import PIECE_BYTES
-from trainer.dataset.spec import (
-    IMAGE_INPUT,
-    WHOLE,
-    Batch,
-    ModelInputs,
-    ReadOptions,
-    ReplicaSlices,
-)
+from trainer.dataset.spec import IMAGE_INPUT, WHOLE, Batch, ModelInputs, ReadOptions, ReplicaSlices
 from trainer.dataset.subset import model_labels
 from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.order import evaluation_order, training_order, without_copies

@@ -48,12 +48,7 @@ _WAIT_SEC = 0.5
 
 
 class PixelCache:
-    """A split whose pictures are decoded, which also reads the remaining features of its records.
-
-    Args:
-        folder: Folder of the cache.
-        subset: A subset of the split.
-    """
+    """A split whose pictures are decoded in `folder`, and which reads the rest of its records."""
 
     def __init__(self, folder: str, subset: Subset) -> None:
         self._folder, self._pieces = folder, subset.pieces
@@ -93,17 +88,14 @@ def decode_once(
 ) -> PixelCache:
     """Decodes the whole split into a folder below `read_options.cache_folder`, unless it is there.
 
-    One of the processes that share the folder decodes, while all further processes wait. Damaged
-    records stay damaged in the cache.
+    All pictures have one size. One of the processes that share the folder decodes, while all
+    further processes wait. Damaged records stay damaged in the cache.
 
     Args:
-        subset: A subset of the split, whose pictures all have one size.
+        subset: A subset of the split.
         read_options: The number of threads that decode, and the folder for caches.
         reader: Reads the shards.
         hosts: Number of hosts that train together.
-
-    Raises:
-        UserError: The folder has no name, is read-only or too full, or a picture cannot be decoded.
     """
     if read_options.cache_folder is None:
         raise UserError(
@@ -128,10 +120,7 @@ def decode_once(
             argument="cache",
             received=f"'pixels', but {folder!r} cannot be filled ({e})",
             expected="a writable folder with enough room",
-            remedy="name another folder by "
-            + Arg("cache_folder")
-            + ", or use "
-            + Arg("cache", "none"),
+            remedy="name another " + Arg("cache_folder") + ", or use " + Arg("cache", "none"),
         ) from e
 
 
@@ -154,11 +143,7 @@ def _held(folder: str) -> Iterator[None]:
 
 
 def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int) -> None:
-    """Decodes the pictures that `folder` lacks, several pieces at the same time.
-
-    Raises:
-        OSError: The disk is too full, or the folder is read-only.
-    """
+    """Decodes the pictures that `folder` lacks; raises OSError if the disk is too full."""
     count, first = subset.split.num_records, subset.pieces.first
     num_bytes = (count + 1) * math.prod(_row_shape(subset))
     with contextlib.ExitStack() as stack:

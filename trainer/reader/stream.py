@@ -18,12 +18,9 @@ from trainer.reader.unreadable import explain
 
 
 class TrainingStream:
-    """The batches for `trainer.training.loop.Loop`.
+    """The batches of `data` for a loop, shared by the replicas of `strategy`.
 
-    Args:
-        data: The stream to train with.
-        strategy: The strategy whose replicas share each batch.
-        broken: Notes damaged records, which the loop counts.
+    `broken` notes damaged records, which the loop counts.
     """
 
     def __init__(
@@ -43,11 +40,7 @@ class TrainingStream:
         return iter(to_device(batches, strategy))
 
     def first(self, step: int) -> Batch:
-        """Returns the whole batch of `step` as the model receives it, augmented.
-
-        Raises:
-            UserError: A record cannot be read.
-        """
+        """Returns the whole batch of `step` as the model receives it, augmented."""
         try:
             batch = next_batch(iter(self._data.batches(step, broken=self._broken)))
         except tf.errors.OpError as e:
@@ -82,11 +75,7 @@ def distributed(
 
 
 def next_batch(iterator: Iterator[Any]) -> Any:
-    """Returns the next batch, or None at the end.
-
-    Raises:
-        tf.errors.OpError: A record cannot be read or parsed.
-    """
+    """Returns the next batch, None at the end; raises `tf.errors.OpError` for a broken record."""
     try:
         batch = next(iterator, None)
         note_work()

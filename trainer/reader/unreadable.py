@@ -31,9 +31,6 @@ def find_unreadable(
 
     `records` are numbers within the split. The check parses `inputs` in addition to the label.
     Damaged records are skipped, because the reader replaces them by empty records.
-
-    Raises:
-        OSError, StorageError: A shard exists but cannot be read.
     """
     reader, pieces = PieceReader(subset), subset.pieces
     check = make_check(subset.dataset, inputs)
@@ -50,18 +47,12 @@ def find_unreadable(
 
 
 def explain(
-    error: BaseException,
-    subset: Subset,
-    records: Array,
-    inputs: ModelInputs | None = None,
+    error: BaseException, subset: Subset, records: Array, inputs: ModelInputs | None = None
 ) -> UserError:
     """Returns the error for a person, which names the unreadable record and a remedy.
 
-    Args:
-        error: TensorFlow's error.
-        subset: The records of the pass.
-        records: Numbers within the split of the records that may be unreadable.
-        inputs: Inputs of the model; None for the picture alone.
+    `records`, numbers within the split, may be unreadable according to TensorFlow's `error`. The
+    model has `inputs`, or None for the picture alone.
     """
     dataset, found = subset.dataset, find_unreadable(subset, records, inputs)
     if found is None:

@@ -7,9 +7,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.callbacks import Callback
 from tqdm import tqdm
 
@@ -20,9 +21,6 @@ from trainer.evaluation.evaluation import finite
 from trainer.models.keras_internals import last_learning_rate
 from trainer.models.step import Batches, Execution
 from trainer.output_errors import output_errors
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 Logs = Mapping[str, Any] | None
 
@@ -61,11 +59,9 @@ class WaitingTime(Callback):
         self._before: dict[str, tf.Tensor] = {}
 
     def state_dict(self) -> dict[str, float]:
-        """Returns the seconds of the unfinished epoch."""
         return {"train_sec": self.train_sec, "wait_sec": self.wait_sec, "images": self.images}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state_dict` returned."""
         self.train_sec, self.wait_sec = state["train_sec"], state["wait_sec"]
         self.images = state["images"]
 
@@ -142,11 +138,9 @@ class MetricsFile(Callback):
         self._step = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the objects so far."""
         return {"history": self.history, "step": self._step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state_dict` returned."""
         self.history, self._step = list(state["history"]), state["step"]
         self._write()
 

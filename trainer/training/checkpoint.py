@@ -117,9 +117,6 @@ class Checkpoints:
         """Writes a checkpoint, deletes old checkpoints, and returns the path.
 
         Only arrays that differ from `base`, which was saved at the same step, are written.
-
-        Raises:
-            UserError: The checkpoint cannot be written.
         """
         state.id = base.id if base else uuid.uuid4().hex
         path = self.path(state.step) + (_CHANGES if base else "")
@@ -154,10 +151,8 @@ class Checkpoints:
         try:
             return _parsed(self._hosts.share("checkpoint", lambda: storage.read(path)), base)
         except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
-            remedy: Text = (
-                "delete the file to resume from the checkpoint before, or start over with "
-            )
-            remedy = remedy + Arg("overwrite", True)
+            delete = "delete the file to resume from the checkpoint before, or start over with "
+            remedy: Text = delete + Arg("overwrite", True)
             if isinstance(e, OSError) and not isinstance(e, FileNotFoundError):
                 remedy = "run the same command again when the file can be read"
             raise UserError(
@@ -221,10 +216,9 @@ def reused(old: Array | None, array: Array) -> Array:
 
 
 def restore(variables: Sequence[keras.Variable], values: Values, hosts: Hosts = ONE_HOST) -> None:
-    """Assigns to every variable the saved value of the same path, on every replica.
+    """Assigns to every variable the saved value of its path, on every replica.
 
-    Raises:
-        UserError: Paths or shapes differ, because the model or its version is another.
+    Refuses values whose paths or shapes differ, as another model has saved them.
     """
     # Of equal paths the first variable gets the first value.
     mine = sorted(variables, key=lambda variable: variable.path)

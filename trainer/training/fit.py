@@ -199,22 +199,16 @@ def _check(
         if data.batch_size % replicas:
             raise uneven_batch(data.batch_size, replicas)
     if validation is not None:
-        theirs, ours = (_kinds(data) for data in (validation, train))
-        if theirs != ours:
-            raise UserError(
-                argument="validation_data",
-                received=f"a target that is {theirs}, but the target of train is {ours}",
-                expected="the same",
-                remedy="give both the same target",
-            )
-    if validation is not None and validation.classes != train.classes:
-        raise UserError(
-            argument="validation_data",
-            received=f"the classes {', '.join(validation.classes)}, but train has "
-            f"{', '.join(train.classes)}",
-            expected="the same classes in the same order",
-            remedy="give both the same classes",
-        )
+        for noun, theirs, ours in (
+            ("target", [_kinds(validation)], [_kinds(train)]),
+            ("classes", [*validation.classes], [*train.classes]),
+        ):
+            if theirs != ours:
+                raise UserError(
+                    argument="validation_data",
+                    received=f"the {noun} {', '.join(theirs)}, but train has {', '.join(ours)}",
+                    expected=f"exactly the {noun} of train",
+                )
     if isinstance(train.augment, str):
         check_pairs(train.augment, train.batch_size, replicas, train.mixes)
     check_replicas(model, replicas)
@@ -253,10 +247,8 @@ def _class_weights(train: TrainingData, received: Mapping[int, float] | None) ->
     if train.subset.balance == "weights":
         raise UserError(
             argument="class_weight",
-            received="weights together with "
-            + Arg("balance", "weights")
-            + ", which weighs classes, too",
-            expected="one of them",
+            received="weights beside " + Arg("balance", "weights") + ", which also weighs classes",
+            expected="one of both",
         )
     weights = [received.get(label, math.nan) for label in range(len(train.classes))]
     if len(received) != len(weights) or not all(0 <= weight < math.inf for weight in weights):

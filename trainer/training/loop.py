@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
 from trainer.models.freezing import Frozen
@@ -27,9 +28,6 @@ from trainer.training.callbacks import WaitingTime
 from trainer.training.open_run import Run
 from trainer.training.signals import Stopped, StopRequest
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 # Calls the hooks of each batch; returns the figures of the validation split by name.
 Validate = Callable[[CallbackList], dict[str, float]]
 
@@ -46,16 +44,10 @@ class Loop:
     """The training of a compiled model, with all of its variables, to the last epoch of a run.
 
     Callbacks are called in their order, and the checkpoint is saved after them. With
-    `steps_per_execution` hooks surround several steps, fewer at the end of an epoch.
-
-    Args:
-        run: The run to continue.
-        model: A model that `make_ready` has seen.
-        callbacks, verbose, validation_freq: As in `trainer.training.fit.fit`.
-        validate: Returns the figures of the validation split; None for no validation.
-        finalize: Whether averaged weights replace the model's weights at the end.
-        class_weight: A weight for each label, or none.
-        frozen: The layers that train only from a later epoch on.
+    `steps_per_execution` hooks surround several steps, fewer at the end of an epoch. `callbacks`,
+    `verbose` and `validation_freq` are those of `fit`. `class_weight` has a weight for each label,
+    or none. With `finalize` averaged weights replace the model's weights at the end. The layers of
+    `frozen` train only from a later epoch on.
     """
 
     def __init__(
@@ -103,15 +95,10 @@ class Loop:
         self._execution = Execution(self._make_step(), several, self._model.run_eagerly)
 
     def run(self) -> keras.callbacks.History:
-        """Trains to the end, or until a callback sets `model.stop_training`.
+        """Trains to the end, until a callback sets `model.stop_training`, or until a signal.
 
-        Returns:
-            Keras's history, with the epochs before a restart.
-
-        Raises:
-            Stopped: After SIGTERM or Ctrl-C; every step is saved.
-            UserError: The data is broken, the disk is full, or the loss is infinite or not a
-                number.
+        Returns Keras's history, with the epochs before a restart. A signal raises `Stopped` after
+        every step is saved.
         """
         model = self._model
         model.stop_training = False
@@ -186,14 +173,19 @@ class Loop:
         callbacks.on_epoch_begin(epoch)
         if resumes_inside:
             saved.restore()  # after the hooks and resets at the beginning of an epoch
-        if self.step < end:
-            self._begin_reading()
+        # Filling a cache may take hours, so a signal may interrupt the creation of the iterator.
+        if self.step < end and self._batches is None:
+            with self._hosts.limited("The first batch"), self._stop.interruptible():
+                self._batches = self._stream.iterator(self.step)
         logs: dict[str, Any] = {}
         while self.step < end and not model.stop_training:
             callbacks.on_train_batch_begin(self.step - begin)
             size = self._steps_per_call
             until = min(end, self.step + size - (self.step - begin) % size)
-            logs = self._train(until - self.step)
+            name = f"Step {self.step + 1}"
+            with memory_errors(self._epochs.batch_size), self._hosts.limited(name):
+                self._agree()
+                logs = self._take(until - self.step)
             callbacks.on_train_batch_end(until - 1 - begin, logs)
             saved.count_steps(until - self.step)
             self._end_if_stopped()
@@ -208,20 +200,6 @@ class Loop:
         callbacks.on_epoch_end(epoch, logs)
         saved.end_epoch(logs)  # last, because it saves the state of the callbacks
         return logs
-
-    def _begin_reading(self) -> None:
-        # Filling a cache may take hours, so a signal may interrupt the creation of the iterator.
-        if self._batches is None:
-            with self._hosts.limited("The first batch"), self._stop.interruptible():
-                self._batches = self._stream.iterator(self.step)
-
-    def _train(self, steps: int) -> dict[str, tf.Tensor]:
-        with (
-            memory_errors(self._epochs.batch_size),
-            self._hosts.limited(f"Step {self.step + 1}"),
-        ):
-            self._agree()
-            return self._take(steps)
 
     def _validated(self) -> dict[str, float]:
         """Returns the validation's figures without changing the metrics of the epoch."""

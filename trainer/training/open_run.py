@@ -78,13 +78,10 @@ def open_run(
     hosts: Hosts = ONE_HOST,
     steps_per_epoch: int | None = None,
 ) -> Run:
-    """Begins a run in the output folder, or continues the run there, if the settings match.
+    """Begins a run in the output folder, or continues the run there; refuses other settings.
 
     `config` decides the length of the run, and where and how often it is saved. Nothing is saved if
     `output` is empty, or in a dry run.
-
-    Raises:
-        UserError: The folder holds another run, or a longer run.
     """
     # Hosts with different data are refused before a host creates variables.
     prints = [data and data.subset.dataset.fingerprint for data in (train, validation)]
@@ -128,10 +125,8 @@ def _check_resumed(
         name = "epochs" if config.steps is None else "steps"
         raise UserError(
             argument=name,
-            received=f"{getattr(config, name)} ({counted(total_steps, 'step')}), but the run in "
-            + Arg("output")
-            + f" {config.output!r} has trained {counted(state.step, 'step')}, "
-            f"{counted(state.epochs, 'epoch')}, already",
+            received=f"{getattr(config, name)} ({counted(total_steps, 'step')}), but the run has "
+            f"trained {counted(state.step, 'step')}, {counted(state.epochs, 'epoch')}, already",
             expected="no fewer",
             remedy=OTHER_OUTPUT,
         )
@@ -166,33 +161,26 @@ def check_same(output: str, started: Mapping[str, object], settings: Mapping[str
     for name in sorted({*started, *settings}, key=_rank):
         if started.get(name) == settings.get(name):
             continue
-        if name == "order_version":
+        old, new = _shown(started.get(name)), _shown(settings.get(name))
+        # No flag has these names, so the errors describe the run in the folder.
+        runs = {
+            "data": "holds a run on other data: the manifest has changed since",
+            "order_version": f"holds a run with version {started.get(name, 1)} of the order of "
+            f"records, but this trainer has version {new}",
+            "target_unit": "holds a run of an older imageshards, which trained values without "
+            "their mean and deviation",
+        }
+        if name in runs:
+            own = "" if name == "data" else "resume the run with its own version, "
             raise UserError(
                 argument="output",
-                received=f"{output!r}, whose run reads records in version {started.get(name, 1)} "
-                f"of their order, but this trainer in version {settings.get(name)}",
-                remedy="resume the run with its own version, " + OTHER_OUTPUT,
-            )
-        if name == "target_unit":
-            raise UserError(
-                argument="output",
-                received=f"{output!r}, whose run was started by an older imageshards, which "
-                "trained values without their mean and deviation",
-                remedy="resume the run with its own version, " + OTHER_OUTPUT,
-            )
-        if name == "data":
-            raise UserError(
-                argument="output",
-                received=f"{output!r}, which holds a run on other data: the manifest has changed "
-                "since",
-                remedy=OTHER_OUTPUT,
+                received=f"{output!r}, which {runs[name]}",
+                remedy=own + OTHER_OUTPUT,
             )
         raise UserError(
             argument=name,
-            received=f"{_shown(settings.get(name))}, but the run in "
-            + Arg("output")
-            + f" {output!r} was started with {_shown(started.get(name))}",
-            remedy=f"resume the run with {_shown(started.get(name))}, " + OTHER_OUTPUT,
+            received=f"{new}, but the run in " + Arg("output") + f" {output!r} began with {old}",
+            remedy=f"resume the run with {old}, " + OTHER_OUTPUT,
         )
 
 

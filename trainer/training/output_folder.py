@@ -18,12 +18,7 @@ from imageshards.output_folder import foreign_files, foreign_files_error
 from trainer.dataset.open import CACHE_FOLDER
 from trainer.dataset.spec import DatasetSpec
 from trainer.output_errors import output_errors
-from trainer.serving.model_file import (
-    BEST_MODEL_FILE,
-    MODEL_FILE,
-    SAVING_PREFIX,
-    TRANSFORM_FOLDER,
-)
+from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, SAVING_PREFIX, TRANSFORM_FOLDER
 
 if TYPE_CHECKING:
     import keras
@@ -55,12 +50,7 @@ _RUN_FILES = (
 
 @contextmanager
 def hold_output(output: str) -> Iterator[None]:
-    """Locks the folder against further runs: by a lock of the kernel, or by a lease in a store.
-
-    Raises:
-        UserError: Another run holds the folder.
-        LeaseLostError: The lease was lost meanwhile.
-    """
+    """Locks the folder against further runs: by a lock of the kernel, or by a lease in a store."""
     folder = storage.join(output, _LOCK_FOLDER)
     deadline_sec = time.monotonic() + (0.0 if storage.is_local(output) else LEASE_ENDS_SEC)
     with contextlib.ExitStack() as stack:
@@ -82,11 +72,7 @@ def hold_output(output: str) -> Iterator[None]:
 
 @contextmanager
 def begin_run(output: str, overwrite: bool) -> Iterator[None]:
-    """Begins or continues a run in the folder, and locks the folder meanwhile.
-
-    Raises:
-        UserError: The folder is in use, holds foreign files, or cannot be written.
-    """
+    """Locks the folder for a run that begins or continues; refuses folders with foreign files."""
     check_only_ours(output)
     with hold_output(output):
         if overwrite:
@@ -164,9 +150,6 @@ def write_digest(output: str, model: keras.Model) -> None:
 
     The digest is the SHA-256 of `b"".join(w.tobytes() for w in model.get_weights())`: every weight
     as little-endian numbers in C order.
-
-    Raises:
-        UserError: The file cannot be written, for example to a full disk.
     """
     digest = hashlib.sha256()
     for weight in model.get_weights():
@@ -176,11 +159,7 @@ def write_digest(output: str, model: keras.Model) -> None:
 
 
 def copy_transform(dataset: DatasetSpec, output: str) -> None:
-    """Copies the dataset's tensorflow-transform graph, if any, beside the model, for serving.
-
-    Raises:
-        UserError: The graph cannot be copied.
-    """
+    """Copies the dataset's tensorflow-transform graph, if any, beside the model, for serving."""
     source = storage.join(dataset.data, TRANSFORM_NAME, TRANSFORM_FOLDER)
     target = storage.join(output, TRANSFORM_FOLDER)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from imageshards.errors import Arg, UserError
+from imageshards.errors import UserError
 from trainer.models.keras_internals import without_loss_scale
 from trainer.training.checkpoint import Values, unnumbered
 from trainer.training.output_folder import OTHER_OUTPUT
@@ -70,9 +70,8 @@ def refusal(
         now = f"{now} with {', '.join(f'{name} {new}' for name, _, new in changes)}"
     return UserError(
         argument="model",
-        received=f"a model compiled with {now}, but the run in "
-        + Arg("output")
-        + f" was started with {was}, which has other variables",
+        received=f"a model compiled with {now}, but the run was started with {was}, which has "
+        "other variables",
         expected="the same optimizer",
         remedy=f"compile the model with {saved['class']}, " + OTHER_OUTPUT,
     )

@@ -27,6 +27,7 @@ from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.report.page import write_report
 from trainer.report.sections import target_fact
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
+from trainer.training import summary
 from trainer.training.callbacks import MetricsFile, NaNGuard, Progress, WaitingTime
 from trainer.training.checkpoint import restore
 from trainer.training.loop import Loop, make_ready
@@ -34,26 +35,14 @@ from trainer.training.open_run import Run, open_run, settings_of
 from trainer.training.output_folder import METRICS_FILE, begin_run, copy_transform, write_digest
 from trainer.training.several_hosts import digest
 from trainer.training.signals import stopped_by_sigterm
-from trainer.training.summary import (
-    plan_lines,
-    result_lines,
-    served_model,
-    show_batch,
-    validation_figures,
-    waiting_line,
-)
 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A model that is ready for its first step, with its validation.
+    """A model that is ready for its first step, and the `evaluator` of a validation split.
 
-    Attributes:
-        model: The model.
-        is_ours: Whether this program compiled the model; a user's compiled model has its own
-            metrics.
-        evaluator: Validates the model; None without a validation split.
-        frozen: The layers that train only from a later epoch on.
+    The model `is_ours` if this program compiled it; a user's compiled model has its own metrics.
+    The layers of `frozen` train only from a later epoch on.
     """
 
     model: keras.Model
@@ -156,14 +145,13 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
                 schedule = schedule_after(config.optimizer, run.train.batch_size, steps)
             frozen = Frozen(built, config.freeze, after, schedule)
         optimizer.check_replicas(built, run.devices.num_replicas_in_sync)
+    # The flag comes before the value of a user's `model.compile`.
     built.steps_per_execution = config.steps_per_execution or built.steps_per_execution
     if built.steps_per_execution > 1 and run.hosts.count > 1:
         raise UserError(
             argument="steps_per_execution",
-            received=f"{built.steps_per_execution} with "
-            + Arg("cluster")
-            + ", where hosts agree before every step",
-            expected="1, also in model.compile",
+            received=f"{built.steps_per_execution}, but hosts agree before every step",
+            expected="1 with " + Arg("cluster") + ", also in model.compile",
         )
     make_ready(run, built)
     run.hosts.compare({"The model (SHA-256 of its variables' names and shapes)": digest(built)})
@@ -191,9 +179,7 @@ def _refuse_optimizer_flags(config: RunConfig) -> None:
     if flags:
         raise UserError(
             argument=flags[0],
-            received=f"{given[flags[0]]}, but "
-            + Arg("model", config.model)
-            + " returns a compiled model, which brings its own",
+            received=f"{given[flags[0]]}, but the model is compiled, and brings its own",
             remedy="leave " + Arg(flags[0]) + " out, or compile the model with the value",
         )
 
@@ -201,7 +187,7 @@ def _refuse_optimizer_flags(config: RunConfig) -> None:
 def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:
     """Prints the dataset, the model and the length of the training."""
     total = run.epochs.total_steps
-    lines = [for_output(line) for line in plan_lines(config, run, network)]
+    lines = [for_output(line) for line in summary.plan_lines(config, run, network)]
     if run.step >= total:
         lines.append(f"all {total} steps are done already; --overwrite starts over")
     elif run.was_ended:
@@ -222,7 +208,7 @@ def show_first_batch(config: RunConfig, run: Run) -> None:
     if run.hosts.is_chief:
         memory = pipeline.memory_bytes(training)
         target = training.subset.dataset.target
-        show_batch(batch, training.classes, memory, config.output, target)
+        summary.show_batch(batch, training.classes, memory, config.output, target)
 
 
 def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
@@ -260,6 +246,7 @@ def publish(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> 
 
 def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> None:
     dataset = run.train.subset.dataset
+    # A user's compiled model outputs values in their own unit, without mean and deviation.
     card = ModelCard(
         run.train.classes,
         run.train.model_inputs,
@@ -305,8 +292,11 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     if not run.hosts.is_chief:
         return
     history, evaluation = metrics.history, evaluator.evaluation if evaluator else None
-    served = served_model(history, step, BEST_MODEL_FILE if step < run.step else MODEL_FILE)
-    speed = waiting_line(history)
+    # Other commands take this model file; the line names its epoch and the run's last epoch.
+    file = BEST_MODEL_FILE if step < run.step else MODEL_FILE
+    record = next((one for one in history if one["step"] == step), history[-1])
+    served = f"{file}, the model after epoch {record['epoch']} of {history[-1]['epoch']}"
+    speed = summary.waiting_line(history)
     name = os.path.basename(os.path.normpath(config.read.data))
     mean_std = run.train.subset.target_mean_std if built.is_ours else None
     page = write_report(
@@ -330,6 +320,8 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     print(f"model    {storage.join(output, MODEL_FILE)}")
     print(f"metrics  {storage.join(output, METRICS_FILE)}")
     print(f"report   {page}")
-    figures = evaluation.epoch_figures() if evaluation else validation_figures(history, step)
-    for line in result_lines(figures, served, run.broken.found, speed):
+    figures = {name: record.get(f"val_{name}") for name in ("loss", "accuracy")}
+    if evaluation is not None:
+        figures = evaluation.epoch_figures()
+    for line in summary.result_lines(figures, served, run.broken.found, speed):
         print(for_output(line))

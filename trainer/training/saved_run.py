@@ -163,8 +163,7 @@ class SavedRun:
     def save(self) -> None:
         """Saves the current state, as soon as the checkpoint before is written.
 
-        Raises:
-            UserError: A weight is infinite or not a number, or differs between replicas.
+        Refuses weights that are infinite, not a number, or different on two replicas.
         """
         state = self.state
         if self._saved == (state.step, state.epochs):
@@ -177,9 +176,11 @@ class SavedRun:
                 (path, reused(known.get(f"variable-{i}"), array))
                 for i, (path, array) in enumerate(state_values(self._model, self._hosts))
             ]
-            if (bad := self._no_number(values)) is not None:
-                self._refuse(bad)
-                return
+            trained = {variable.path for variable in self._model.trainable_variables}
+            for path, array in values:
+                if path in trained and not np.isfinite(array).all():
+                    self._refuse(path)
+                    return
             self._write(self.checkpoints, values, known)
         self._saved = state.step, state.epochs
 
@@ -222,12 +223,6 @@ class SavedRun:
             f"between the steps {since + 1} and {max(since + 1, self.state.step)} (last good "
             f"checkpoint: {good})"
         )
-
-    def _no_number(self, values: Values) -> str | None:
-        """Returns the path of a weight that is infinite or not a number, or None."""
-        trained = {variable.path for variable in self._model.trainable_variables}
-        bad = (path for path, one in values if path in trained and not np.isfinite(one).all())
-        return next(bad, None)
 
     def count_steps(self, count: int = 1) -> None:
         """Counts steps, and saves if `every_steps` is reached."""

@@ -13,7 +13,6 @@ import pathlib
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import imageshards
@@ -36,13 +35,15 @@ def described(config: RunConfig) -> dict[str, Any]:
 
     These are the flags, the versions, the code of this project, and the modules that flags name.
     """
+    folders = (pathlib.Path(str(one.__file__)).parent for one in (imageshards, trainer))
+    sources = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     flags = dataclasses.asdict(config)
     flags |= flags.pop("read") | flags.pop("optimizer")
     found = {
         "Python": platform.python_version(),
         "TensorFlow": importlib.metadata.version("tensorflow"),
         "Keras": importlib.metadata.version("keras"),
-        "The trainer's code (SHA-256)": _code(*_sources(imageshards), *_sources(trainer)),
+        "The trainer's code (SHA-256)": _code(*sources),
     }
     for flag in ("model", "callbacks"):
         module, colon, _ = (flags[flag] or "").partition(":")
@@ -82,10 +83,6 @@ def only_chief_writes(config: RunConfig, is_chief: bool) -> Iterator[RunConfig]:
         contextlib.redirect_stdout(nowhere),
     ):
         yield dataclasses.replace(config, output=folder, read=read)
-
-
-def _sources(package: ModuleType) -> list[pathlib.Path]:
-    return sorted(pathlib.Path(str(package.__file__)).parent.rglob("*.py"))
 
 
 def _code(*files: pathlib.Path) -> str:

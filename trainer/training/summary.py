@@ -106,29 +106,6 @@ def _target_text(subset: Subset, model: keras.Model) -> str:
     return classes if dataset.column is None else f"target {dataset.column}: {classes}"
 
 
-def served_model(history: Sequence[Mapping[str, float | None]], step: int, file: str) -> str:
-    """Returns the name of the model file that other commands take, and the model's epoch.
-
-    `history` has the objects of metrics.jsonl; `step` is the step of the model.
-    """
-    epoch = _epoch_of(history, step)["epoch"]
-    return f"{file}, the model after epoch {epoch} of {history[-1]['epoch']}"
-
-
-def validation_figures(
-    history: Sequence[Mapping[str, float | None]], step: int
-) -> dict[str, float | None]:
-    """Returns loss and accuracy of the validation after the epoch of `step`, from metrics.jsonl."""
-    record = _epoch_of(history, step)
-    return {name: record.get(f"val_{name}") for name in ("loss", "accuracy")}
-
-
-def _epoch_of(
-    history: Sequence[Mapping[str, float | None]], step: int
-) -> Mapping[str, float | None]:
-    return next((record for record in history if record["step"] == step), history[-1])
-
-
 def result_lines(
     figures: Mapping[str, float | None], served: str, broken: list[BrokenRecord], speed: str | None
 ) -> list[str]:
@@ -164,10 +141,9 @@ def show_batch(
     output: str,
     target: str = "class",
 ) -> str:
-    """Writes a contact sheet of a global batch, and prints the memory of the reader, by purpose.
+    """Writes a contact sheet of a global batch, and returns its path, `report/dry_run.html`.
 
-    Returns the path of the sheet, `report/dry_run.html` in `output`; raises `UserError` if the
-    sheet cannot be written.
+    It also prints the memory of the reader, by purpose.
     """
     path = storage.join(output, "report", SHEET_NAME)
     pictures = np.asarray(batch["inputs"][IMAGE_INPUT])[:MAX_PICTURES]
