@@ -8,18 +8,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from trainer.augment import geometry
+from trainer.augment import geometry, pixels
 from trainer.augment.boxes import View
 from trainer.augment.decode import Encoded, Pictures, Rows, as_stored
 from trainer.augment.params import LEVELS, LIGHT, NO_MIX, OF_PAIR, Params, Strengths, draw_params
-from trainer.augment.pixels import (
-    Array,
-    adjust_pixels,
-    clip_to_uint8,
-    mix_pairs,
-    noise_rows,
-    shares_of,
-)
 from trainer.dataset.spec import Batch, ImageSpec
 
 Work = dict[str, tf.Tensor]
@@ -39,7 +31,7 @@ def augmented_pictures(
     if LEVELS[level] is LIGHT:
         finish_one = functools.partial(_light_picture, size)
     else:
-        noise = noise_rows(size[1], image.channels)
+        noise = pixels.noise_rows(size[1], image.channels)
         finish_one = functools.partial(_strong_picture, size, noise, fill)
 
     def decode(stored: tf.Tensor | Rows, position: tf.Tensor, at_once: int) -> tf.Tensor:
@@ -69,8 +61,8 @@ def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
         pair, params = of_pair
         return tf.cond(
             tf.equal(params["mix"][0], NO_MIX),
-            lambda: pair | {"label": shares_of(pair["label"], num_classes)},
-            lambda: mix_pairs(pair, params, num_classes),
+            lambda: pair | {"label": pixels.shares_of(pair["label"], num_classes)},
+            lambda: pixels.mix_pairs(pair, params, num_classes),
         )
 
     # An element is a pair: all tensors become [pairs, 2, …].
@@ -87,15 +79,15 @@ class _Source:
 
     def __init__(self, image: ImageSpec, size: tuple[int, int]) -> None:
         self.size, self.image = size, image
-        self.shared_size = None if image.varies else image.size
-        shrink = (own / side for own, side in zip(self.shared_size or (), size, strict=False))
+        # Pictures of varying sizes may shrink by any ratio.
+        shared = (None if image.varies else image.size) or ()
+        shrink = (own / side for own, side in zip(shared, size, strict=False))
         most = max(1, min(shrink, default=math.inf))
         self.ratios = tuple(ratio for ratio in _RATIOS if ratio <= most)
 
     def plan(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> Work:
         """Returns what to decode and how to change each picture, as tensors [batch, …] by name."""
-        # One by one inside the loop over pictures, these tiny operations would cost as much as
-        # decoding.
+        # Inside the loop over pictures, these tiny operations would cost as much as decoding.
         height, width = stored.sizes()
         window = geometry.crop_windows(strengths, params, height, width, self.size)
         work: Work = {"key": stored.keys, "flip": params["flip"]}
@@ -134,8 +126,8 @@ class _Source:
 
         def cropped() -> tf.Tensor:
             y, x, height, width = tf.unstack(part)
-            pixels = stored.whole(key)[y : y + height, x : x + width]
-            return tf.ensure_shape(pixels, (None, None, self.image.channels))
+            picture = stored.whole(key)[y : y + height, x : x + width]
+            return tf.ensure_shape(picture, (None, None, self.image.channels))
 
         if isinstance(stored, Rows) or self.image.is_jpeg:
             return scaled()
@@ -161,14 +153,14 @@ def _light_picture(size: tuple[int, int], part: tf.Tensor, work: Work) -> tf.Ten
         images=part[tf.newaxis], size=list(size), half_pixel_centers=True
     )[0]
     # Rounds to the nearest integer. Interpolated values need no clipping, which costs two passes.
-    pixels = tf.cast(resized + 0.5, tf.uint8)
+    rounded = tf.cast(resized + 0.5, tf.uint8)
     # `reverse` has a fast path for rows of RGB pixels in three dimensions.
-    return tf.cond(work["flip"], lambda: tf.reverse(pixels, [1]), lambda: pixels)
+    return tf.cond(work["flip"], lambda: tf.reverse(rounded, [1]), lambda: rounded)
 
 
 def _strong_picture(
-    size: tuple[int, int], noise: Array, fill: Sequence[float], part: tf.Tensor, work: Work
+    size: tuple[int, int], noise: pixels.Array, fill: Sequence[float], part: tf.Tensor, work: Work
 ) -> tf.Tensor:
     one = {name: value[tf.newaxis] for name, value in work.items()}
     changed = geometry.transform_pictures(part[tf.newaxis], one["map"], size)
-    return clip_to_uint8(adjust_pixels(changed, one, noise, fill, single=True))[0]
+    return pixels.clip_to_uint8(pixels.adjust_pixels(changed, one, noise, fill, single=True))[0]

@@ -52,15 +52,13 @@ def function_augmentation(
     )
     result = traced.structured_outputs
     if not isinstance(result, tuple | list) or len(result) != 2:
-        raise UserError(
-            argument="augment",
-            received=f"{_name_of(function)}, which returns {type(result).__name__}",
-            expected="two values, (images, labels)",
-        )
+        problem = f"which returns {type(result).__name__}"
+        raise _refused("augment", function, problem, "two values, (images, labels)")
     for noun, value in zip(("images", "labels"), result, strict=True):
         _check_shapes("augment", function, noun, value, batch_size)
 
     def finish(batch: Batch) -> Batch:
+        # The purpose keeps these seeds apart from the numbers that the built-in levels draw.
         seeds = tf.cast(random_bits(seed, batch["position"], 2, USER_PURPOSE), tf.int64)
         images, labels = traced(batch["inputs"][IMAGE_INPUT], batch.get("label"), seeds)
         changed = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: images}}
@@ -91,12 +89,8 @@ def _map_batch(
     traced = _traced("map", function, *specs)
     result = traced.structured_outputs
     if isinstance(result, tuple) and len(result) != 2:
-        raise UserError(
-            argument="map",
-            received=f"{_name_of(function)}, which returns {len(result)} values",
-            expected="(inputs, label), or inputs alone",
-            remedy="weigh records by sample_weight=COLUMN",
-        )
+        expected = "(inputs, label), or inputs alone; sample_weight=COLUMN weighs records"
+        raise _refused("map", function, f"which returns {len(result)} values", expected)
     _check_shapes("map", function, "a value", result, batch_size)
     found = traced(*given)
     rest = {name: one for name, one in batch.items() if name not in dropped}
@@ -119,12 +113,8 @@ def identity_of(argument: str, function: Callable[..., Tensors]) -> str:
     try:
         source = textwrap.dedent(inspect.getsource(named))
     except (OSError, TypeError) as e:
-        raise UserError(
-            argument=argument,
-            received=f"{_name_of(function)}, whose source cannot be read ({e}), so that a resumed "
-            "run could not know the function again",
-            expected="a function that is defined in a file",
-        ) from e
+        expected = "a function in a file, which a resumed run can compare"
+        raise _refused(argument, function, f"whose source cannot be read ({e})", expected) from e
     text = "\n".join([source, *map(repr, parts[1:])])
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{named.__module__}.{named.__qualname__} {digest[:16]}"
@@ -136,16 +126,15 @@ def _traced(
     """Returns `function` as a concrete function, unless it draws random numbers without seeds."""
     # The reader switches AutoGraph off, so a user's `if` on a tensor works only if traced here.
     traced = tf.function(function).get_concrete_function(*specs)
+    # Branches and loops are functions of the graph's library.
     graph = traced.graph.as_graph_def()
     nodes = [*graph.node, *(n for part in graph.library.function for n in part.node_def)]
     stateful = sorted({node.op for node in nodes if node.op.startswith(_RANDOM)})
     if stateful:
-        raise UserError(
-            argument=argument,
-            received=f"{_name_of(function)}, whose results depend on what ran before "
-            f"({stateful[0]}), so that no run could be resumed exactly",
-            expected=f"a function of its arguments{_WITH_SEEDS if argument == 'augment' else ''}",
-        )
+        problem = f"whose results depend on earlier calls ({stateful[0]})"
+        expected = "a function of its arguments alone, so that a run resumes exactly"
+        expected += _WITH_SEEDS if argument == "augment" else ""
+        raise _refused(argument, function, problem, expected)
     return traced
 
 
@@ -157,6 +146,7 @@ def _check_shapes(
     batch_size: int | None,
 ) -> None:
     """Refuses results without a batch dimension; `batch_size` must match where it is known."""
+    # `flatten` returns None for a missing label.
     for tensor in tf.nest.flatten(result):
         shape: Any = getattr(tensor, "shape", None)
         if tensor is None:
@@ -164,13 +154,12 @@ def _check_shapes(
         if shape is not None and shape.rank and batch_size in (None, shape[0]):
             continue
         size = "the batch" if batch_size is None else f"the batch, {batch_size}"
-        raise UserError(
-            argument=argument,
-            received=f"{_name_of(function)}, which returns {noun} of shape {shape}",
-            expected=f"a shape that begins with {size}",
-            remedy="use tf.ensure_shape",
-        )
+        problem, expected = f"which returns {noun} of shape {shape}", "a shape that begins with "
+        raise _refused(argument, function, problem, f"{expected}{size}: use tf.ensure_shape")
 
 
-def _name_of(function: Callable[..., Tensors]) -> str:
-    return getattr(function, "__name__", type(function).__name__)
+def _refused(
+    argument: str, function: Callable[..., Tensors], problem: str, expected: str
+) -> UserError:
+    name = getattr(function, "__name__", type(function).__name__)
+    return UserError(argument=argument, received=f"{name}, {problem}", expected=expected)

@@ -175,7 +175,7 @@ class TrainingData:
 
         Use the weights for `ims.fit`, a loss or another estimator. Keras's own `fit` refuses
         `class_weight` if `gives_weights`. Returns None if the target is not a single class, if
-        `balance` weighs the classes already, or if the records of each class were not counted.
+        `balance` is set, or if the records of each class were not counted.
         """
         counts = self.subset.class_counts
         dataset = self.subset.dataset
@@ -217,7 +217,7 @@ class TrainingData:
         if not isinstance(augment, str):
             augment = identity_of("augment", augment)
         crops = augment in ("light", "strong") and self.augment_on == "host"
-        found = {
+        found: dict[str, Any] = {
             "data": subset.dataset.fingerprint,
             "target": target_name(subset.dataset),
             "sample_weight": subset.dataset.weight_feature,
@@ -345,8 +345,7 @@ class TrainingData:
         if process_count > 1 and varying and inputs.sequence_length is None:
             raise UserError(
                 argument="process_count",
-                received=f"{process_count}, but the input {varying[0]} has no fixed length, and "
-                "each process would pad its part to another length",
+                received=f"{process_count}, but each process pads {varying[0]} to another length",
                 expected="a fixed " + Arg("sequence_length"),
             )
 
@@ -468,6 +467,7 @@ class EvaluationData:
         from trainer.reader.order import shareable_size
 
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        # The model's strategy is unknown here; outside a scope it may use all devices.
         if replicas == 1:
             replicas = max(len(tf.config.list_logical_devices(kind)) for kind in ("GPU", "CPU"))
         batches, full = _for_keras(self.batches(), self.gives_weights), self.batch_size

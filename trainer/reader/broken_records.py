@@ -81,7 +81,7 @@ class BrokenRecords:
             self._noted.setdefault(split, {}).setdefault(record, (step, found))
 
     def count(self, split: str, steps: float = math.inf) -> None:
-        """Counts the damaged records in the first `steps` batches of a split, and refuses too many."""
+        """Counts the damaged records in the first `steps` batches of a split; refuses too many."""
         with self._lock:
             noted = list(self._noted.get(split, {}).values())
         # The reader is ahead of the training, so records of later batches do not count yet.
@@ -110,27 +110,26 @@ class BrokenRecords:
 
     def _check(self) -> None:
         found, data = self.found, self._dataset.data
-        if len(found) <= self._limit:
-            return
-        if not self._limit:
+        if found and not self._limit:
             raise UserError(
                 argument="data",
                 received=f"{data!r}, which is broken at {found[0]}",
-                remedy=f"list all such records with imageshards verify {data}, fix or copy the "
-                "file, or leave such records out by " + Arg("skip_broken", 1),
+                remedy=f"list all broken records with imageshards verify {data}, fix or copy the "
+                "file, or leave broken records out by " + Arg("skip_broken", 1),
             )
-        raise UserError(
-            argument="skip_broken",
-            received=f"{self._limit}, but {len(found)} records of {data!r} are broken (one is "
-            f"{found[-1]})",
-            expected="at most as many broken records",
-            remedy="allow more, or build the dataset again",
-        )
+        if len(found) > self._limit:
+            raise UserError(
+                argument="skip_broken",
+                received=f"{self._limit}, but {len(found)} records of {data!r} are broken (one is "
+                f"{found[-1]})",
+                remedy="allow more, or build the dataset again",
+            )
 
     def _add(self, found: Mapping[str, Iterable[BrokenRecord]]) -> None:
         with self._lock:
             for split, records in found.items():
                 known = self._found.setdefault(split, {})
+                # A record that is found again, after a restart or by another host, counts once.
                 for record in records:
                     known.setdefault(record.record, record)
 

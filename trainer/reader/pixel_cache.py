@@ -48,14 +48,14 @@ _WAIT_SEC = 0.5
 
 
 class PixelCache:
-    """A split whose pictures are decoded in `folder`, and which reads the rest of its records."""
+    """The decoded pictures of a split in `folder`, with the remaining features of its records."""
 
     def __init__(self, folder: str, subset: Subset) -> None:
         self._folder, self._pieces = folder, subset.pieces
         self._ends = np.fromfile(os.path.join(folder, "ends"), np.int64)
         self._records = open(os.path.join(folder, "records"), "rb")
         self._black = len(self._ends)
-        # DLPack needs a writable array; the mode "c" would keep writes out of the file.
+        # DLPack needs a writable array; in mode "c" a write would not reach the file.
         shape = (self._black + 1, *_row_shape(subset))
         mapped = np.memmap(os.path.join(folder, "pixels"), np.uint8, "c", shape=shape)
         with tf.device("CPU"):
@@ -137,7 +137,7 @@ def _held(folder: str) -> Iterator[None]:
                 if not waiting:
                     print(f"waiting: another process fills {folder}", file=sys.stderr)
                 waiting = True
-                note_work()
+                note_work()  # a host that waits must not look like a lost host
                 time.sleep(_WAIT_SEC)
         yield
 
@@ -164,7 +164,7 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
         # A killed process may have left half a number, and more records than `ends` lists.
         known = np.frombuffer(held[: len(held) // 8 * 8], np.int64)
         end, done = (abs(int(known[-1])) if len(known) else 0), len(known)
-        pixels.truncate(num_bytes)
+        pixels.truncate(num_bytes)  # extends the file at first; the last row stays black
         records.truncate(end)
         ends.truncate(8 * done)
         waiting: list[int] = []
@@ -185,8 +185,8 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
         pieces = zip(todo, map_concurrently(reader.read, todo, READ_AHEAD_THREADS), strict=True)
 
         def line() -> str:
-            rate = rate_line(done, count, "pictures", time.monotonic() - begun, before)
-            return f"decoded {rate}"
+            seconds = time.monotonic() - begun
+            return "decoded " + rate_line(done, count, "pictures", seconds, before)
 
         with ProgressLine(line):
             for piece, rests in zip(todo, map_concurrently(decode, pieces, threads), strict=True):
@@ -231,7 +231,7 @@ def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], P
                 chunk = records[at : at + _DECODED_AT_ONCE]
                 try:
                     pixels, rests = split([b"" if isinstance(r, RecordError) else r for r in chunk])
-                # ValueError: TensorFlow quotes a record in its message, which Python cannot decode.
+                # A ValueError: TensorFlow quotes a record, whose bytes Python cannot decode.
                 except (ValueError, tf.errors.InvalidArgumentError) as e:
                     suspects = first + at + np.arange(len(chunk))
                     raise explain(e, subset, suspects) from e

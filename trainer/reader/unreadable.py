@@ -66,7 +66,13 @@ def explain(
     if dataset.adopted:
         remedy = "write its shard again without the record, then run imageshards adopt again"
     else:
-        key = _key(subset, found)
+        import pyarrow as pa
+
+        # The key is only in the index, at the number of the record within its shard.
+        number = [shard.path for shard in subset.split.shards].index(found.path)
+        shard = dataset.manifest.splits[subset.split.name].shards[number]
+        index = read_shard_index(dataset.data, shard, pa.schema([("key", pa.string())]))
+        key = str(index["key"][found.number])
         remedy = (
             f"leave the record out by imageshards build --input {dataset.data} --exclude KEYS "
             f"--output NEW, where KEYS is a text file with the line {key}"
@@ -78,22 +84,12 @@ def explain(
     )
 
 
-def _key(subset: Subset, broken: BrokenRecord) -> str:
-    """Returns the key of a record from the index."""
-    import pyarrow as pa
-
-    dataset = subset.dataset
-    number = [shard.path for shard in subset.split.shards].index(broken.path)
-    shard = dataset.manifest.splits[subset.split.name].shards[number]
-    schema = pa.schema([("key", pa.string())])
-    return str(read_shard_index(dataset.data, shard, schema)["key"][broken.number])
-
-
 def _first_line(error: BaseException) -> str:
     text = str(getattr(error, "message", error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = (line for line in lines if not line.startswith("Detected at"))
-    return next(told, "no reason given")[:300]
+    # TensorFlow begins some messages with the names of nodes of its graph.
+    reasons = (line for line in lines if not line.startswith("Detected at"))
+    return next(reasons, "no reason given")[:300]
 
 
 def make_check(dataset: DatasetSpec, inputs: ModelInputs | None = None) -> Callable[[bytes], str]:
@@ -135,7 +131,7 @@ def _reason(dataset: DatasetSpec, payload: bytes, message: str) -> str:
         features = decode_example(payload, {name, *labels, *BOX_FEATURES, weight or name})
     except ValueError as e:
         return str(e)
-    # The parser checks labels, boxes, weight and picture in the same order.
+    # TensorFlow's message does not name the feature, so each feature is checked once more here.
     for one in dataset.targets:
         found = [value for label in one.label_features for value in features.get(label, [])]
         if one.label_features and (problem := _label_problem(one, found)):

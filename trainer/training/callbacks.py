@@ -71,6 +71,7 @@ class WaitingTime(Callback):
         # The first call does not count, because it also traces and compiles the graph.
         is_first = not execution.calls
         probe = execution.calls % self.PROBE_STEPS == 1
+        # A probe starts on idle devices, so its step runs alone and all of its fetching is waiting.
         if probe:
             self._wait_for_step_before()
         running_sec = 0.0 if probe else self.running_sec
@@ -94,8 +95,7 @@ class WaitingTime(Callback):
         if not is_used:
             raise UserError(
                 argument="callbacks",
-                received="WaitingTime in Keras's own fit, which does not say how long it waits for "
-                "data",
+                received="WaitingTime in Keras's own fit, which does not measure its waiting",
                 expected="imageshards.fit, or no WaitingTime",
             )
         self._before = {}
@@ -157,6 +157,7 @@ class MetricsFile(Callback):
         self._write()
 
     def _write(self) -> None:
+        # The whole file is written each time, because objects in a store cannot be appended to.
         lines = [json.dumps(record, allow_nan=False) + "\n" for record in self.history]
         folder, name = storage.parent_of(self._path), storage.name_of(self._path)
         then = "run the same command again to resume from the last checkpoint"
@@ -172,6 +173,7 @@ class NaNGuard(Callback):
         self._error = error
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        # The loss is the mean of the epoch so far, so a single bad step makes it bad for good.
         loss = (logs or {}).get("loss", 0.0)
         if not math.isfinite(loss):
             raise self._error(f"the loss became {loss}")
@@ -232,6 +234,7 @@ def epoch_line(record: Mapping[str, float | None], epochs: int) -> str:
     figures = {k: v for k, v in record.items() if k not in last and v is not None}
     parts = [f"epoch {record['epoch']}/{epochs}"]
     for name, value in figures.items():
+        # A validation figure appears behind its training figure, and not by itself.
         if name.removeprefix("val_") != name and name.removeprefix("val_") in figures:
             continue
         digits = 3 if name == "accuracy" else 4

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import keras
 from keras.callbacks import Callback
 
-from imageshards.errors import Arg, UserError, names_arguments
+from imageshards.errors import Arg, Phrase, UserError, names_arguments
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import check_pairs
@@ -111,7 +111,7 @@ def fit(
         raise UserError(
             argument="callbacks",
             received="BackupAndRestore",
-            expected="checkpoint_dir in its place, which resumes inside an epoch",
+            expected="checkpoint_dir, which resumes inside an epoch",
         )
     folder = None if checkpoint_dir is None else place("checkpoint_dir", checkpoint_dir)
     # `RunConfig` belongs to the command. Only the fields set here are read below.
@@ -157,28 +157,17 @@ def fit(
 def check_model(model: keras.Model, argument: str = "model") -> None:
     """Refuses anything but a compiled model of this release of Keras, made for one host."""
     check_keras()
+    received, expected = "", "a compiled keras.Model of Keras 3"
     if not isinstance(model, keras.Model):
-        kind = type(model)
-        raise UserError(
-            argument=argument,
-            received=f"{kind.__module__}.{kind.__qualname__}",
-            expected="a keras.Model of Keras 3",
-            remedy="unset TF_USE_LEGACY_KERAS where tf.keras is another package",
-        )
-    if (hosts := host_count(model.distribute_strategy)) > 1:
-        raise UserError(
-            argument=argument,
-            received=f"a model made for {hosts} hosts",
-            expected="one host",
-            remedy="train on several hosts by imageshards train --cluster, which also takes "
-            "compiled models",
-        )
-    if not model.compiled:
-        raise UserError(
-            argument=argument,
-            received="a model that is not compiled",
-            remedy="call model.compile(…) first",
-        )
+        received = f"{type(model).__module__}.{type(model).__qualname__}"
+        remedy = "unset TF_USE_LEGACY_KERAS if tf.keras is another package"
+    elif (hosts := host_count(model.distribute_strategy)) > 1:
+        received, expected = f"a model made for {hosts} hosts", "one host"
+        remedy = "use imageshards train --cluster, which also takes compiled models"
+    elif not model.compiled:
+        received, remedy = "a model that is not compiled", "call model.compile(…) first"
+    if received:
+        raise UserError(argument=argument, received=received, expected=expected, remedy=remedy)
 
 
 def _check(
@@ -236,28 +225,19 @@ def _class_weights(train: TrainingData, received: Mapping[int, float] | None) ->
     """Returns the weights in the order of the labels; an empty list for None."""
     if received is None:
         return []
-    dataset = train.subset.dataset
-    if dataset.target != "class" or dataset.outputs:
-        raise UserError(
-            argument="class_weight",
-            received=f"weights, but the target is {_kinds(train)}",
-            expected="none",
-            remedy="weigh records by a column, sample_weight",
-        )
-    if train.subset.balance == "weights":
-        raise UserError(
-            argument="class_weight",
-            received="weights beside " + Arg("balance", "weights") + ", which also weighs classes",
-            expected="one of both",
-        )
+    dataset, text = train.subset.dataset, Phrase((repr(dict(received)),))
     weights = [received.get(label, math.nan) for label in range(len(train.classes))]
-    if len(received) != len(weights) or not all(0 <= weight < math.inf for weight in weights):
-        raise UserError(
-            argument="class_weight",
-            received=repr(dict(received)),
-            expected=f"a number, at least 0, for each of the labels 0 to {len(weights) - 1}",
-        )
-    return [float(weight) for weight in weights]
+    if dataset.target != "class" or dataset.outputs:
+        text += f", but the target is {_kinds(train)}"
+        expected = "no class weights, but a column with weights as sample_weight"
+    elif train.subset.balance == "weights":
+        text += " beside " + Arg("balance", "weights")
+        expected = "only one of them, as both weigh classes"
+    elif len(received) != len(weights) or not all(0 <= one < math.inf for one in weights):
+        expected = f"a number, at least 0, for each of the labels 0 to {len(weights) - 1}"
+    else:
+        return [float(weight) for weight in weights]
+    raise UserError(argument="class_weight", received=text, expected=expected)
 
 
 def _begin_at(run: Run, epoch: int) -> None:
@@ -268,7 +248,6 @@ def _begin_at(run: Run, epoch: int) -> None:
     if epoch > state.epochs:
         raise UserError(
             argument="initial_epoch",
-            received=f"{epoch}, but the run in checkpoint_dir has trained "
-            f"{counted(state.epochs, 'epoch')}",
+            received=f"{epoch}, but the run has trained {counted(state.epochs, 'epoch')}",
             remedy="leave initial_epoch out to go on from there",
         )

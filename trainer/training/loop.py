@@ -44,10 +44,10 @@ class Loop:
     """The training of a compiled model, with all of its variables, to the last epoch of a run.
 
     Callbacks are called in their order, and the checkpoint is saved after them. With
-    `steps_per_execution` hooks surround several steps, fewer at the end of an epoch. `callbacks`,
-    `verbose` and `validation_freq` are those of `fit`. `class_weight` has a weight for each label,
-    or none. With `finalize` averaged weights replace the model's weights at the end. The layers of
-    `frozen` train only from a later epoch on.
+    `steps_per_execution` hooks surround several steps, fewer at the end of an epoch. `fit`
+    describes `callbacks`, `verbose` and `validation_freq`. `class_weight` has a weight for each
+    label, or none. With `finalize` averaged weights replace the model's weights at the end. The
+    layers of `frozen` train only from a later epoch on.
     """
 
     def __init__(

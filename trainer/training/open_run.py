@@ -15,6 +15,7 @@ from trainer.config import RunConfig
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.stream import TrainingStream
+from trainer.training.checkpoint import RunState
 from trainer.training.output_folder import OTHER_OUTPUT, check_no_model
 from trainer.training.saved_run import SavedRun
 
@@ -100,7 +101,10 @@ def open_run(
     epochs = epochs_of(config, train, steps_per_epoch)
     # The chief checks the folder for all hosts.
     if hosts.is_chief and saved.checkpoints is not None:
-        _check_resumed(config, saved, settings, epochs.total_steps)
+        if saved.state.step:
+            _check_resumed(config, saved.state, settings, epochs.total_steps)
+        else:
+            check_no_model(config.output)
     stream = TrainingStream(train, devices, broken)
     return Run(train, validation, epochs, devices, stream, broken, saved, hosts)
 
@@ -109,17 +113,14 @@ def epochs_of(config: RunConfig, train: TrainingData, steps_per_epoch: int | Non
     """Returns the epochs of a run; an epoch is a pass, or has `steps_per_epoch` batches."""
     batch_size = train.batch_size
     num_records = steps_per_epoch * batch_size if steps_per_epoch else train.num_records
+    # `--steps` counts all steps of the run, and may end the run inside an epoch.
     total = config.steps or config.epochs * num_records // batch_size
     return Epochs(num_records, batch_size, total)
 
 
 def _check_resumed(
-    config: RunConfig, saved: SavedRun, settings: Mapping[str, object], total_steps: int
+    config: RunConfig, state: RunState, settings: Mapping[str, object], total_steps: int
 ) -> None:
-    state = saved.state
-    if not state.step:
-        check_no_model(config.output)
-        return
     check_same(config.output, state.identity, settings)
     if state.step > total_steps:
         name = "epochs" if config.steps is None else "steps"
@@ -151,6 +152,7 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
         "target_unit": train.subset.dataset.target == "values" or None,
         **dataclasses.asdict(optimizer),
     }
+    # The rates of a schedule depend on the length of the run.
     if optimizer.schedule != "constant":
         found["steps"] = epochs_of(config, train).total_steps
     return found
@@ -185,7 +187,7 @@ def check_same(output: str, started: Mapping[str, object], settings: Mapping[str
 
 
 def _rank(name: str) -> tuple[bool, bool, str]:
-    """Sorts settings so that a setting comes before settings that depend on it."""
+    # Another dataset or target also changes further settings, which are not the cause.
     return name != "data", name != "target", name
 
 

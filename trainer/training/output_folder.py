@@ -109,8 +109,7 @@ def check_no_model(output: str) -> None:
     if storage.exists(storage.join(output, MODEL_FILE)):
         raise UserError(
             argument="output",
-            received=f"{output!r}, which holds a {MODEL_FILE} but no checkpoint, so that nothing "
-            "can be resumed",
+            received=f"{output!r}, which holds a {MODEL_FILE} but no checkpoint to resume from",
             remedy=OTHER_OUTPUT,
         )
 

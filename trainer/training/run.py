@@ -267,7 +267,7 @@ def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> No
 def _save_best_model(config: RunConfig, run: Run, built: Built) -> int:
     """Writes best.keras if an earlier epoch was the best, else removes the file.
 
-    Returns the step of the model that other commands take, whose weights `built` then has.
+    Returns the step of the served model, whose weights `built` then has.
     """
     best, checkpoints = run.saved.state.best_step, run.saved.checkpoints
     if checkpoints is None or best is None or best == run.step:
@@ -292,7 +292,7 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     if not run.hosts.is_chief:
         return
     history, evaluation = metrics.history, evaluator.evaluation if evaluator else None
-    # Other commands take this model file; the line names its epoch and the run's last epoch.
+    # `served` names the file for `predict` and `export`, its epoch, and the run's last epoch.
     file = BEST_MODEL_FILE if step < run.step else MODEL_FILE
     record = next((one for one in history if one["step"] == step), history[-1])
     served = f"{file}, the model after epoch {record['epoch']} of {history[-1]['epoch']}"
@@ -320,8 +320,9 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     print(f"model    {storage.join(output, MODEL_FILE)}")
     print(f"metrics  {storage.join(output, METRICS_FILE)}")
     print(f"report   {page}")
+    # A user's compiled model has no evaluation here, but metrics.jsonl has its figures.
     figures = {name: record.get(f"val_{name}") for name in ("loss", "accuracy")}
     if evaluation is not None:
-        figures = evaluation.epoch_figures()
+        figures = {**evaluation.epoch_figures()}
     for line in summary.result_lines(figures, served, run.broken.found, speed):
         print(for_output(line))

@@ -212,8 +212,7 @@ class SavedRun:
         return UserError(
             f"The optimizer received a learning rate for which {what} {self._since()}",
             expected="a run that converges",
-            remedy="try a tenth of the learning rate, or a warm-up, in a folder of its own or over "
-            "this run",
+            remedy="try a tenth of the rate, or a warm-up, in another folder or over this run",
         )
 
     def _since(self) -> str:

@@ -53,8 +53,8 @@ def stopped_by_sigterm(saved_step: SavedStep = lambda: None) -> Iterator[None]:
 class StopRequest:
     """A context that records SIGTERM and SIGINT, for the loop to act on between steps.
 
-    `saved_step` returns the `step` of `Stopped`. Without `saves` both signals raise
-    KeyboardInterrupt immediately, and a second Ctrl-C always does.
+    `saved_step` returns the `step` of `Stopped`. A second Ctrl-C does not wait for the end of the
+    step. Without `saves` both signals raise KeyboardInterrupt immediately.
     """
 
     def __init__(self, saved_step: SavedStep, saves: bool = True) -> None:

@@ -72,6 +72,7 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
     if frozen and config.unfreeze_after:
         then = "then all train with a tenth of the rate"
         lines[-1] += f" for {counted(config.unfreeze_after, 'epoch')}, {then}"
+    # Published weights exist for RGB pictures, and a resumed run has its weights already.
     is_small = training.num_records < _FEW_RECORDS * max(1, len(run.train.classes))
     is_rgb = training.dataset.image.channels == 3
     if is_small and is_rgb and not (config.weights or is_user_model(config.model) or run.step):
