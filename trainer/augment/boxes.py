@@ -35,7 +35,7 @@ class View(NamedTuple):
     half_tangent: tf.Tensor | None = None
 
 
-# (batch with `boxes`, visible parts, None for whole pictures) → batch with boxes as input or label
+# (batch with `boxes`, visible parts or None for all) → batch with the boxes as input or as label.
 FinishBoxes = Callable[[Batch, View | None], Batch]
 
 

@@ -165,19 +165,12 @@ def decode_webp(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf.Tensor:
-    """Resizes the largest centred part of `image` with the aspect of `size` to `size`.
+    """Resizes the largest centred part of `image` with the aspect of `size` to `size`, bilinearly.
 
-    The resizing is bilinear with antialiasing and rounds to the nearest integer. A part that has
-    this size already stays unchanged.
-
-    Args:
-        image: uint8 [height, width, channels], any size.
-        size: (height, width) of the result in pixels.
-        crop: Share of the part's sides to keep around the centre. 0.875 with 224 px gives the same
-            as resizing the shortest side to 256 px and cropping 224 px.
-
-    Returns:
-        uint8 [*size, channels].
+    `image` is uint8 [height, width, channels] of any size; the result is uint8 [*size, channels],
+    antialiased, and rounded to the nearest integer. A part of this size stays unchanged. `crop` is
+    the share of the part's sides to keep around the centre: 0.875 with 224 px gives the same as
+    resizing the shortest side to 256 px and cropping 224 px.
     """
     shape = tf.shape(image)
 

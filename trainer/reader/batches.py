@@ -505,18 +505,11 @@ class EvaluationData:
 def open_data(
     config: ReadConfig, dataset: DatasetSpec | None = None, output: str | None = None
 ) -> tuple[TrainingData, EvaluationData | None]:
-    """Opens the training split and the validation split, and checks both.
+    """Opens the training and the validation split of `config`; the latter is None if absent.
 
-    Args:
-        config: The dataset, its splits, the inputs and the batches.
-        dataset: An open dataset with its targets; None to open the dataset of `config`.
-        output: Folder of a run, which may hold the cache of decoded pictures.
-
-    Returns:
-        The training data, and the validation data; None without a validation split.
-
-    Raises:
-        UserError: The dataset is incomplete, or lacks a requested split, class, input or target.
+    `dataset` is an open dataset with its targets; None opens the dataset of `config`. `output` is
+    the folder of a run, which may hold the cache of decoded pictures. An incomplete dataset is
+    refused, and so is a missing split, class, input or target.
     """
     if dataset is None:
         dataset = with_target(open_dataset(config), config.target, config.target_kind)

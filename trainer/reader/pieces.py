@@ -21,7 +21,7 @@ _FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionEr
 
 
 class PieceReader:
-    """A reader of the pieces of a split."""
+    """A reader of the pieces of a split, which repeats failed reads."""
 
     def __init__(self, subset: Subset) -> None:
         self._subset = subset

@@ -64,21 +64,15 @@ def training_batches(
     slices: ReplicaSlices = WHOLE,
     broken: BrokenRecords | None = None,
 ) -> tf.data.Dataset:
-    """Returns endless batches of static shape, before `augmentation.device`.
+    """Returns endless batches from `start_step` on, of static shape, before `augmentation.device`.
 
     Batches are cut from the concatenated passes: records left over at the end of one pass open the
-    first batch of the next pass, so no record is dropped.
+    first batch of the next pass, so no record is dropped. `slices` names the parts of each batch to
+    return. `broken` notes damaged records, which the caller counts; None raises a `RecordError`
+    when more than `data.skip_broken` records are damaged.
 
-    Args:
-        data: The stream to read.
-        start_step: Number of batches that the training has used already.
-        slices: The parts of each batch to return, one after the other.
-        broken: Notes damaged records, which the caller counts. None to raise a `RecordError` when
-            more than `data.skip_broken` records are damaged.
-
-    Returns:
-        `trainer.dataset.spec.Batch`es. A damaged record has weight 0, a black picture and label 0.
-        `weight` is 1 or the value of a column, multiplied by the class weight.
+    A damaged record has weight 0, a black picture and label 0. `weight` is 1 or the value of a
+    column, multiplied by the class weight.
     """
     subset, augmentation = data.subset, data.augmentation
     weights, first = subset.class_weights, next(iter(subset.dataset.outputs), None)

@@ -73,8 +73,7 @@ class Loop:
         self._agreed_stop: int | None = None
         self._batches: Any = None
         prepare, drops = run.train.augmentation.device, run.train.skip_broken > 0
-        options = (prepare, class_weight, drops)
-        self._make_step = partial(make_train_step, model, run.devices, *options)
+        self._make_step = partial(make_train_step, model, run.devices, prepare, class_weight, drops)
         self._frozen, self._steps_per_call = frozen, int(model.steps_per_execution)
         self._trace()
         self._callbacks = CallbackList(
@@ -136,17 +135,19 @@ class Loop:
         """Returns the number of training steps so far."""
         return self._saved.state.step
 
-    def _take(self, steps: int) -> dict[str, tf.Tensor]:
+    def _train(self, steps: int) -> dict[str, tf.Tensor]:
         """Takes `steps` steps, and counts the damaged records of their batches."""
         take = self._execution.take
         if self._waiting is not None:
             take = partial(self._waiting.take, self._execution)
-        try:
-            logs = take(self._batches, steps)
-        except ReadError as e:
-            raise self._stream.explain(e.error, self.step + e.steps_done) from e
-        self._broken.count(self._split, self.step + steps)
-        self._broken.merge(())
+        with memory_errors(self._epochs.batch_size), self._hosts.limited(f"Step {self.step + 1}"):
+            self._agree()
+            try:
+                logs = take(self._batches, steps)
+            except ReadError as e:
+                raise self._stream.explain(e.error, self.step + e.steps_done) from e
+            self._broken.count(self._split, self.step + steps)
+            self._broken.merge(())
         return logs
 
     def _agree(self) -> None:
@@ -182,10 +183,7 @@ class Loop:
             callbacks.on_train_batch_begin(self.step - begin)
             size = self._steps_per_call
             until = min(end, self.step + size - (self.step - begin) % size)
-            name = f"Step {self.step + 1}"
-            with memory_errors(self._epochs.batch_size), self._hosts.limited(name):
-                self._agree()
-                logs = self._take(until - self.step)
+            logs = self._train(until - self.step)
             callbacks.on_train_batch_end(until - 1 - begin, logs)
             saved.count_steps(until - self.step)
             self._end_if_stopped()

@@ -66,14 +66,11 @@ def train(
 ) -> dict[str, float | None]:
     """Trains, or resumes training, and writes everything to `config.output`.
 
-    `training` and `validation` are the results of `open_data(config.read)`.
+    `training` and `validation` are the results of `open_data(config.read)`. A signal raises
+    `Stopped` after every step is saved.
 
     Returns:
         The last epoch's metrics, as written; empty after a dry run.
-
-    Raises:
-        UserError: The dataset, a flag or the output folder prevents the training.
-        Stopped: After SIGTERM or Ctrl-C; every step is saved.
     """
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
