@@ -65,7 +65,8 @@ def check_pairs(
     nearest = max(multiple, round(batch_size / multiple) * multiple)
     raise UserError(
         argument="batch_size",
-        received=f"{batch_size} with {counted(replicas, noun)}, whose pictures are mixed in pairs",
+        received=f"{batch_size} with {counted(replicas, noun)}, mixed in pairs by "
+        + Arg("augment", "strong"),
         expected=f"a multiple of {multiple}, for example {nearest}, or " + Arg("augment", "light"),
     )
 

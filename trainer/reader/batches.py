@@ -164,8 +164,8 @@ class TrainingData:
         if self.augment_on == "device" and self.augment != "none":
             raise UserError(
                 argument="map",
-                received="a function, but only the host calls functions after the augmentation",
-                expected=Arg("augment_on", "host"),
+                received="a function beside " + Arg("augment_on", "device"),
+                expected=Arg("augment_on", "host") + ", which calls it after the augmentation",
             )
         return dataclasses.replace(self, functions=(*self.functions, function))
 
