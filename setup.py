@@ -1,21 +1,22 @@
-"""The distribution `imageshards`: `beam_pipeline` for workers, `trainer` beside the GPUs.
+"""Adds the version, the dependencies and the long description to the metadata of pyproject.toml.
 
-Beam builds this file on its own for `--setup_file ./setup.py`, so it imports nothing of
-the packages it describes: the version is read from `imageshards/__init__.py` as text.
+Beam builds this file for `--setup_file ./setup.py` where no dependency is installed. It therefore
+imports none of the packages and reads the version from `imageshards/__init__.py` as text.
 """
 
 from __future__ import annotations
 
 import pathlib
 import re
+import tomllib
 
 import setuptools
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
-# What a finished dataset needs: every command but `build` and those for models. It is also what
-# Beam's `--setup_file` installs on a worker, which has Beam already, so it names all else that a
-# worker imports. Pillow's and PyArrow's upper bounds are Beam's own.
+# Dependencies of every command that reads a finished dataset. Beam's `--setup_file` installs this
+# list on a worker that has Beam already, so the list names everything else that a worker imports.
+# Beam sets the upper bounds of Pillow and PyArrow.
 LEAF = [
     "google-crc32c>=1.5,<2",
     "jinja2>=3.1,<4",
@@ -28,12 +29,12 @@ LEAF = [
     "urllib3>=2.2,<3",
 ]
 
-# An extra adds to the list above. Only `columns` brings both Beam and TensorFlow.
+# Each extra adds to the list above. Only `columns` installs both Beam and TensorFlow.
 PIPELINE = ["apache-beam>=2.77,<3"]
 
 COLUMNS = [*PIPELINE, "tensorflow-transform>=1.21,<1.22"]
 
-# Google's clients, with which a job is submitted to Dataflow.
+# Google's clients, which submit a job to Dataflow.
 DATAFLOW = ["apache-beam[gcp]>=2.77,<3"]
 
 TRAINER = ["keras>=3.15,<3.16", "tensorflow>=2.21,<2.22"]
@@ -44,10 +45,10 @@ GCP = ["google-cloud-storage>=2.18"]
 # s3:// paths. The bound has conditional writes (`IfNoneMatch`, `IfMatch`), which locks need.
 AWS = ["boto3>=1.36,<2"]
 
-# Pictures of phones that write HEIC; Pillow reads AVIF by itself.
+# Decodes HEIC, the format of many phones. Pillow itself decodes AVIF.
 HEIF = ["pillow-heif>=1,<2"]
 
-# The documentation's site; mkdocs.yml is what Zensical, Material's successor, reads as well.
+# Builds the documentation. Zensical, the successor of Material, reads the same mkdocs.yml.
 DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings-python>=2"]
 
 DEV = [
@@ -59,20 +60,20 @@ DEV = [
     *HEIF,
     *TRAINER,
     "build>=1.2",
-    # Stand-ins for the stores that tests and benchmarks talk to. moto's own extra for its
-    # server brings thirty packages for services that are none of ours.
+    # Tests and benchmarks talk to these store emulators. The `server` extra of moto would add
+    # thirty packages for services that the tests do not use.
     "flask>=3",
     "flask-cors>=5",
     "gcp-storage-emulator>=2026.7",
-    # A loader of others that reads `data.source`, in a test.
+    # A test reads `data.source` with grain.
     "grain>=0.2.15",
     "hypothesis>=6.100",
     "import-linter>=2.3",
-    # Reads the croissant.json of a dataset in a test.
+    # A test reads the croissant.json of a dataset with mlcroissant.
     "mlcroissant>=1.1",
-    # tensorflow-datasets 4.9.10 imports it without asking for it.
+    # tensorflow-datasets 4.9.10 imports this package without requiring it.
     "importlib-resources>=6",
-    # The tutorial as a notebook, and what executes it.
+    # Convert the tutorial to a notebook and execute it.
     "ipykernel>=6",
     "jupytext>=1.16",
     "moto[s3]>=5.1",
@@ -86,9 +87,9 @@ DEV = [
     "pyyaml>=6",
     "ruff>=0.9",
     "setuptools>=77",
-    # What decoding in memory can reach at most, in benchmarks of the reader.
+    # The benchmarks of the reader take its decoding speed as their limit.
     "simplejpeg>=1.8,<2",
-    # Keras's callback of that name writes with it, in a test.
+    # A test runs Keras's TensorBoard callback.
     "tensorboard>=2.20",
     # Runs the code blocks of the documentation.
     "sybil>=9",
@@ -99,7 +100,7 @@ DEV = [
 
 
 def version() -> str:
-    """The version, from the one place that states it."""
+    """Returns the version, which `imageshards/__init__.py` alone states."""
     source = (ROOT / "imageshards" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"$', source, re.MULTILINE)
     if match is None:
@@ -108,19 +109,22 @@ def version() -> str:
 
 
 def long_description() -> str:
-    """The README, where there is one."""
+    """Returns the README with absolute links, as a package index shows it without the checkout."""
     readme = ROOT / "README.md"
-    return readme.read_text(encoding="utf-8") if readme.is_file() else ""
+    if not readme.is_file():
+        return ""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address = f"{project['urls']['Repository']}/raw/v{version()}/"
+    pages = address.replace("/raw/", "/blob/")
+    text = readme.read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?=docs/)", rf"\g<1>{address}", text)
+    return re.sub(r"(\]\()(?!https?:|#)", rf"\g<1>{pages}", text)
 
 
 setuptools.setup(
-    name="imageshards",
     version=version(),
-    description="Raw JPEGs to balanced, reproducible TFRecord shards, and a model trained on them.",
     long_description=long_description(),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
-    license_files=["LICENSE"],
     packages=setuptools.find_packages(
         include=[
             "imageshards",
@@ -131,12 +135,11 @@ setuptools.setup(
             "trainer.*",
         ]
     ),
-    # The pages' templates and style sheet, a traced graph; `py.typed` says that there are types.
+    # The templates and style sheet of the pages, and the traced graphs; `py.typed` marks the types.
     package_data={
         "": ["*.css", "*.html", "*.jinja", "py.typed"],
         "beam_pipeline.columns": ["label_graph/**/*", "labels_graph/**/*"],
     },
-    python_requires=">=3.11,<3.14",
     install_requires=LEAF,
     extras_require={
         "pipeline": PIPELINE,
@@ -149,15 +152,4 @@ setuptools.setup(
         "docs": DOCS,
         "dev": DEV,
     },
-    entry_points={"console_scripts": ["imageshards = imageshards.__main__:main"]},
-    classifiers=[
-        "Development Status :: 4 - Beta",
-        "Intended Audience :: Science/Research",
-        "Operating System :: POSIX :: Linux",
-        "Programming Language :: Python :: 3.11",
-        "Programming Language :: Python :: 3.12",
-        "Programming Language :: Python :: 3.13",
-        "Topic :: Scientific/Engineering :: Artificial Intelligence",
-        "Topic :: Scientific/Engineering :: Image Processing",
-    ],
 )

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from trainer.training.fit import fit as fit
 
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 # Where each name stands, as above. The programs are named here and in `imageshards.commands`.
 _HOMES = {

@@ -35,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made."""
     pages = {
         "reference/commands.md": command_reference(),
-        "design/architecture.md": _top_file("ARCHITECTURE.md", "../"),
+        "explanation/architecture.md": _top_file("ARCHITECTURE.md", "../"),
         "changelog.md": _top_file("CHANGELOG.md", ""),
     }
     for path, text in pages.items():
@@ -47,7 +47,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Links a page to what the site alone has: in a checkout such links would lead nowhere."""
     to_docs = "../" * page.file.src_uri.count("/")
     linked = markdown.replace("`site/tutorial.ipynb`", f"[tutorial.ipynb]({to_docs}tutorial.ipynb)")
-    linked = linked.replace(f"({to_docs}../ARCHITECTURE.md)", f"({to_docs}design/architecture.md)")
+    architecture = f"({to_docs}explanation/architecture.md)"
+    linked = linked.replace(f"({to_docs}../ARCHITECTURE.md)", architecture)
     for name in COMMANDS:
         asked = f"`imageshards {name} --help`"
         linked = linked.replace(

@@ -1,10 +1,10 @@
-"""Proves the install: builds the sdist and the wheel, and runs what each extra is for from there.
+"""Builds the sdist and the wheel, checks their metadata, and runs the commands of each extra.
 
     python scripts/install_check.py [--python python3.12]
 
-The wheel is installed by plain pip, without the lock, into new virtual environments outside of
-this checkout: alone, with [pipeline,heif], with [columns] and with [trainer], each on its own.
-Where no package index can be reached that is said in one line, which is no failure.
+`twine check` validates both files as a package index would. pip then installs the wheel without the
+lock into new virtual environments outside of this checkout: alone, with [pipeline,heif], with
+[columns] and with [trainer]. Without a package index the script says so in one line and succeeds.
 """
 
 from __future__ import annotations
@@ -199,11 +199,12 @@ def check_run(python: str) -> str:
         folder = pathlib.Path(name)
         (folder / "elsewhere").mkdir()
         print(f"building sdist and wheel, installing the wheel with {python} ...", flush=True)
-        builder = new_environment(folder / "builder", sys.executable, "build") / "python"
+        builder = new_environment(folder / "builder", sys.executable, "build", "twine") / "python"
         made = folder / "dist"
         sources = copy_sources(folder)
         call(builder, "-m", "build", "--outdir", made, folder=sources, asks_index=True)
         wheel, sdist = next(made.glob("*.whl")), next(made.glob("*.tar.gz"))
+        print(call(builder, "-m", "twine", "check", "--strict", wheel, sdist).strip(), flush=True)
         for installation in INSTALLATIONS:
             programs = check_installation(installation, wheel, python, folder)
         install = (programs / "python", "-m", "pip", "install", "--no-deps", "--force-reinstall")

@@ -1,4 +1,4 @@
-"""How well the order of the records mixes: the table of docs/howto/train.md, as Markdown.
+"""How well the order of the records mixes: the table of explanation/benchmarks.md, as Markdown.
 
     python scripts/order_quality.py
 

@@ -1,1 +1,1 @@
-"""Balanced TFRecord shards in, a Keras model out, on one CPU or on every GPU of a machine."""
+"""Trains Keras models from balanced TFRecord shards, on one CPU, on GPUs or on several hosts."""

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from imageshards.commands import command_line
 from trainer.cluster.addresses import find_cluster
-from trainer.cluster.hosts import Ended, Hosts
+from trainer.cluster.hosts import Ended
 from trainer.cluster.rendezvous import joined
 from trainer.commands import console
 from trainer.commands.flags import make_parser, parse_config
-from trainer.config import RunConfig
 from trainer.imports import quiet_import
 from trainer.reader.batches import open_data
 from trainer.training.several_hosts import described, only_chief_writes
@@ -24,20 +23,20 @@ PROGRAM = "imageshards train"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the trainer.
+    """Runs `imageshards train`.
 
     Args:
-        argv: Command line without the program's name; None for `sys.argv`.
+        argv: The command line without the program's name; None for `sys.argv`.
 
     Returns:
-        0, or 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM, 1 where another host is
-        lost; after the latter three run the same command again to resume.
+        The exit code: 0, 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM, 1 if the run
+        lost another host. After the last three, the same command resumes the run.
     """
-    interrupted = "stopped; run the same command again"
-    return console.run(PROGRAM, lambda: _train(argv), interrupted)
+    return console.run(PROGRAM, lambda: _train(argv), "stopped; run the same command again")
 
 
 def _train(argv: Sequence[str] | None) -> int:
+    # Flags are parsed before Keras is looked for: `--help` works without it.
     config = parse_config(argv)
     command_line.check_installed("keras")
     cluster = None
@@ -50,25 +49,22 @@ def _train(argv: Sequence[str] | None) -> int:
             joined(cluster, config.cluster_timeout) as hosts,
             only_chief_writes(config, hosts.is_chief) as mine,
         ):
-            _train_on(mine, hosts)
+            if hosts.count > 1:
+                hosts.compare(described(mine))
+            # The data is checked before TensorFlow's import, which takes seconds: mistakes show
+            # first.
+            data = open_data(mine.read, output=mine.output)
+            with quiet_import():
+                from trainer.training.run import train
+            train(mine, *data, hosts)
     except Stopped as e:
         print(f"{PROGRAM}: {e}", file=sys.stderr)
         return e.exit_code
     except Ended as e:
         print(f"{PROGRAM}: {e}", file=sys.stderr, flush=True)
-        # Else TensorFlow would wait for minutes for hosts that are gone.
+        # A normal exit would run TensorFlow's shutdown, which waits minutes for the lost hosts.
         os._exit(e.exit_code)
     return 0
-
-
-def _train_on(config: RunConfig, hosts: Hosts) -> None:
-    if hosts.count > 1:
-        hosts.compare(described(config))
-    # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
-    data = open_data(config.read, output=config.output)
-    with quiet_import():
-        from trainer.training.run import train
-    train(config, *data, hosts)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What people import to read a dataset: `ims.open`, and what it gives.
+"""Reads a dataset from Python: `ims.open` and the `Data` that it returns.
 
     import imageshards as ims
 
@@ -8,8 +8,7 @@
     model.fit(train.dataset(), steps_per_epoch=train.steps_per_epoch, epochs=90,
               validation_data=val.dataset())
 
-Everything is checked when `train` or `evaluation` is called, and TensorFlow is imported when they
-are asked for a dataset.
+`Data.train` and `Data.evaluation` check all arguments; only `dataset()` imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -50,20 +49,18 @@ def open(
     skip_broken: int = 0,
     records_root: str | os.PathLike[str] | None = None,
 ) -> Data:
-    """Opens a dataset; `ims.open`.
-
-    Neither TensorFlow nor a record is loaded.
+    """Opens a dataset, as `ims.open`. Loads neither TensorFlow nor a record.
 
     Args:
-        path: Folder of a dataset as `imageshards build` writes it, or `imageshards adopt` for
-            TFRecords that others wrote; local, `gs://` or `s3://`.
-        skip_broken: How many damaged records may be left out of training; evaluation datasets stop
-            at the first.
-        records_root: Where the shards of an adopted dataset may lie besides its own folder: a
-            folder, or a place in a store, and all below it.
+        path: Folder of a dataset that `imageshards build` wrote, or `imageshards adopt` described;
+            local, `gs://` or `s3://`.
+        skip_broken: Number of damaged records that training may leave out. Datasets of
+            `Data.evaluation` stop at the first damaged record.
+        records_root: Folder, or place in a store, below which the shards of an adopted dataset may
+            also lie, besides the dataset's folder.
 
     Raises:
-        UserError: There is no dataset, or the arguments do not fit it.
+        UserError: There is no dataset at `path`, or an argument is wrong.
     """
     config = ReadConfig(
         data=place("path", path),
@@ -75,13 +72,13 @@ def open(
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Data:
-    """A dataset; made by `ims.open`.
+    """A dataset that `ims.open` has opened.
 
-    A notebook shows its records by split, its classes with their counts, and its first pictures.
+    A notebook shows the records of each split, the classes with counts, and the first pictures.
 
     Attributes:
-        config: How it was opened.
-        dataset: What is known of it.
+        config: The options with which the dataset was opened.
+        dataset: The checked content of its manifest.
     """
 
     config: ReadConfig
@@ -94,13 +91,13 @@ class Data:
         )
 
     def _repr_html_(self) -> str:
-        """For notebooks: records by split, classes with their counts, the first pictures."""
         from trainer.dataset.notebook import counts_of, html_of, pixels
 
         dataset = self.dataset
         facts = {name: counted(count, "record") for name, count in self.splits.items()}
         facts["pictures"] = pixels(dataset.image.size) + " or others" * dataset.image.varies
         filled = [split for split in dataset.splits.values() if split.num_records]
+        # Pictures come from the training split if it has records, else from the first split.
         usual = [split for split in filled if split.name in TRAIN_NAMES]
         split = next(iter([*usual, *filled]), None)
         records = range(split.num_records if split else 0)
@@ -111,28 +108,28 @@ class Data:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names, in the order of the labels."""
+        """Class names, in the order of the class ids."""
         return self.dataset.classes
 
     @property
     def splits(self) -> dict[str, int]:
-        """Name of each split → its number of records."""
+        """Number of records of each split, by the split's name."""
         return {name: split.num_records for name, split in self.dataset.splits.items()}
 
     @property
     def features(self) -> dict[str, FeatureSpec]:
-        """Name of each feature of a record → its dtype and shape: what `inputs` may name."""
+        """Dtype and shape of each feature of a record, by name; `inputs` takes these names."""
         return dict(self.dataset.features)
 
     def index(self, split: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """A row for each record: what it holds, and where it is. No record is read.
+        """Returns a table with a row for each record: its columns and its place. Reads no record.
 
         Args:
-            split: None for all.
-            columns: None for all; see `imageshards.index`.
+            split: Name of a split; None for all splits.
+            columns: Names of columns, see `imageshards.index`; None for all columns.
 
         Raises:
-            UserError: The dataset has no index, or a damaged one, or no such split or column.
+            UserError: The index is missing or damaged, or a split or column does not exist.
         """
         return read_index(self.dataset.data, self.dataset.manifest, split, columns, "path")
 
@@ -140,21 +137,21 @@ class Data:
     def source(
         self, split: str, *, features: Sequence[str] | None = None, decode: bool = False
     ) -> RecordSource:
-        """The records of a split by their numbers, for PyTorch's `DataLoader`, grain and loops.
+        """Returns the records of a split by number, for PyTorch's `DataLoader`, grain and loops.
 
-        Record `i` is the one of row `i` in `index(split)`. It is a dict of features: a single
-        number is a NumPy scalar, a single text `bytes`; several are an array of the feature's
-        shape, of variable length too, texts as objects (`bytes`). Neither TensorFlow nor Beam is
-        loaded.
+        Record `i` belongs to row `i` of `index(split)`. It is a dict from feature names to values.
+        A single number is a NumPy scalar, a single text is `bytes`. Several values are an array of
+        the feature's shape, also if the length varies; texts in an array are `bytes` objects.
+        Neither TensorFlow nor Beam is loaded.
 
         Args:
-            split: One of the splits.
+            split: Name of a split.
             features: Names among `Data.features`; None for all.
-            decode: Whether the picture is decoded, by Pillow: `image`, uint8 [height, width,
-                channels], in place of the feature with its bytes (`image/encoded`).
+            decode: Whether Pillow decodes the picture. The record then has `image`, uint8 [height,
+                width, channels], instead of the feature with the encoded bytes (`image/encoded`).
 
         Raises:
-            UserError: There is no such split or feature, no index, or a shard is missing.
+            UserError: The split or a feature does not exist, or the index or a shard is missing.
         """
         from trainer.dataset.source import RecordSource
 
@@ -187,47 +184,52 @@ class Data:
         threads: int | None = None,
         augment_on: str = "host",
     ) -> TrainingData:
-        """Describes an endless stream of batches to train on.
+        """Describes an endless stream of batches for training.
+
+        The feature that `target` names decides the kind of the labels:
+
+        - A float, or k floats, are regression values: float32 [batch] or [batch, k]. Records
+          without a value (NaN) are left out and counted in `subset.missing_target`.
+        - A whole number or a text is a class: int64 [batch].
+        - A list of whole numbers or texts, of variable length, is any number of labels: float32
+          [batch, classes], 1 for each label of the record.
 
         Args:
-            batch_size: Global: the sum over all replicas.
-            image_size: Side in pixels, or (height, width); None for the dataset's own.
-            augment: `none`, `light` (random-resized crop and flip), `strong` (also rotation,
-                colour, noise, erasing, MixUp and CutMix: labels become float32 [batch, classes]
-                where only the picture is asked for), or a function (images, labels, seeds) →
-                (images, labels): see `trainer.augment.user_function`.
-            seed: Of the order and the augmentation; 0 to 2**31 - 1.
-            split: None for `train` or `training`.
-            target: `label`, the dataset's own; or a feature to find in its place: a float, or k of
-                them (labels are these values, float32 [batch] or [batch, k]; records that lack one,
-                NaN, are left out and counted in `subset.missing_target`), a whole number or a text
-                (a class), or a list of these of variable length (any number of labels: float32
-                [batch, classes], 1 where a record has one), or `bounding_boxes`. A list of these
-                gives several labels by name; None gives inputs alone.
-            target_kind: `class` where the whole numbers of `target` are classes, also more than 20
-                of them, or not numbered from 0; None to refuse these, as quantities are floats.
-            sample_weight: Feature, one number, that a record weighs; None for 1.
-            classes: Only records of these, numbered in this order; None for all.
-            where: Conditions such as `image/width>=128`; a record has to pass all.
-            balance: `weights`: every class weighs the same, by `sample_weight`; `sampling`:
-                every class is read equally often; `none`.
-            inputs: What the model is fed with: `image`, names among `Data.features`, and
-                `bounding_boxes`, the boxes of a record with their labels, which follow the pixels.
-            min_box_visibility: Least share of its area that is left of a box after crop, flip and
-                rotation; others are dropped with their labels.
-            sequence_length: To which features of variable length are padded or cut; None for a
-                batch's longest.
-            cache: `pixels` keeps the pictures decoded once; `none`.
-            cache_folder: For them, in memory below `/dev/shm`; None for one in the user's
-                own cache folder.
-            threads: Of the reader; None for one per core.
-            augment_on: `host`; or `device`, where `ims.fit` augments inside the step. `dataset()`
-                makes the same pictures on the host then, more slowly.
+            batch_size: Global batch size, summed over all replicas.
+            image_size: Side in pixels, or (height, width); None for the dataset's size.
+            augment: `none`; `light` (random-resized crop and flip); `strong` (also rotation,
+                colour, noise, erasing, MixUp and CutMix); or a function (images, labels, seeds) →
+                (images, labels), see `trainer.augment.user_function`. With `strong`, labels are
+                float32 [batch, classes] if the picture is the only input.
+            seed: Seed of the order and the augmentation, 0 to 2**31 - 1.
+            split: Name of a split; None for `train` or `training`.
+            target: `label` for the dataset's own label, the name of a feature, or `bounding_boxes`.
+                A list of these gives several labels by name. None gives inputs alone.
+            target_kind: `class` if the whole numbers of `target` are classes. None refuses more
+                than 20 numbers, and numbers that do not count from 0: declare quantities as floats.
+            sample_weight: Name of the feature with each record's weight, one number; None for 1.
+            classes: Names of the classes to read, numbered in this order; None for all.
+            where: Conditions like `image/width>=128`; a record must pass all of them.
+            balance: `weights` gives every class the same total weight, through `sample_weight`;
+                `sampling` reads every class equally often; `none`.
+            inputs: Inputs of the model: `image`, names among `Data.features`, and `bounding_boxes`
+                (boxes with labels, moved along with the pixels).
+            min_box_visibility: Smallest share of a box's area that must remain after crop, flip and
+                rotation. Boxes with less are dropped with their labels.
+            sequence_length: Length to which features of variable length are padded or cut; None for
+                the longest of each batch.
+            cache: `pixels` decodes every picture once and keeps the pixels; `none`.
+            cache_folder: Local folder for the pixels, below `/dev/shm` to keep them in memory; None
+                for a folder in the user's cache.
+            threads: Threads of the reader; None for one per core.
+            augment_on: `host`; or `device`, and `ims.fit` augments inside the training step.
+                `dataset()` then makes the same pictures on the host, but more slowly.
 
         Raises:
-            UserError: The dataset does not hold that, or an argument is wrong.
+            UserError: An argument is wrong, or does not fit the dataset.
         """
-        asked = {**locals()}  # the arguments
+        # `locals()` is read first, while it holds the arguments alone.
+        asked = {**locals()}
         if not isinstance(augment, str) and not callable(augment):
             raise UserError(
                 argument="augment",
@@ -240,26 +242,25 @@ class Data:
         if augment_on == "device" and callable(augment):
             raise UserError(
                 argument="augment_on",
-                received="'device' with a function as "
-                + Arg("augment")
-                + ", which runs on the host",
+                received="'device' with a function, which runs on the host",
                 expected="'host'",
                 remedy="leave " + Arg("augment_on") + " out",
             )
+        # A function replaces the built-in augmentation, so the configuration says "none".
         asked["augment"] = augment if isinstance(augment, str) else "none"
         config = self._config(asked, train_split=split, validation_split="none")
         described, _ = open_data(config, with_targets(self.dataset, target, target_kind))
         check_pairs(config.augment, config.batch_size, 1, described.mixes)
         boxes = described.model_inputs.boxes
         if callable(augment):
+            # `open_data` has checked the sides for the augmentation "none".
             check_sides(described.model_inputs, augment)
-        if callable(augment) and boxes is not None and boxes.is_input:
-            raise UserError(
-                argument="augment",
-                received="a function together with the input bounding_boxes, which the function "
-                "is not given",
-                expected="'none', 'light' or 'strong', or " + Arg("target", "bounding_boxes"),
-            )
+            if boxes is not None and boxes.is_input:
+                raise UserError(
+                    argument="augment",
+                    received="a function with the input bounding_boxes, which it does not get",
+                    expected="'none', 'light' or 'strong', or " + Arg("target", "bounding_boxes"),
+                )
         return dataclasses.replace(described, augment=augment)
 
     @names_arguments(data="path", validation_split="split")
@@ -282,19 +283,19 @@ class Data:
         cache_folder: str | os.PathLike[str] | None = None,
         threads: int | None = None,
     ) -> EvaluationData:
-        """Describes one pass over a split, each record once.
+        """Describes one pass over a split that reads each record once.
 
-        What is not told here is as for `train`.
+        The arguments that are not listed here are the same as for `train`.
 
         Args:
-            batch_size: Global: the sum over all replicas.
-            image_size: Side in pixels, or (height, width); None for the dataset's own.
-            eval_crop: Share of each side that is kept around the centre, before resizing: 0.875
-                as published ImageNet figures are measured.
-            split: None for `validation`, `val` or `valid`, the first there is.
+            batch_size: Global batch size, summed over all replicas.
+            image_size: Side in pixels, or (height, width); None for the dataset's size.
+            eval_crop: Share of each side that is kept around the centre before resizing. Published
+                ImageNet figures use 0.875.
+            split: Name of a split; None for the first of `validation`, `val` and `valid`.
 
         Raises:
-            UserError: The dataset does not hold that, or an argument is wrong.
+            UserError: An argument is wrong, or does not fit the dataset.
         """
         config = self._config({**locals()}, validation_split=split, augment="none")
         found = validation_split(self.dataset, None if split == "none" else split)
@@ -308,6 +309,7 @@ class Data:
         dataset = with_targets(self.dataset, target, target_kind)
         dataset = with_sample_weight(dataset, sample_weight)
         model_inputs = wanted_inputs(config, dataset)
+        # With skip_broken, the records of a missing or cut-off shard count as damaged.
         if not config.skip_broken:
             check_shards(dataset, [found])
         subset = select(config, dataset, found)
@@ -315,9 +317,9 @@ class Data:
         return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
 
     def _config(self, asked: dict[str, Any], **splits: str | None) -> ReadConfig:
-        """How the dataset was opened, and the arguments of a method by the names of `ReadConfig`.
+        """Returns the configuration with the arguments of a method.
 
-        A method calls its split `split`, so `splits` has the other name.
+        `splits` has the method's `split` under the name that `ReadConfig` uses.
         """
         others = ("self", "split", "target", "target_kind")
         asked = {name: one for name, one in asked.items() if name not in others}
@@ -325,10 +327,10 @@ class Data:
 
 
 def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
-    """`config` with other values, as people give them to a function.
+    """Returns `config` with values that a Python caller gave, converted to the right types.
 
     Raises:
-        UserError: A value is of another type, or outside of its limits.
+        UserError: A value has the wrong type, or is out of range.
     """
     values = dict(asked)
     for name in ("batch_size", "seed", "sequence_length", "skip_broken", "threads"):
@@ -337,31 +339,26 @@ def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
     for name in ("classes", "where", "inputs"):
         if values.get(name) is not None:
             values[name] = _names(name, values[name])
-    if "image_size" in values:
-        values["image_size"] = _image_size(values["image_size"])
+    if (size := values.get("image_size")) is not None:
+        sides = [size] if isinstance(size, str | int) else list(size)
+        values["image_size"] = parse_image_size("x".join(map(str, sides)))
     return dataclasses.replace(config, **values)
 
 
 def _whole_number(name: str, value: object) -> Any:
-    """`value` as an int; None stays."""
+    """Returns `value` as an int; None stays None."""
     if value is None:
         return None
+    # NumPy's integers are `Integral`, too; True and False are, but a caller hardly means 1 and 0.
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise UserError(argument=name, received=repr(value), expected="a whole number")
     return int(value)
 
 
 def _names(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
-    # A text would be taken for a list of its letters.
+    # A single text would otherwise be read as a list of letters.
     values = (value,) if isinstance(value, str) else tuple(value)
     wrong = [one for one in values if not isinstance(one, str)]
     if wrong:
         raise UserError(argument=name, received=f"{wrong[0]!r} among {values!r}", expected="texts")
     return values
-
-
-def _image_size(value: ImageSize | None) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    sides = [value] if isinstance(value, str | int) else list(value)
-    return parse_image_size("x".join(str(side) for side in sides))

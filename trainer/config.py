@@ -1,4 +1,7 @@
-"""The configuration of a training run: frozen dataclasses, validated once."""
+"""Configures a training run: frozen dataclasses, each validated when it is made.
+
+The `Option` of a field is also the flag of `imageshards train`, with its help and limits.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ MAX_SEED = 2**31 - 1
 MAX_SIDE_PX = 16384
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
-# Of `keras.losses`, by the kind of the target; the first is the default.
+# Names in `keras.losses` for each kind of target. The first is the default. A class has none, as
+# the trainer always uses cross-entropy.
 LOSSES = {
     "class": (),
     "labels": ("binary_crossentropy", "binary_focal_crossentropy"),
@@ -31,20 +35,24 @@ LOSSES = {
         "log_cosh",
     ),
 }
-KERAS_HUB = "keras_hub:"  # before a preset's name, as --model
+# The prefix of --model that names a preset of KerasHub.
+KERAS_HUB = "keras_hub:"
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def default_output(data: str) -> str:
-    """The folder a run writes to when `--output` is not given: `DATA-model`, else `trained`."""
+    """Returns the output folder without `--output`: `DATA-model`, or `trained` for remote data."""
     return os.path.normpath(os.path.abspath(data)) + "-model" if is_local(data) else "trained"
 
 
 def parse_image_size(text: str) -> tuple[int, int]:
-    """`"256"` → (256, 256); `"192x256"` → height 192, width 256, both in pixels.
+    """Parses the height and width of pictures, in pixels.
+
+    >>> parse_image_size("256"), parse_image_size("192x256")
+    ((256, 256), (192, 256))
 
     Raises:
-        UserError: `text` is neither form, or a side is out of range.
+        UserError: `text` has another form, or a side is out of range.
     """
     sides = text.lower().split("x")
     if len(sides) not in (1, 2) or not all(side.isdecimal() for side in sides):
@@ -61,7 +69,7 @@ def parse_image_size(text: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class ReadConfig:
-    """Which records are read, and how batches are made of them."""
+    """The options that choose records, and that make batches from them."""
 
     # fmt: off
     data: Annotated[str, Option(
@@ -73,16 +81,16 @@ class ReadConfig:
     train_split: Annotated[str | None, Option(
         "split to train on (default: train or training)", metavar="NAME")] = None
     target: Annotated[str | None, Option(
-        "feature that the model finds instead of the dataset's own label: a float, or k of them "
-        "(values: regression), a whole number or a text (a class), or a list of these of variable "
-        "length (any number of labels), or bounding_boxes, with a compiled model", metavar="COLUMN")
-    ] = None
+        "feature that the model learns instead of the dataset's own label: one or k floats "
+        "(regression), a whole number or a text (a class), a list of these of variable length "
+        "(any number of labels), or bounding_boxes, with a compiled model",
+        metavar="COLUMN")] = None
     target_kind: Annotated[str | None, Option(
-        "class: the whole numbers of --target are classes, also more than 20 of them, or not "
-        "numbered from 0 (default: such a column is refused, as quantities are floats)",
+        "class: the whole numbers of --target are classes, even if there are more than 20, or they "
+        "do not count from 0 (default: such a column is refused, as quantities are floats)",
         choices=("class",))] = None
     sample_weight: Annotated[str | None, Option(
-        "feature, one number, that a record weighs in the loss and the metrics of training",
+        "feature with the weight of each record, one number, in the loss and metrics of training",
         metavar="COLUMN")] = None
     validation_split: Annotated[str | None, Option(
         "split to validate on after every epoch, or none (default: validation, val or "
@@ -100,10 +108,11 @@ class ReadConfig:
         "numbers), and bounding_boxes, which follow the pixels (default: image)",
         parse=split_names, metavar="A,B")] = ("image",)
     min_box_visibility: Annotated[float, Option(
-        "least share of its area that is left of a bounding box after crop, flip and rotation; "
-        "others are dropped with their labels", least=0, most=1)] = 0.1
+        "smallest share of a bounding box's area that must remain after crop, flip and rotation; "
+        "boxes with less are dropped with their labels", least=0, most=1)] = 0.1
     sequence_length: Annotated[int | None, Option(
-        "padded length, longer ones are cut (default: the longest of each batch)", least=1)] = None
+        "length to which sequences are padded or cut (default: the longest of each batch)",
+        least=1)] = None
     image_size: Annotated[tuple[int, int] | None, Option(
         "side of the pictures the model sees, in pixels, or HEIGHTxWIDTH; outside of augmentation "
         "pictures of another size are cropped to its aspect around their centre and resized "
@@ -120,17 +129,17 @@ class ReadConfig:
         "--cache_folder /dev/shm",
         choices=("none", "pixels"))] = "none"
     cache_folder: Annotated[str | None, Option(
-        "for what --cache keeps (default: OUTPUT/cache, else ~/.cache/imageshards/shards)",
+        "folder of the kept pictures (default: OUTPUT/cache, else ~/.cache/imageshards/pixels)",
         place=place, metavar="DIR")] = None
     skip_broken: Annotated[int, Option(
         "how many damaged records (a wrong checksum, a file that was cut off) may be left out; "
         "they are listed at the end. Without it the first one stops the run", least=0)] = 0
     threads: Annotated[int | None, Option(
-        "of the reader's own pool (default: one per core)", least=1)] = None
+        "threads of the reader (default: one per core)", least=1)] = None
     batch_size: Annotated[int, Option(
         "global batch: images per step, over all replicas together", least=1)] = 32
     seed: Annotated[int, Option(
-        "of the initial weights, the order of the records and the augmentation, 0 to 2^31-1",
+        "seed of the initial weights, the order of records and the augmentation, 0 to 2^31-1",
         least=0, most=MAX_SEED)] = 0
     augment: Annotated[str, Option(
         "light: random-resized crop and flip; strong: also rotation, colour, noise, erasing, "
@@ -144,9 +153,7 @@ class ReadConfig:
         check_options(self)
         if self.cache_folder is not None and not is_local(self.cache_folder):
             raise UserError(
-                argument="cache_folder",
-                received=repr(self.cache_folder),
-                expected="a local folder",
+                argument="cache_folder", received=repr(self.cache_folder), expected="a local folder"
             )
         for argument, names in (("classes", self.classes), ("inputs", self.inputs)):
             if names is not None and not 0 < len(names) == len({*names}):
@@ -159,30 +166,31 @@ class ReadConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """How weights are changed."""
+    """The options of the optimizer, the learning rate and the loss."""
 
     # fmt: off
     optimizer: Annotated[str, Option(
-        "sgd is with Nesterov momentum",
+        "sgd uses Nesterov momentum",
         choices=OPTIMIZERS)] = "adam"
     learning_rate: Annotated[float, Option(
-        "the peak, where the warm-up ends and the schedule begins", above=0)] = 1e-3
+        "peak of the rate, where the warm-up ends and the schedule begins", above=0)] = 1e-3
     scale_learning_rate: Annotated[bool, Option(
         "multiplies --learning_rate by global batch / 256")] = False
     schedule: Annotated[str, Option(
-        "of the learning rate, after the warm-up",
+        "course of the learning rate after the warm-up",
         choices=("constant", "linear", "cosine"))] = "constant"
     warmup_steps: Annotated[int, Option(
-        "in which the rate rises linearly from 0; not with --schedule linear", least=0)] = 0
-    momentum: Annotated[float, Option("of sgd and rmsprop", least=0, below=1)] = 0.9
+        "steps in which the rate rises linearly from 0; not with --schedule linear", least=0)] = 0
+    momentum: Annotated[float, Option("momentum of sgd and rmsprop", least=0, below=1)] = 0.9
     weight_decay: Annotated[float, Option(
         "decoupled; normalisations and biases are exempt", least=0)] = 0.0
     loss: Annotated[str | None, Option(
-        f"of labels {' or '.join(LOSSES['labels'])}, of values {', '.join(LOSSES['values'])} "
+        f"for labels {' or '.join(LOSSES['labels'])}, for values {', '.join(LOSSES['values'])} "
         "(default: the first of each); errors of values are divided by the target's deviation; a "
         "class has cross-entropy",
         choices=[name for names in LOSSES.values() for name in names], metavar="NAME")] = None
-    label_smoothing: Annotated[float, Option("from 0 to less than 1", least=0, below=1)] = 0.0
+    label_smoothing: Annotated[float, Option(
+        "how much labels are smoothed, from 0 to less than 1", least=0, below=1)] = 0.0
     ema: Annotated[float | None, Option(
         "momentum of a running average of the weights, which is validated and saved; for S steps "
         "at most 1 - 5 / S, or the first weights stay in it (default: none)",
@@ -193,7 +201,8 @@ class OptimizerConfig:
     clipnorm: Annotated[float | None, Option(
         "largest norm of all gradients together (default: none)", above=0)] = None
     precision: Annotated[str, Option(
-        "of the model's arithmetic; weights stay float32", choices=PRECISIONS)] = "float32"
+        "precision of the model's arithmetic; weights stay float32",
+        choices=PRECISIONS)] = "float32"
     jit_compile: Annotated[bool, Option(
         "compiles the model with XLA; on one replica, or on several GPUs, where nobody has "
         "tested it")] = False
@@ -217,7 +226,7 @@ _output = functools.partial(Option, group="output")
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """One training run: what is read, how weights are changed, and the rest."""
+    """The options of a training run."""
 
     # fmt: off
     read: ReadConfig
@@ -246,20 +255,20 @@ class RunConfig:
         ".weights.h5 to start from, local, gs:// or s3:// (default: random weights)",
         place=place, metavar="imagenet|FILE")] = None
     freeze: Annotated[str | int | None, Option(
-        "layers that keep the weights they start with: all below the head, or so many from the "
-        "first one on (default: none)", parse=_parse_freeze, metavar="N|all|none")] = None
+        "layers that keep their initial weights: all below the head, or this many from the first "
+        "layer on (default: none)", parse=_parse_freeze, metavar="N|all|none")] = None
     unfreeze_after: Annotated[int | None, Option(
         "epochs after which --freeze ends: all layers train, with a tenth of the rate (default: "
         "never)", least=1, metavar="EPOCHS")] = None
     steps_per_execution: Annotated[int | None, Option(
-        "steps in one call of the graph, which saves time where a step is short; checkpoints and "
+        "steps in one call of the graph, which saves time if a step is short; checkpoints and "
         "signals wait for its end; on one host only (default: what model.compile says, else 1)",
         least=1)] = None
     epochs: Annotated[int, Option("passes over the training split", least=1)] = 5
     steps: Annotated[int | None, Option("steps in all, instead of --epochs", least=1)] = None
     replicas: Annotated[int | None, Option(
-        "devices that share each batch: GPUs, or logical CPU devices where there are none; other "
-        "GPUs are left alone; of each host, with --cluster (default: all GPUs, else 1)",
+        "devices of each host that share each batch: GPUs, or logical CPU devices if a host has no "
+        "GPUs; all further GPUs stay unused (default: all GPUs, else 1)",
         least=1)] = None
     deterministic: Annotated[bool, Option(
         "GPUs, too, compute the same bits in each run, more slowly; CPUs always do")] = False
@@ -269,9 +278,10 @@ class RunConfig:
         "alone writes --output and prints (default: this host alone)",
         choices=("tf_config", "slurm"))] = None
     cluster_port: Annotated[int, _hosts(
-        "of the first process on each host, with --cluster slurm", least=1, most=2**16 - 1)] = 2222
+        "port of the first process on each host, with --cluster slurm",
+        least=1, most=2**16 - 1)] = 2222
     cluster_timeout: Annotated[int, _hosts(
-        "how long hosts may take to come, and be silent while others wait for their work",
+        "how long hosts may take to connect, and be silent while the rest wait for their work",
         least=1, most=7 * 24 * 3600, metavar="SEC")] = 600
     checkpoint_steps: Annotated[int, _output(
         "steps between two checkpoints; one is also written at the end of every epoch",
@@ -290,26 +300,23 @@ class RunConfig:
                 argument="sync_batchnorm",
                 received="True with " + Arg("model", self.model) + ", a model of your own",
                 expected="cnn or one of keras.applications",
-                remedy="leave "
-                + Arg("sync_batchnorm")
-                + " out, and let your layers be BatchNormalization(synchronized=True)",
+                remedy="use BatchNormalization(synchronized=True) in your model",
             )
+        # Presets of KerasHub bring their weights.
         if self.freeze and not (self.weights or self.model.startswith(KERAS_HUB)):
             raise UserError(
                 argument="freeze",
-                received=f"{self.freeze} without "
-                + Arg("weights")
-                + ", where random weights would stay what they are",
+                received=f"{self.freeze} without " + Arg("weights") + ", so random weights stay",
                 expected="weights to start from, for example " + Arg("weights", "imagenet"),
             )
         if self.unfreeze_after and not self.freeze:
             raise UserError(
                 argument="unfreeze_after",
                 received=f"{self.unfreeze_after} without " + Arg("freeze"),
-                expected=Arg("freeze", "all")
-                + ", or the number of layers that are frozen until then",
+                expected=Arg("freeze", "all") + ", or the number of frozen layers",
             )
         batch_size = self.read.batch_size
+        # `make_strategy` checks again, once the number of GPUs and hosts is known.
         if self.replicas is not None and batch_size % self.replicas:
             raise uneven_batch(batch_size, self.replicas)
 
@@ -325,11 +332,9 @@ def _parse_freeze(text: str) -> str | int | None:
 
 
 def uneven_batch(batch_size: int, replicas: int, noun: str = "replica") -> UserError:
-    """The error for a global batch that replicas cannot share equally.
-
-    Keras divides each replica's loss by the size of its share, so the examples of a smaller
-    share would weigh more.
-    """
+    """Returns the error for a global batch that replicas cannot share equally."""
+    # Keras divides each replica's loss by the size of its share, so the examples of a smaller share
+    # would weigh more.
     nearest = max(replicas, round(batch_size / replicas) * replicas)
     return UserError(
         argument="batch_size",

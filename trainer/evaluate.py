@@ -1,4 +1,4 @@
-"""Evaluates a trained model on one split, exactly: `imageshards evaluate`."""
+"""Evaluates a trained model on one split, each record exactly once: `imageshards evaluate`."""
 
 from __future__ import annotations
 
@@ -49,38 +49,35 @@ if TYPE_CHECKING:
 
 PROGRAM = "imageshards evaluate"
 MAX_ROWS = 10
-# What describes the data, and is not given beside an `EvaluationData`; all that is asked for.
+# Arguments that describe the data, which an `EvaluationData` already has; and all arguments that
+# say what to evaluate.
 _OF_DATA = ("split", "batch_size", "eval_crop", "classes", "where", "threads", "records_root")
 _ASKED = (*_OF_DATA, "skip_broken", "replicas", "report")
 
 _EPILOG = (
-    "The JSON object: num_examples, loss (that of the training); for one class accuracy, "
-    "top5_accuracy (null for five classes or fewer), mean_class_accuracy (every class counts "
-    "alike); for labels mean_average_precision; for values mse and mae (mean squared and absolute "
-    "error), rmse, in the unit of the column, and r2 (null where a value is always the same); the "
-    "loss of values has no unit. Then left_out (broken records), "
-    "missing_target (records without a number to find, which are left out, too), model, step, "
-    "data, split, batch_size, replicas, eval_crop, seconds, classes, target (class, labels or "
-    "values), outputs: the figures of each class, label (predicted from a probability of "
-    "0.5) or value, and estimate: a sentence where figures are estimates, else null. Average "
-    "precisions are estimates where records times labels are more than 33,554,432. "
-    "Every example counts exactly once for any --batch_size and --replicas. A model that was "
-    "compiled when it was trained gives its own loss and metrics in place of these."
+    "The JSON object: num_examples, loss (as in training); for one class accuracy, top5_accuracy "
+    "(null for five classes or fewer), mean_class_accuracy (every class counts the same); for "
+    "labels mean_average_precision; for values mse and mae (mean squared and absolute error), "
+    "rmse, in the unit of the column, and r2 (null if all values are equal); the loss of values "
+    "has no unit. Then left_out (broken records), missing_target (records without a target, left "
+    "out, too), model, step, data, split, batch_size, replicas, eval_crop, seconds, classes, "
+    "target (class, labels or values), outputs: the figures of each class, label (predicted from a "
+    "probability of 0.5) or value, and estimate: a sentence if figures are estimates, else null. "
+    "Average precisions are estimates if records times labels are more than 33,554,432. Every "
+    "example counts exactly once for any --batch_size and --replicas. A model that its user "
+    "compiled gives its own loss and metrics instead."
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code, as `console.run` does."""
+    """Runs `imageshards evaluate`; returns its exit code, as `console.run` does."""
     return console.run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
 
 
 def make_parser() -> Parser:
-    """The parser of `imageshards evaluate`."""
-    parser = Parser(
-        prog=PROGRAM,
-        description="Evaluates a trained model on one split.",
-        epilog=_EPILOG,
-    )
+    """Returns the parser of `imageshards evaluate`."""
+    description = "Evaluates a trained model on one split."
+    parser = Parser(prog=PROGRAM, description=description, epilog=_EPILOG)
     add_model_flags(parser)
     add_options(parser, ReadConfig, ["data", "records_root"])
     parser.add_argument(
@@ -92,14 +89,14 @@ def make_parser() -> Parser:
     add_options(parser, ReadConfig, ["batch_size"])
     add_options(parser, RunConfig, ["replicas"])
     parser.add_argument(
+        # Absent unless given, as a default would override the crop in the model's card.
         "--eval_crop",
         type=float,
         default=argparse.SUPPRESS,
         metavar="X",
-        help="share of each side that is kept around the centre (default: that of training)",
+        help="share of each side that is kept around the centre (default: as in training)",
     )
-    names = ["classes", "where", "skip_broken", "threads"]
-    add_options(parser, ReadConfig, names)
+    add_options(parser, ReadConfig, ["classes", "where", "skip_broken", "threads"])
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument(
         "--report",
@@ -123,7 +120,7 @@ def _run(args: argparse.Namespace) -> int:
         if missing := found["missing_target"]:
             print(f"missing  {counted(missing, 'record')} without a target left out")
         print(f"\n{_text(found)}")
-    # Only the object goes to stdout with --json.
+    # With --json, stdout has the JSON object alone.
     out = sys.stderr if args.json else sys.stdout
     for one in found.broken:
         print(f"left out {one}", file=out)
@@ -136,7 +133,7 @@ class Figures(dict[str, Any]):
     """The figures of an evaluation by name.
 
     Attributes:
-        broken: The damaged records that were left out; `str` says where each of them is.
+        broken: The damaged records that were left out; `str` of a record says where it is.
     """
 
     broken: Sequence[BrokenRecord] = ()
@@ -171,43 +168,44 @@ def evaluate(
         model.compile(loss="sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
         print(ims.evaluate(model, val)["accuracy"])
 
-    A saved model is measured by the figures of the command. A compiled `keras.Model` is measured
-    by its own `test_step`, loss and metrics, on the strategy that it was made in.
+    A saved model gets the figures of the command. A compiled `keras.Model` gets its own: its
+    `test_step`, loss and metrics run in the strategy in which the model was made.
 
     Args:
-        model: Output folder of `imageshards train`, or a `.keras` file of it, local, `gs://` or
-            `s3://`; or a compiled `keras.Model`, with which only `skip_broken` can be given.
-        data: Folder of a dataset; what `ims.open` returned; or what `Data.evaluation` returned,
-            which was given all that chooses records, so that of the arguments from `split` to
-            `threads` only `skip_broken` is left. A `keras.Model` takes the last of these alone.
-        split: None for validation, val, valid or test, the first there is.
-        batch_size: Global: the sum over all replicas; None for 32.
+        model: Output folder of `imageshards train`, or a `.keras` file in it, local, `gs://` or
+            `s3://`. Or a compiled `keras.Model`, which allows `skip_broken` as the only option.
+        data: Folder of a dataset; the result of `ims.open`; or the result of `Data.evaluation`,
+            which allows only `skip_broken` of the options from `split` to `threads`. A
+            `keras.Model` needs the result of `Data.evaluation`.
+        split: Name of a split; None for the first of validation, val, valid and test.
+        batch_size: Global batch size, summed over all replicas; None for 32.
         eval_crop: Share of each side that is kept around the centre; None for that of training.
-        classes: Only records of these; None for all.
-        where: Conditions such as `image/width>=128`; a record has to pass all.
-        skip_broken: How many damaged records may be left out; None for as many as `ims.open` was
-            given, else 0.
-        threads: Of the reader; None for one per core.
-        replicas: GPUs, or logical CPU devices where there are none, that share each batch; None
-            for all GPUs, else 1. In the scope of a strategy None means its replicas.
-        records_root: Where the shards of an adopted dataset may lie besides its own folder; for
-            the folder of a dataset.
-        report: Folder to which an HTML report is written, too.
-        last: Of a folder, takes the model after the last step, not that of the lowest val_loss.
-        code: `module:function` of the training, where the model needs code of your own.
-        trust: Runs whatever code the model's file names or holds.
+        classes: Names of the classes to read; None for all.
+        where: Conditions like `image/width>=128`; a record must pass all of them.
+        skip_broken: Number of damaged records that may be left out; None for the number that
+            `ims.open` received, or 0.
+        threads: Threads of the reader; None for one per core.
+        replicas: Number of GPUs, or of logical CPU devices without GPUs, that share each batch.
+            None for all GPUs, or 1; inside the scope of a strategy, None for its replicas.
+        records_root: Folder, or place in a store, below which shards of an adopted dataset may also
+            lie; only if `data` is a folder.
+        report: Folder that receives an HTML report.
+        last: Takes a folder's model after the last step, not the one with the lowest val_loss.
+        code: `module:function` from the training, if the model needs your code.
+        trust: Runs any code that the model's file names or contains.
 
     Returns:
-        The dictionary that the command prints with `--json`, also described by its `--help`; of a
-        `keras.Model` its loss and metrics by name. Its attribute `broken` lists the damaged records
-        that were left out.
+        The dictionary that the command prints with `--json`, described in its `--help`; for a
+        `keras.Model`, its loss and metrics by name. The attribute `broken` lists the damaged
+        records that were left out.
 
     Raises:
-        UserError: There is no such model or dataset, they do not fit, an argument is wrong, or
+        UserError: The model or dataset does not exist, both do not fit, an argument is wrong, or
             records are damaged.
     """
     asked = {name: value for name, value in locals().items() if name in _ASKED}
     asked |= {"last": last, "code": code, "trust": trust}
+    # `_refuse` looks at the arguments that the caller gave, so defaults are taken out.
     given = {name: one for name, one in asked.items() if one is not None and one is not False}
     if not where:
         del given["where"]
@@ -233,14 +231,13 @@ def evaluate(
         described = _described(config, opened, split, saved.card, "eval_crop" in given)
     else:
         _check_fits(described, saved.card)
-    # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
+    # Classes are checked before TensorFlow's import, which takes seconds: mistakes show first.
     class_ids(described.subset, saved.card.classes)
     broken = BrokenRecords(skip_broken or 0, described.subset.dataset)
     return _measured(saved, described, broken, replicas, page)
 
 
 def _config_of(data: str | os.PathLike[str] | Data, given: Mapping[str, Any]) -> ReadConfig:
-    """What is read, as the arguments of `evaluate` say."""
     names = {field.name for field in dataclasses.fields(ReadConfig)}
     asked = {name: value for name, value in given.items() if name in names}
     if isinstance(data, Data):
@@ -262,9 +259,10 @@ def _refuse(given: Mapping[str, object], names: Collection[str], together: str) 
 def _described(
     config: ReadConfig, dataset: DatasetSpec, split_name: str | None, card: ModelCard, crops: bool
 ) -> EvaluationData:
-    """The pass over a split with which a saved model is evaluated."""
+    """Returns the pass over a split for the evaluation of a saved model."""
     dataset = with_target_of(dataset, card)
     split = _split(dataset, split_name)
+    # With skip_broken, the records of a missing or cut-off shard count as damaged.
     if not config.skip_broken:
         check_shards(dataset, [split])
     subset = select(config, dataset, split)
@@ -276,11 +274,12 @@ def _described(
 
 
 def _check_fits(data: EvaluationData, card: ModelCard) -> None:
-    """Refuses a pass of other targets or inputs than those that a saved model was trained with."""
+    """Refuses a pass whose target or inputs differ from the training of a saved model."""
     dataset, mine, theirs = data.subset.dataset, data.model_inputs, card.inputs
     columns = [one.column or one.label_feature for one in (dataset, card)]
     if dataset.column is card.column is None:
-        columns = ["", ""]  # each its own label, of whatever name
+        # Both are the dataset's own label, which may have another name in another dataset.
+        columns = ["", ""]
     for what, argument, received, expected in (
         ("a target that is", "target", describe(dataset), describe(card)),
         ("values of the shape", "target", dataset.target_shape, card.target_shape),
@@ -320,7 +319,7 @@ def _measured(
     replicas: int | None,
     page: str | None,
 ) -> Figures:
-    """Runs a saved model over the data, and writes the report that is asked for."""
+    """Runs a saved model over the data, and writes the report if `page` names one."""
     with quiet_import():
         from trainer.models.strategy import shared_strategy
 
@@ -338,6 +337,7 @@ def _measured(
     started_sec = time.perf_counter()
     figures: Mapping[str, float] = evaluator.run(show_progress=True)
     evaluation, subset, count = evaluator.evaluation, evaluator.subset, data.num_records
+    # A model that was compiled by its user has no `evaluation`, only its own figures.
     if evaluation is not None:
         figures, count = evaluation.figures(), evaluation.num_examples
     facts = {
@@ -377,7 +377,8 @@ def _evaluate_compiled(
     given: Mapping[str, Any],
 ) -> Figures:
     """Measures a compiled model by its own step, loss and metrics."""
-    keras = sys.modules.get("keras")  # whoever has a model has loaded Keras
+    # A caller with a model has loaded Keras; importing it for a wrong argument would take seconds.
+    keras = sys.modules.get("keras")
     if keras is None or not isinstance(model, keras.Model):
         raise UserError(
             argument="model_path",
@@ -430,7 +431,7 @@ def _split(dataset: DatasetSpec, name: str | None) -> Split:
 
 
 def _outputs(evaluation: Evaluation | None) -> list[dict[str, str | float | None]]:
-    """The figures of single outputs as JSON values."""
+    """Returns the figures of each class, label or value as JSON values."""
     if evaluation is None:
         return []
     _, head, rows = evaluation.table()
@@ -439,6 +440,7 @@ def _outputs(evaluation: Evaluation | None) -> list[dict[str, str | float | None
 
 
 def _text(found: Figures) -> str:
+    # The figures come before `model`; the facts after it are printed by `_run`.
     measured = [*itertools.takewhile(lambda item: item[0] != "model", found.items())]
     width = max(20, *(len(name) for name, _ in measured))
     lines = [f"{name:<{width}} {_cell(value)}" for name, value in measured if value is not None]

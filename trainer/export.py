@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
@@ -28,14 +29,14 @@ PROGRAM = "imageshards export"
 _SAVED_MODEL = "saved_model.pb"
 _EPILOG = (
     "Writes a folder for TensorFlow Serving or tf.saved_model.load; its signature takes the bytes "
-    "of image files (and raw columns where the model has such inputs) and gives class, class_id, "
-    "probability and probabilities; of a model that finds labels, classes and probabilities of all "
-    "of them; of one that finds values, these."
+    "of image files (and raw columns if the model has further inputs) and gives class, class_id, "
+    "probability and probabilities. A model of labels gives classes and probabilities of all "
+    "labels, a model of values gives the values."
 )
 
 
 def make_parser() -> Parser:
-    """The flags of `imageshards export`."""
+    """Returns the parser of `imageshards export`."""
     parser = Parser(prog=PROGRAM, description=__doc__, epilog=_EPILOG)
     add_model_flags(parser)
     parser.add_argument(
@@ -50,7 +51,7 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code, as `console.run` does."""
+    """Runs `imageshards export`; returns its exit code, as `console.run` does."""
 
     def body() -> int:
         args = make_parser().parse_args(argv)
@@ -80,24 +81,23 @@ def export(
         served = tf.saved_model.load(ims.export("model/", "served/"))
         answer = served.signatures["serving_default"](image_bytes=tf.constant(files))
 
-    The export is a SavedModel that takes the bytes of image files. It is written whole or not at
-    all.
+    The SavedModel takes the bytes of image files. It is written whole or not at all.
 
     Args:
-        model: Output folder of `imageshards train`, or a `.keras` file of it, local, `gs://` or
+        model: Output folder of `imageshards train`, or a `.keras` file in it, local, `gs://` or
             `s3://`.
         output: New folder, local, `gs://` or `s3://`.
-        overwrite: Replaces an earlier export, and nothing else.
-        last: Of a folder, takes the model after the last step, not that of the lowest val_loss.
-        code: `module:function` of the training, where the model needs code of your own.
-        trust: Runs whatever code the model's file names or holds.
+        overwrite: Replaces an earlier export, but nothing else.
+        last: Takes a folder's model after the last step, not the one with the lowest val_loss.
+        code: `module:function` from the training, if the model needs your code.
+        trust: Runs any code that the model's file names or contains.
 
     Returns:
         The path of the export.
 
     Raises:
-        UserError: There is no such model, `output` is there already or cannot be written, or the
-            model is a compiled one that does not say what it finds.
+        UserError: The model does not exist, `output` exists or cannot be written, or the model is a
+            compiled one whose outputs have no known meaning.
     """
     write_export(model, output, overwrite, last=last, code=code, trust=trust)
     return _normal(output)
@@ -112,15 +112,12 @@ def write_export(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str],
     overwrite: bool,
-    *,
-    last: bool = False,
-    code: str | None = None,
-    trust: bool = False,
+    **options: Any,
 ) -> tuple[SavedModel, list[str]]:
-    """Writes the export; returns which model it was made of, and lines that say what it is."""
+    """Writes an export; returns its model, found with `options`, and lines that describe it."""
     output = _normal(output)
     check_output(output, overwrite)
-    saved = find_model(model, last, code, trust)
+    saved = find_model(model, **options)
     with quiet_import():
         from trainer.serving import servable
 
@@ -132,9 +129,11 @@ def write_export(
 
 
 def check_output(output: str, overwrite: bool) -> None:
-    """Refuses an output that is there already, unless it is an export to be replaced."""
+    """Refuses an output that exists, unless it is an export and `overwrite` is set."""
     storage.check_bucket(output, "output")
-    if not _is_there(output):
+    # A broken link also takes the name.
+    is_there = os.path.lexists if storage.is_local(output) else storage.exists
+    if not (is_there(output) or storage.is_folder(output)):
         return
     if not overwrite:
         raise UserError(
@@ -142,6 +141,7 @@ def check_output(output: str, overwrite: bool) -> None:
             received=f"{output!r}, which is there already",
             remedy="use another name, or " + Arg("overwrite", True) + " to replace it",
         )
+    # A link to an export is refused, too: only a folder that an export made is replaced.
     if not storage.exists(storage.join(output, _SAVED_MODEL)) or os.path.islink(output):
         raise UserError(
             argument="output",
@@ -151,17 +151,13 @@ def check_output(output: str, overwrite: bool) -> None:
         )
 
 
-def _is_there(path: str) -> bool:
-    if storage.is_local(path):
-        return os.path.lexists(path)
-    return storage.exists(path) or storage.is_folder(path)
-
-
 def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
-    """Calls `write` with a temporary path of this machine, then moves what it wrote to `output`."""
+    """Calls `write` with a temporary local path, then moves the result to `output`."""
+    # TensorFlow writes to a local folder, from which the files are uploaded to a store.
     folder: AbstractContextManager[str] = storage.temporary_folder()
     try:
         if storage.is_local(output):
+            # A rename is atomic within one file system only, so the folder is made beside it.
             beside = storage.parent_of(output) or "."
             os.makedirs(beside, exist_ok=True)
             folder = tempfile.TemporaryDirectory(prefix=".export-", dir=beside)
@@ -183,7 +179,8 @@ def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
 
 
 def _upload(folder: str, output: str) -> None:
-    """Uploads a SavedModel, last of it the file by which others know that it is one."""
+    """Uploads a SavedModel."""
+    # saved_model.pb comes last: readers take a folder for a SavedModel once it has this file.
     files = [file.path for file in storage.files_below(folder)]
     for path in sorted(files, key=lambda path: storage.name_of(path) == _SAVED_MODEL):
         storage.upload(path, storage.join(output, os.path.relpath(path, folder)))

@@ -1,4 +1,4 @@
-"""Importing TensorFlow and Keras as the commands need them."""
+"""Imports TensorFlow and Keras with the settings that the commands need."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from contextlib import contextmanager, nullcontext
 from imageshards.commands.command_line import quiet_stderr
 from imageshards.errors import UserError
 
-# They have the last word over keras.json. NNX is for JAX, and needs a package of its own.
+# Environment variables override keras.json. NNX is for JAX and needs another package.
 _SETTINGS = {"KERAS_BACKEND": "tensorflow", "KERAS_NNX_ENABLED": "false"}
 
-# Keras's name for the order of the axes that every picture here has.
+# Keras's name for pictures of [height, width, channels], the only order that the trainer uses.
 CHANNELS_LAST = "channels_last"
 CHANNELS_REMEDY = (
     "call keras.config.set_image_data_format('channels_last') before the model is made, or set it "
     "in keras.json"
 )
-# What Keras's configuration is set to.
+# Keras's defaults. A model depends on them, so they must not depend on a machine's keras.json.
 _CONFIG = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": CHANNELS_LAST}
 
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """Imports Keras, and keeps TensorFlow's start-up log off the terminal, unless it was asked for.
+    """Imports Keras with the trainer's settings, and hides TensorFlow's start-up log.
 
-    Keras's settings are the same on every machine: what the shell and keras.json say of them would
-    change a model without a word.
+    The log is shown if the user has set `TF_CPP_MIN_LOG_LEVEL` to another level than 3.
     """
-    # Else a command takes all memory of every GPU, even where a server or a training uses it.
+    # TensorFlow would otherwise take all memory of every GPU, also of GPUs that a server uses.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-    # Set by whoever ran tensorflow-transform in this shell; the trainer is Keras 3.
+    # Users of tensorflow-transform set this variable in their shell; the trainer needs Keras 3.
     os.environ.pop("TF_USE_LEGACY_KERAS", None)
     os.environ.update(_SETTINGS)
-    tempfile.gettempdir()  # TensorFlow needs a temporary folder; without one its log would be shown
+    # TensorFlow needs a temporary folder. Without one the error is raised here, as an error inside
+    # `quiet_stderr` also prints the hidden log.
+    tempfile.gettempdir()
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with nullcontext() if level != "3" or "tensorflow" in sys.modules else quiet_stderr():
         _import_keras()
@@ -45,12 +46,12 @@ def quiet_import() -> Iterator[None]:
 
 @contextmanager
 def callers_settings() -> Iterator[None]:
-    """Puts Keras's settings back at the end, for functions that people call in their own program.
+    """Restores Keras's settings at the end, for functions that people call in their program.
 
-    Inside they may be those of `quiet_import`.
+    Inside, `quiet_import` may change the settings.
 
     Raises:
-        UserError: The program uses Keras with another backend.
+        UserError: The program uses Keras with another backend than TensorFlow.
     """
     keras = sys.modules.get("keras")
     if keras is None:

@@ -35,19 +35,20 @@ PROGRAM = "imageshards predict"
 EXIT_BROKEN_FILES = 1
 TOP = 3
 
-# What is found in a picture, as a JSON object and in a line.
+# The prediction for a picture, as the fields of a JSON object and as a line of text.
 Shown = tuple[dict[str, Any], str]
 
 _EPILOG = (
     "Files are prepared as the pictures of the training data were: turned upright by EXIF, resized "
     "and compressed as the dataset's manifest says. A file that cannot be read becomes a row "
-    "with the reason; the others are predicted, and the exit code is 1. A model of labels gives "
-    "those with a probability of at least 0.5, a model of values these, by the name of the column."
+    "with the reason; all further files are predicted, and the exit code is 1. A model of labels "
+    "gives the labels with a probability of at least 0.5, a model of values the values by the name "
+    "of their column."
 )
 
 
 def make_parser() -> Parser:
-    """The flags of `imageshards predict`."""
+    """Returns the parser of `imageshards predict`."""
     parser = Parser(prog=PROGRAM, description=__doc__, epilog=_EPILOG)
     parser.add_argument(
         "files",
@@ -76,7 +77,7 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code, 1 where a file could not be read."""
+    """Runs `imageshards predict`; returns its exit code, 1 if a file could not be read."""
     return console.run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
 
 
@@ -84,8 +85,9 @@ def _run(args: argparse.Namespace) -> int:
     asked = {"batch_size": args.batch_size, "top": args.top, **model_arguments(args)}
     found = Predictions(args.model_path, args.files, **asked)
     if found.model.file != args.model_path:
-        told = chosen(args.model_path, found.model.file, found.model.card.step)
-        print(f"model    {told}", file=sys.stderr)
+        # Standard output is the table or the JSON array alone.
+        taken = chosen(args.model_path, found.model.file, found.model.card.step)
+        print(f"model    {taken}", file=sys.stderr)
     return _print_json(found) if args.json else _print_table(found)
 
 
@@ -106,26 +108,26 @@ def predict(
         for row in ims.predict("model/", ["photos/", "cat.jpg"], top=1):
             print(row["file"], row.get("error") or row["class"])
 
-    Files are prepared as the pictures of the training data were.
+    Files are prepared like the pictures of the training data.
 
     Args:
-        model: Output folder of `imageshards train`, or a `.keras` file of it, local, `gs://` or
+        model: Output folder of `imageshards train`, or a `.keras` file in it, local, `gs://` or
             `s3://`.
-        files: A path or several, of image files and folders, of which all pictures are taken;
-            local, `gs://` or `s3://`.
-        batch_size: Files that are predicted together.
-        top: Classes for each file, None for 3; or labels, also less probable ones.
-        last: Of a folder, takes the model after the last step, not that of the lowest val_loss.
-        code: `module:function` of the training, where the model needs code of your own.
-        trust: Runs whatever code the model's file names or holds.
+        files: One or several paths of image files, or of folders with image files; local, `gs://`
+            or `s3://`.
+        batch_size: Number of files that are predicted together.
+        top: Number of classes for each file, None for 3; of labels also less probable ones.
+        last: Takes a folder's model after the last step, not the one with the lowest val_loss.
+        code: `module:function` from the training, if the model needs your code.
+        trust: Runs any code that the model's file names or contains.
 
     Returns:
-        The list that the command prints with `--json`: for each file, in order, a dictionary with
-        `file`, and `error` where the file could not be read; else, of classes, `class`, `class_id`,
-        `probability` and `top`; of labels `labels` and `top`; of values `values`.
+        The list that the command prints with `--json`: a dictionary for each file, in order. It has
+        `file`, and `error` if the file could not be read. Otherwise it has `class`, `class_id`,
+        `probability` and `top` for classes; `labels` and `top` for labels; `values` for values.
 
     Raises:
-        UserError: There is no such model or folder, the model needs more than pictures, or an
+        UserError: The model or a folder does not exist, the model needs more inputs, or an
             argument is wrong.
     """
     found = Predictions(model, files, batch_size, top, last=last, code=code, trust=trust)
@@ -133,16 +135,16 @@ def predict(
 
 
 class Predictions:
-    """What `predict` returns, file by file; the model is loaded when the first one is asked for.
+    """The results of `predict`, file by file. The first one that is asked for loads the model.
 
-    Args: those of `predict`.
+    The arguments are as for `predict`; `options` are keywords of `find_model`.
 
     Attributes:
         model: The saved model.
-        files: The files, those of folders included.
+        files: The files, including the files in folders.
 
     Raises:
-        UserError: An argument is wrong, or there is no such model or folder.
+        UserError: An argument is wrong, or the model or a folder does not exist.
     """
 
     def __init__(
@@ -151,20 +153,18 @@ class Predictions:
         files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         batch_size: int,
         top: int | None,
-        *,
-        last: bool = False,
-        code: str | None = None,
-        trust: bool = False,
+        **options: Any,
     ) -> None:
         for name, received in (("batch_size", batch_size), ("top", 1 if top is None else top)):
             check_number(name, received, int, Option("", least=1))
         self._batch_size, self._top = batch_size, top
-        self.model = find_model(model, last, code, trust)
+        self.model = find_model(model, **options)
         if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable):
             files = [files]
         self.files = find_files([storage.place("FILE", path) for path in files])
 
     def __iter__(self) -> Iterator[tuple[Prediction, Shown]]:
+        # Keras is imported after all arguments are checked, as the import takes seconds.
         with quiet_import():
             from trainer.serving.predictor import Predictor
 
@@ -174,26 +174,24 @@ class Predictions:
 
 
 def find_files(paths: Sequence[str]) -> list[str]:
-    """Files as they are, folders as the pictures in them, in the order of their names."""
+    """Replaces each folder by the pictures in it, sorted by name; refuses a folder without any."""
     found: list[str] = []
     for path in paths:
         inside = _pictures_in(path)
-        if inside is None:
-            found.append(path)
-            continue
-        if not inside:
+        if inside == []:
             raise UserError(
                 argument="FILE",
                 received=f"{path!r}, a folder without pictures",
                 expected=f"files ending in {', '.join(EXTENSIONS)}",
             )
-        found += inside
+        found += [path] if inside is None else inside
     return found
 
 
 def _pictures_in(path: str) -> list[str] | None:
-    """The pictures in a folder, sorted; None where `path` is no folder."""
+    """Returns the pictures in a folder, sorted; None if `path` is no folder."""
     try:
+        # Reading a single object needs no right to list its bucket.
         storage.check_bucket(path, "FILE", must_list=False)
         if not storage.is_folder(path):
             return None
@@ -213,11 +211,12 @@ def _pictures_in(path: str) -> list[str] | None:
 
 
 def _local_files(folder: str, prefix: int) -> Iterator[storage.Stat]:
-    """The files below a folder of this machine, without those that `passed_over` names."""
+    """Yields the files below a local folder, except for files that `passed_over` names."""
     for entry in storage.list_folder(folder):
         if not entry.is_folder:
             yield entry
         elif not passed_over(entry.path[prefix:]):
+            # One unreadable folder should not cost the pictures of the rest.
             try:
                 yield from _local_files(entry.path, prefix)
             except PermissionError:
@@ -228,7 +227,8 @@ def _local_files(folder: str, prefix: int) -> Iterator[storage.Stat]:
 
 
 def top(shares: Sequence[float], card: ModelCard, count: int) -> list[dict[str, Any]]:
-    """The `count` most probable classes of one picture, best first, of equal ones the first."""
+    """Returns the `count` most probable classes of a picture, best first."""
+    # Equally probable classes keep the order of their ids.
     order = sorted(range(len(shares)), key=lambda i: (-shares[i], i))[:count]
     return [{"class": card.classes[i], "class_id": i, "probability": shares[i]} for i in order]
 
@@ -239,6 +239,7 @@ def _classes(found: Sequence[float], card: ModelCard, count: int | None) -> Show
 
 
 def _labels(found: Sequence[float], card: ModelCard, count: int | None) -> Shown:
+    # A label counts as found from a probability of 0.5 on, the threshold of the figures, too.
     number = sum(1 for share in found if share >= 0.5)
     best = top(found, card, max(count or TOP, number))
     names = [one["class"] for one in best[:number]]
@@ -256,7 +257,7 @@ def _line(best: Sequence[Mapping[str, Any]]) -> str:
     return "   ".join(f"{one['class']} {one['probability']:.4f}" for one in best)
 
 
-# How the answer of each kind of target is shown.
+# Formats the prediction of each kind of target.
 SHOWN = {"class": _classes, "labels": _labels, "values": _values}
 
 
@@ -271,6 +272,7 @@ def _print_json(predictions: Predictions) -> int:
 
 
 def _print_table(predictions: Predictions) -> int:
+    # A row is printed as soon as its batch is predicted, so the width comes from the names alone.
     width, total, broken = max(map(len, predictions.files)), 0, 0
     for row, (_, line) in predictions:
         total += 1

@@ -88,6 +88,8 @@ def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
     """
 
     def back_up(shard: ShardResult) -> None:
+        # A failed read ends this step. Copying after it could replace the only copy of the first
+        # version by a shard that an earlier attempt has rewritten.
         if not holds(places.staged_path(shard.name), shard.file):
             storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
 

@@ -155,10 +155,15 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
 
 
 def _said_in(staging: str, name: str, kind: type[_T]) -> _T | None:
-    """What a file holds; None if there is none of this type."""
+    """Returns the content of a file, or None where there is no such file or it has another form.
+
+    Raises:
+        OSError: The file cannot be read. Without committed.json, `set_aside` would take this job's
+            own dataset for the one that it replaces.
+    """
     try:
         return decode(storage.read(storage.join(staging, name)), kind)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
 
 

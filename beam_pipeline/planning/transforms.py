@@ -2,7 +2,7 @@
 
 Only references cross a shuffle, in lists. Nothing that is grouped is larger than a shard's
 references (or 10,000), and the largest side input has a number for every shard and class,
-however many images there are: docs/design/scale.md.
+however many images there are: docs/explanation/scale.md.
 """
 
 from __future__ import annotations

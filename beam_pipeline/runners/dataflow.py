@@ -61,7 +61,7 @@ class DataflowRunner(RemoteRunner):
             print(
                 f"--requirements_file={self._setup.requirements_file}: for extra columns every "
                 "machine downloads TensorFlow, 0.7 GB, before its first image; "
-                "--sdk_container_image saves that (docs/howto/dataflow.md)",
+                "--sdk_container_image saves that (docs/guides/clusters.md)",
                 file=sys.stderr,
             )
         return super().new_pipeline(with_columns)
@@ -72,7 +72,7 @@ class DataflowRunner(RemoteRunner):
         if problems := validator.validate_gcs_path(self._cloud, "temp_location"):
             raise UserError(
                 f"Beam refuses the flags for Dataflow ({' '.join(problems).rstrip('.')})",
-                remedy="see docs/howto/dataflow.md for a whole command",
+                remedy="see docs/guides/clusters.md for a whole command",
             )
         if self.options.view_as(beam_options.StandardOptions).streaming:
             raise UserError(
@@ -84,7 +84,7 @@ class DataflowRunner(RemoteRunner):
             raise UserError(
                 argument=beam_flag("s3_secret_access_key"),
                 received="a secret, and Dataflow shows every flag to whoever may see the job",
-                remedy="copy the input to gs://, or see docs/howto/dataflow.md",
+                remedy="copy the input to gs://, or see docs/guides/clusters.md",
             )
         setup = self._setup
         if setup.setup_file:

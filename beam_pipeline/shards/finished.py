@@ -51,12 +51,12 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
     if result.digest != digest or any(r.may_be_temporary for r in result.rejects):
         return None
     beside = {places.index_path(name): result.index, places.rejects_path(name): result.rejects_file}
-    if not all(file is None or holds(path, file) for path, file in beside.items()):
+    if not all(file is None or _is_whole(path, file) for path, file in beside.items()):
         return None
     # A commit that was killed may have put another in its place, and kept a copy of this one.
     staged = places.staged_path(name)
     for path in dict.fromkeys((places.finished_path(name), places.final_path(name), staged)):
-        if holds(path, result.file):
+        if _is_whole(path, result.file):
             found = msgspec.structs.replace(result, staged=path == staged)
             if found != result:  # the commit reads where it is
                 write_result(found, places)
@@ -89,14 +89,23 @@ def write_result(result: ShardResult, places: ShardPlaces) -> None:
 
 
 def holds(path: str, file: WrittenFile) -> bool:
-    """Whether a file is the one that was written: by its version, or by its bytes."""
+    """Returns whether `path` has the version or the bytes that were written.
+
+    Raises:
+        OSError: The file cannot be read. A caller must not take this for a file that differs.
+    """
+    found = storage.stat(path)
+    if found is None or found.size_bytes != file.num_bytes:
+        return False
+    if found.version and found.version == file.version:
+        return True
+    return storage.sha256_of(path)[1] == file.sha256
+
+
+def _is_whole(path: str, file: WrittenFile) -> bool:
+    """Returns whether a shard may be reused; a file that cannot be read is written again."""
     try:
-        found = storage.stat(path)
-        if found is None or found.size_bytes != file.num_bytes:
-            return False
-        if found.version and found.version == file.version:
-            return True
-        return storage.sha256_of(path)[1] == file.sha256
+        return holds(path, file)
     except OSError:
         return False
 

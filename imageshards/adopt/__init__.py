@@ -1,4 +1,4 @@
-"""TFRecords that others wrote are looked at once, and described by a manifest and an index."""
+"""Makes a dataset of existing TFRecords, by adding a manifest and an index to them."""
 
 from imageshards.adopt.adopt import adopt
 from imageshards.adopt.features import AdoptOptions

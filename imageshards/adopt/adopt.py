@@ -1,4 +1,4 @@
-"""`adopt`: TFRecords that others wrote are looked at once, and get a manifest and an index."""
+"""Gives existing TFRecords a manifest and an index, in one pass over the files."""
 
 from __future__ import annotations
 
@@ -50,23 +50,21 @@ from imageshards.typed import convert
 def adopt(
     directory: str, output: str | None = None, options: AdoptOptions | None = None
 ) -> Manifest:
-    """Writes the manifest and the index of TFRecords.
+    """Writes the manifest and the index of existing TFRecords.
 
     Args:
         directory: A folder of TFRecords or of TFDS.
-        output: Where manifest and index are written; None for beside the files.
-        options: What the files do not say.
-
-    Returns:
-        The manifest.
+        output: Folder for manifest and index; None for the folder of the files.
+        options: Facts that the files do not contain.
 
     Raises:
-        UserError: The files, the features or the labels are not what a trainer needs.
+        UserError: The files, features or labels are not usable for training.
     """
     output = output or directory
     try:
         manifest, indexes = _adopt(directory, output, options or AdoptOptions())
-        # A manifest never stands beside the index of another one, whenever this process is killed.
+        # The old manifest is deleted first: if this process is killed, no manifest is left beside
+        # an index that does not belong to it.
         storage.delete([storage.join(output, MANIFEST_NAME)])
         storage.delete_unfinished(output, MANIFEST_NAME, INDEX_NAME)
         for file, data in indexes.items():
@@ -75,9 +73,9 @@ def adopt(
     except RecordError as e:
         raise UserError(
             argument="DIR",
-            received=f"{directory!r}, of which this is damaged: {str(e).rstrip('.')}",
+            received=f"{directory!r}, which is damaged: {str(e).rstrip('.')}",
             expected="whole TFRecords",
-            remedy="copy the file again, or name the others by " + Arg("split", "NAME=GLOB"),
+            remedy="copy the file again, or leave it out by " + Arg("split", "NAME=GLOB"),
         ) from e
     except OSError as e:
         raise UserError(
@@ -90,9 +88,10 @@ def adopt(
 
 
 def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest, dict[str, bytes]]:
-    """Returns the manifest, and the bytes of each index file that it names."""
+    """Returns the manifest, and the bytes of each index file."""
     _check_no_build(output)
     tfds = open_tfds(directory)
+    # `--split` overrides the splits of TFDS.
     if tfds is not None and not options.splits:
         splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
     else:
@@ -102,13 +101,19 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
             expected = "the name of a split: letters, digits and underscores"
             raise UserError(argument="split", received=repr(name), expected=expected)
     check_plain([path for paths in splits.values() for path in paths])
-    firsts = {name: first for name, paths in splits.items() if (first := _first_example(paths))}
+    # The first record of each split shows the features; `scan_files` checks all further records.
+    firsts = {}
+    for name, paths in splits.items():
+        examples = (features_in(path, record) for path in paths for record in read_records(path))
+        if first := next(examples, None):
+            firsts[name] = first
     if not firsts:
         raise UserError(
             argument="DIR",
             received=f"{directory!r}, whose files hold no record",
             expected="TFRecords of tf.train.Example with a picture and a label",
         )
+    # The training split decides, because a test split may lack labels.
     main = next((name for name in TRAIN_NAMES if name in firsts), min(firsts))
     roles = find_roles(directory, options, tfds, firsts[main])
     check_picture(directory, roles.image, firsts[main][roles.image])
@@ -117,16 +122,17 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
     files = scan_files(paths, roles, options.max_pixels)
     if tfds is not None:
         _check_lengths(tfds, files)
-    features = features_of([file.lengths for file in files.values()], _num_records(files))
+    num_records = sum(len(file.rows) for file in files.values())
+    features = features_of([file.lengths for file in files.values()], num_records)
     _check_forms(directory, features, roles)
     label, classes = _name_labels(options, tfds, files, features, roles)
+    # Only the scanned values show whether features of 0s and 1s are one class or several labels.
     adopted = roles if roles.label else msgspec.structs.replace(roles, labels=label)
     try:
-        # A file system allows names that no manifest may have.
+        # A file system allows names that a manifest does not.
         described, indexes = _describe(output, splits, files, classes, features, label)
-        bytes_of = [
-            [name, *(shard.sha256 for shard in split.shards)] for name, split in described.items()
-        ]
+        # The fingerprint depends on contents and settings, but not on the place of the files.
+        bytes_of = [[name, *(s.sha256 for s in split.shards)] for name, split in described.items()]
         known = [bytes_of, [*classes], options.label_offset, msgspec.to_builtins(adopted)]
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -138,16 +144,18 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
             source=Source(_formats(files)),
             warnings=_undecodable(files),
             adopted=adopted,
-            listed=_num_records(files),
+            listed=num_records,
             rejects={},
             fingerprint=hashlib.sha256(json.dumps(known).encode()).hexdigest(),
         )
+        # A loaded manifest is checked, so this one must pass the same checks before it is written.
         convert(msgspec.to_builtins(manifest), Manifest)
     except ValueError as e:
         raise UserError(
             argument="DIR",
-            received=f"{directory!r}, whose manifest.json would not be one: {e}",
+            received=f"{directory!r}, whose manifest.json would be invalid: {e}",
         ) from e
+    # `--records_root` of the commands that read the dataset takes a single folder.
     outside = outside_folders(manifest)
     if outside and not common_root(outside):
         raise UserError(
@@ -160,26 +168,21 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
 
 
 def _check_no_build(output: str) -> None:
-    """Refuses to replace the manifest of a build. One of `adopt` is replaced even if damaged."""
+    """Refuses to replace the manifest of a build."""
     try:
         found = json.loads(storage.read(storage.join(output, MANIFEST_NAME)))
     except FileNotFoundError:
         return
-    except ValueError:
+    except ValueError:  # A file that is not JSON may come from a build.
         found = None
     if not isinstance(found, dict) or "adopted" not in found:
         raise UserError(
             argument="DIR",
             received=f"{output!r}, whose {MANIFEST_NAME} imageshards adopt did not write",
-            expected="TFRecords of others, as those of a build need no adopt",
+            expected="TFRecords that imageshards build did not write",
             remedy="give another folder by " + Arg("output") + ", or delete the file if it is "
             "damaged",
         )
-
-
-def _first_example(paths: Sequence[str]) -> dict[str, Values] | None:
-    found = (features_in(path, record) for path in paths for record in read_records(path))
-    return next(found, None)
 
 
 def _labelled(
@@ -187,38 +190,33 @@ def _labelled(
     firsts: Mapping[str, Mapping[str, Values]],
     labels: Sequence[str],
 ) -> dict[str, list[str]]:
-    """Splits with labels: those of a competition's test have none."""
-    without = [name for name, first in firsts.items() if not {*labels} <= first.keys()]
-    for name in without:
-        missing = next(label for label in labels if label not in firsts[name])
-        print(
-            f"note: the split {name} is left out, since its records have no feature {missing}",
-            file=sys.stderr,
-        )
-    return {name: paths for name, paths in splits.items() if name not in without}
+    """Returns the splits with labels; a competition's test split has none."""
+    kept = dict(splits)
+    for name, first in firsts.items():
+        if missing := [label for label in labels if label not in first]:
+            note = f"the split {name} is left out, since its records have no feature {missing[0]}"
+            print(f"note: {note}", file=sys.stderr)
+            del kept[name]
+    return kept
 
 
 def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
-    """A file that ends between two records has no damage; TFDS says how many there were."""
+    """Compares the number of records in each file with the description of TFDS."""
     for lengths in tfds.splits.values():
         for path, length in lengths.items():
+            # A file that was cut between two records looks undamaged.
             if path in files and len(files[path].rows) != length:
                 held = counted(len(files[path].rows), "record")
                 raise UserError(
                     argument="DIR",
-                    received=f"a dataset whose file {path} holds {held}, not the {length} it "
-                    "should",
+                    received=f"a dataset whose file {path} holds {held} instead of {length}",
                     expected="the file as it was written",
                     remedy="copy it again",
                 )
 
 
-def _num_records(files: Mapping[str, ScannedFile]) -> int:
-    return sum(len(file.rows) for file in files.values())
-
-
 def _check_forms(directory: str, features: Mapping[str, FeatureSpec], roles: Adopted) -> None:
-    """Refuses pictures and labels that have another form in some records."""
+    """Refuses pictures and labels whose type or number of values varies."""
     for name in (roles.image, *roles.label_features):
         if name not in features or features[name].shape is None:
             raise UserError(
@@ -237,9 +235,9 @@ def _name_labels(
     features: Mapping[str, FeatureSpec],
     roles: Adopted,
 ) -> tuple[str, Sequence[str]]:
-    """How many labels a record has, and the names of all; these are put into the rows."""
+    """Names the classes in the rows; returns the labels per record, and all class names."""
     if roles.label:
-        # TFDS's names belong to its label only, not to another one that was mapped.
+        # TFDS knows the class names of its own label feature only.
         of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
         names = options.class_names or of_tfds
         return ONE, name_classes(files, names, options.label_offset, roles.label)
@@ -260,6 +258,7 @@ def _name_labels(
             )
         return NONE, ()
     count = sum(math.prod(features[name].shape or ()) for name in roles.hot)
+    # Several features with a value each name their classes; the values of a vector get numbers.
     columns = roles.hot if len(roles.hot) == count > 1 else tuple(map(str, range(count)))
     classes = options.class_names or columns
     if len(classes) != count:
@@ -280,7 +279,7 @@ def _describe(
     features: Mapping[str, FeatureSpec],
     label: str,
 ) -> tuple[dict[str, Split], dict[str, bytes]]:
-    """Returns the splits of the manifest, and the bytes of each index file that they name."""
+    """Returns the splits of the manifest, and the bytes of each index file."""
     indexes: dict[str, bytes] = {}
 
     def shard(split: str, number: int, path: str) -> Shard:
@@ -291,7 +290,7 @@ def _describe(
         counts, file = Counter(names), storage.name_of(path)
         name = storage.join(folder, file) if folder else file
         table = index_table(rows, split, name, features, label)
-        # Files of two folders may have one name.
+        # The number keeps index files apart if files in two folders have the same name.
         index, data = encode_index(f"{split}-{number:05d}", table)
         indexes[index.file] = data
         return Shard(
@@ -304,31 +303,28 @@ def _describe(
             index=index,
         )
 
-    described = {
-        name: [shard(name, number, path) for number, path in enumerate(paths)]
-        for name, paths in splits.items()
-    }
-    return {
-        name: Split(sum(one.num_records for one in shards), shards)
-        for name, shards in described.items()
-    }, indexes
+    described = {}
+    for name, paths in splits.items():
+        shards = [shard(name, number, path) for number, path in enumerate(paths)]
+        described[name] = Split(sum(one.num_records for one in shards), shards)
+    return described, indexes
 
 
 def _formats(files: Mapping[str, ScannedFile]) -> dict[str, int]:
-    """Format of pictures that the trainer decodes → records."""
+    """Counts the records of each picture format that the trainer decodes."""
     totals = sum((file.formats for file in files.values()), Counter[str]())
     return {name: totals[name] for name in FORMATS if totals[name]}
 
 
 def _undecodable(files: Mapping[str, ScannedFile]) -> list[str]:
-    """A sentence about pictures that cannot be decoded, which is printed, too; or none."""
+    """Prints and returns a warning about pictures that cannot be decoded, if there are any."""
     places = [(path, number) for path, file in files.items() for number in file.undecodable]
     if not places:
         return []
     path, number = places[0]
     sentence = (
         f"{counted(len(places), 'picture')} cannot be decoded, the first in record {number} of "
-        f"{path}: training ends there, so write such files again without them."
+        f"{path}: training ends at such a record, so write the files again without the pictures."
     )
     print(f"note: {sentence}", file=sys.stderr)
     return [sentence]
@@ -336,10 +332,11 @@ def _undecodable(files: Mapping[str, ScannedFile]) -> list[str]:
 
 def _image(tfds: TfdsFolder | None, feature: str, files: Mapping[str, ScannedFile]) -> Image:
     grey = tfds is not None and tfds.image_feature == feature and tfds.channels == 1
-    # Transparency and the like is decoded to RGB.
+    # The trainer decodes all but grey pictures to RGB, transparent ones included.
     channels: Literal[1, 3] = 1 if grey else 3
     columns = [file.rows.columns for file in files.values()]
     sizes = {size for one in columns for size in zip(one["height"], one["width"], strict=True)}
+    # A picture that cannot be decoded has the size 0.
     if len(sizes) == 1 and min(sizes) > (0, 0):
         return Image(size=min(sizes), mode="exact", channels=channels)
     return Image(size=None, mode="none", channels=channels)

@@ -1,4 +1,4 @@
-"""The classes of somebody else's records: their names, and whether labels and texts agree."""
+"""Names the classes of adopted records, and checks that labels and texts agree."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ from imageshards.errors import Arg, UserError
 from imageshards.manifest import ONE, SEVERAL
 from imageshards.text import class_sort_key, counted
 
-# More than any dataset of pictures has: a larger label is some other number.
+# No dataset of pictures has more classes, so a larger label is not a class id.
 _MAX_CLASSES = 100_000
 
-# A label, which is a class id or the name of a class, with the text beside it → records.
+# (label, text beside the label) → records; a label is a class id or the name of a class.
 _Pairs = Mapping[tuple[int | str, str], int]
 
 
 def name_classes(
     files: Mapping[str, ScannedFile], known: Sequence[str] | None, first: int, feature: str
 ) -> Sequence[str]:
-    """The classes, `known` or as the records say; their ids, from `first` on, and their names are
-    put into the rows of the files.
+    """Puts class ids, from `first` on, and class names into the rows of the files.
+
+    Returns:
+        The class names in the order of the ids: `known`, or names from the records.
 
     Raises:
-        UserError: A label is of no class, or the names are in another order than the texts.
+        UserError: A label belongs to no class, or names and texts are in different orders.
     """
     rows = [file.rows.columns for file in files.values()]
     pairs = Counter(
         pair for each in rows for pair in zip(each["label"], each["class_name"], strict=True)
     )
     classes = known or _classes_in(pairs, first, feature)
-    _check_labels(files, pairs, feature, first, classes)
+    _check_labels(files, feature, first, classes)
     _check_texts(pairs, first, classes)
+    # Labels that are names become ids, and ids stay.
     labels = {name: number for number, name in enumerate(classes, first)}
     for each in rows:
         each["label"] = [labels.get(label, label) for label in each["label"]]
@@ -44,10 +47,10 @@ def name_classes(
 def name_hot_classes(
     files: Mapping[str, ScannedFile], classes: Sequence[str], is_several: bool
 ) -> str:
-    """Puts the names of labels that were 0s and 1s into the rows of the files.
+    """Puts class names into rows whose labels came from features of 0s and 1s.
 
     Returns:
-        `ONE` where every record has exactly one label, unless `is_several`; else `SEVERAL`.
+        `ONE` if every record has exactly one label, unless `is_several`; else `SEVERAL`.
     """
     rows = [file.rows.columns for file in files.values()]
     is_one = not is_several and all(len(ids) == 1 for each in rows for ids in each["label"])
@@ -60,7 +63,7 @@ def name_hot_classes(
 
 
 def _classes_in(pairs: _Pairs, first: int, feature: str) -> Sequence[str]:
-    """The names that are labels; else the texts that come with the ids, else the ids themselves."""
+    """Returns the labels that are names; else the texts beside the ids, or the ids themselves."""
     ids = sorted({label for label, _ in pairs if isinstance(label, int)})
     if not ids:
         return sorted({str(label) for label, _ in pairs}, key=class_sort_key)
@@ -79,46 +82,38 @@ def _classes_in(pairs: _Pairs, first: int, feature: str) -> Sequence[str]:
         )
     texts = {label: text for label, text in pairs if text}
     names = [texts.get(label, str(label)) for label in range(first, max(first, ids[-1]) + 1)]
-    # ImageNet has two kinds of crane: their numbers tell them apart.
+    # Two classes may have the same name (ImageNet has two kinds of crane): both get their number.
     times = Counter(names)
     return [f"{name} {i}" if times[name] > 1 else name for i, name in enumerate(names)]
 
 
 def _check_labels(
-    files: Mapping[str, ScannedFile],
-    pairs: _Pairs,
-    feature: str,
-    first: int,
-    classes: Sequence[str],
+    files: Mapping[str, ScannedFile], feature: str, first: int, classes: Sequence[str]
 ) -> None:
     known: set[int | str] = {*classes, *range(first, first + len(classes))}
-    wrong = next((label for label, _ in pairs if label not in known), None)
-    if wrong is None:
-        return
-    path, record = next(
-        (path, file.rows.columns["label"].index(wrong))
-        for path, file in files.items()
-        if wrong in file.rows.columns["label"]
-    )
-    raise UserError(
-        argument="label_offset",
-        received=f"{first}, and record {record} of {path} has {feature} {wrong!r}",
-        expected=f"{first} to {first + len(classes) - 1} or the name for "
-        f"{counted(len(classes), 'class')}",
-        remedy="correct it, or name every class by " + Arg("class_names"),
-    )
+    for path, file in files.items():
+        for record, label in enumerate(file.rows.columns["label"]):
+            if label not in known:
+                raise UserError(
+                    argument="label_offset",
+                    received=f"{first}, and record {record} of {path} has {feature} {label!r}",
+                    expected=f"{first} to {first + len(classes) - 1} or the name for "
+                    f"{counted(len(classes), 'class')}",
+                    remedy="correct it, or name every class by " + Arg("class_names"),
+                )
 
 
 def _check_texts(pairs: _Pairs, first: int, classes: Sequence[str]) -> None:
-    """Refuses names in another order than the texts; others write descriptions there, which agree
-    with no name."""
+    """Refuses names in a different order than the texts of the records."""
     known = {*classes}
     named = {
         (label - first, text): records
         for (label, text), records in pairs.items()
         if isinstance(label, int) and text in known
     }
+    # Texts may also be descriptions, which match no name and do not count.
     wrong = {pair: n for pair, n in named.items() if classes[pair[0]] != pair[1]}
+    # A minority of disagreeing records are wrong labels, not a wrong order.
     if 2 * sum(wrong.values()) > sum(named.values()):
         number, text = next(iter(wrong))
         raise UserError(
@@ -126,5 +121,5 @@ def _check_texts(pairs: _Pairs, first: int, classes: Sequence[str]) -> None:
             received=f"{','.join(classes)!r}, whose class {number} is {classes[number]!r}, but "
             f"most records of this id have the text {text!r}",
             expected="the names in the order of the ids",
-            remedy="put them into it, or correct " + Arg("label_offset"),
+            remedy="reorder them, or correct " + Arg("label_offset"),
         )

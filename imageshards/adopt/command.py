@@ -1,4 +1,4 @@
-"""`imageshards adopt DIR`: TFRecords that others wrote become a dataset to train on."""
+"""`imageshards adopt DIR`: makes a dataset of existing TFRecords."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ Exit code: 0 manifest and index are written, 2 they could not be."""
 
 
 def make_parser() -> Parser:
-    """The parser of `imageshards adopt`."""
+    """Returns the parser of `imageshards adopt`."""
     parser = Parser(
         prog="imageshards adopt",
-        description="Reads TFRecords that others wrote, once, and writes a manifest.json and an\n"
-        "index for them, by which they are trained and evaluated on. The records stay as\n"
-        "they are.",
+        description="Reads existing TFRecords once and writes a manifest.json and an index, so\n"
+        "that models can be trained and evaluated on them. The records do not change.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -46,31 +45,32 @@ def make_parser() -> Parser:
         "--output",
         metavar="FOLDER",
         type=functools.partial(storage.absolute_place, "output"),
-        help="writes them there, pointing at the records, which other commands then read by "
-        "--records_root (default: beside the records)",
+        help="folder for manifest and index, with which other commands need --records_root "
+        "(default: beside the records)",
     )
     add_options(parser, AdoptOptions)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Runs the command; returns its exit code."""
 
     def body() -> int:
         args = vars(make_parser().parse_args(argv))
         directory = args.pop("directory")
         output = args.pop("output") or directory
         options = AdoptOptions(**args)
+        # A wrong output must fail before all files are read, which may take hours.
         storage.check_bucket(output, "output" if output != directory else "DIR")
-        told = adopt(directory, output, options)
-        written = storage.join(output, MANIFEST_NAME)
-        splits_told = ", ".join(
-            f"{name} {counted(split.num_records, 'record')}" for name, split in told.splits.items()
+        manifest = adopt(directory, output, options)
+        splits = ", ".join(
+            f"{name} {counted(split.num_records, 'record')}"
+            for name, split in manifest.splits.items()
         )
-        noun = {ONE: "class", SEVERAL: "label"}.get(told.label)
-        labels = counted(len(told.classes), noun) if noun else "no labels"
-        print(f"wrote {written}: {splits_told}; {labels}")
-        if folders := outside_folders(told):
+        noun = {ONE: "class", SEVERAL: "label"}.get(manifest.label)
+        labels = counted(len(manifest.classes), noun) if noun else "no labels"
+        print(f"wrote {storage.join(output, MANIFEST_NAME)}: {splits}; {labels}")
+        if folders := outside_folders(manifest):
             root = shlex.quote(common_root(folders))
             print(f"the shards stay where they are: every command needs --records_root {root}")
         return 0

@@ -1,4 +1,4 @@
-"""Which features of somebody else's records are which, and what flags say of them."""
+"""Finds the features of existing records that hold picture, label, file name and text."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from imageshards.images.options import ImageOptions, parse_limit
 from imageshards.jpeg import MAX_PIXELS
 from imageshards.manifest import NONE, SEVERAL, Adopted, FeatureSpec
 
-# How the formats begin that the trainer decodes: `imageshards.jpeg.FORMATS`.
+# The first bytes of the formats that the trainer decodes (`imageshards.jpeg.FORMATS`).
 _PICTURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|BM|RIFF.{4}WEBP", re.DOTALL)
-# What tf-slim, TFDS, Kaggle's organisers and the tutorials call them, best known first.
 _AUTO = "auto"  # of `--label`
+# Feature names of tf-slim, TFDS, Kaggle's organisers and the tutorials, most frequent first.
 _USUAL_NAMES = {
     "image": ("image/encoded", "image", "image_raw", "image/image_raw", "image_bytes", "jpeg"),
     "label": ("image/class/label", "label", "class", "target", "class_id"),
@@ -57,17 +57,7 @@ def _split(text: str) -> tuple[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class AdoptOptions:
-    """What the files do not say.
-
-    Attributes:
-        feature_map: Which feature is `image`, `label`, `filename` or `text`. A `label` may be
-            several features, which hold a 0 or 1 each.
-        label_offset: The label of the first class.
-        class_names: Names of the classes in the order of their ids.
-        splits: Pairs of a split and a folder, file or glob of its files.
-        label: `auto`, `several` or `none`.
-        max_pixels: A larger picture is refused.
-    """
+    """Facts about existing records that their files do not contain, given as flags of `adopt`."""
 
     # fmt: off
     feature_map: Annotated[Mapping[str, str | Sequence[str]], Option(
@@ -122,10 +112,10 @@ class AdoptOptions:
 def features_of(
     files: Sequence[Counter[tuple[str, Dtype | None, int]]], num_records: int
 ) -> dict[str, FeatureSpec]:
-    """Dtype and shape of every feature, as the manifest has them, from `ScannedFile.lengths`.
+    """Returns dtype and shape of every feature for the manifest, from `ScannedFile.lengths`.
 
-    One value everywhere is a scalar, the same number of values everywhere a fixed length, anything
-    else a variable length. What has no values, or those of several types, no model could read.
+    One value in each record is a scalar, an equal number of values a fixed length, and anything
+    else a variable length. Features without values or with mixed types are left out.
     """
     found: dict[str, Counter[tuple[Dtype | None, int]]] = defaultdict(Counter)
     for lengths in files:
@@ -145,13 +135,16 @@ def features_of(
 def find_roles(
     directory: str, options: AdoptOptions, tfds: TfdsFolder | None, example: Mapping[str, Values]
 ) -> Adopted:
-    """By `--feature_map`, else as TFDS says, else by the usual names: those that the first record,
-    `example`, has with values of a fitting type.
+    """Finds the features of an adopted dataset.
+
+    `--feature_map` comes first, then the description of TFDS, then usual names. The last two must
+    be in `example`, the first record, with values of a fitting type.
 
     Raises:
-        UserError: No feature is the picture or the label.
+        UserError: No feature holds the picture or the label.
     """
     said = {"image": tfds.image_feature} if tfds else {}
+    # Picture, file name and text are all single strings.
     texts = [n for n, found in example.items() if len(found) == 1 and dtype_of(found) == "string"]
 
     def find(role: str, needed: bool = False) -> str | None:
@@ -175,13 +168,13 @@ def find_roles(
 def _missing(
     directory: str, role: str, mapped: str | Sequence[str] | None, usable: Phrase
 ) -> UserError:
-    """Returns the error for records where no feature is the `role`, and which could be."""
+    """Returns the error for records without a feature for `role`, naming `usable` features."""
     expected = Arg("feature_map", f"{role}=FEATURE") + ", " + usable
     if not mapped:
         received = f"{directory!r}, where no feature is known to be the {role}"
         return UserError(argument="DIR", received=received, expected=expected)
     names = mapped if isinstance(mapped, str) else f",{role}=".join(mapped)
-    received = f"{role}={names}, which the records of {directory!r} have not"
+    received = f"{role}={names}, which the records of {directory!r} lack"
     return UserError(argument="feature_map", received=received, expected=expected)
 
 
@@ -192,10 +185,11 @@ def _find_label(
     image: str,
     example: Mapping[str, Values],
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Returns the feature of ids or names, or the features of 0s and 1s."""
+    """Returns the feature of class ids or names, or the features of 0s and 1s."""
     mapped = options.feature_map.get("label")
     said = (tfds and tfds.label_feature) or ""
     names = [mapped] if isinstance(mapped, str) else mapped or [said, *_USUAL_NAMES["label"]]
+    # A feature may be called `label` and hold a picture, such as a mask.
     forms = {
         name: (dtype_of(values), len(values) == 1)
         for name, values in example.items()
@@ -208,7 +202,7 @@ def _find_label(
     elif options.label == SEVERAL and numbers:
         return None, (numbers[0],)
     else:
-        # Ids first; where there are none, the names of the classes do as well.
+        # Class ids come first, and class names serve where there are no ids.
         for dtype in ("int64", "string"):
             if single := next((n for n in names if forms.get(n) == (dtype, True)), None):
                 return single, ()
@@ -223,7 +217,7 @@ def _no_label(
     forms: Mapping[str, tuple[Dtype | None, bool]],
     example: Mapping[str, Values],
 ) -> UserError:
-    """Returns the error for records where no feature is the label."""
+    """Returns the error for records without a label."""
     usable = [name for name, (dtype, one) in forms.items() if one and dtype != "float32"]
     known = ", ".join(sorted(usable)) or "there is none"
     expected = Phrase((f"one class id or name in each record ({known})",))
@@ -238,9 +232,8 @@ def _no_label(
 
 
 def check_picture(directory: str, feature: str, values: Values) -> None:
-    """Looks at the first bytes of a picture: raw pixels are a common surprise."""
-    first = values[0]
-    if _is_picture(first):
+    """Checks the first bytes of a picture, because many datasets hold raw pixels instead."""
+    if _is_picture(first := values[0]):
         return
     raise UserError(
         argument="DIR",

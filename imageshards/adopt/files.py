@@ -1,4 +1,4 @@
-"""The TFRecord files that others wrote: which there are, and the split of each."""
+"""Finds existing TFRecord files and the split of each."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
 ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords, *.record or NAME-00000-of-00008"
 
 _GZIP_MAGIC = b"\x1f\x8b"
-# Path before it, number, how many, what follows in the file's name.
+# Text before the number, number, total, rest of the file name.
 _PART = re.compile(r"(.*)-(\d+)-of-(\d+)([^/]*)$")
 
 
 def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """The files of every split: of (split, folder, file or glob) pairs, else of the directory.
+    """Returns the files of every split: of the `given` (split, place) pairs, else of the directory.
 
     Raises:
-        UserError: There are none, not all of a series are there, or one is given twice.
+        UserError: A place has no files, a series is incomplete, or a file is given twice.
     """
     if not given:
         return split_files(directory, list_files("DIR", directory))
@@ -43,17 +43,18 @@ def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, l
 
 
 def list_files(argument: str, place: str) -> list[str]:
-    """The TFRecord files that a place means, sorted: a file, a glob, or a folder with all below it.
+    """Lists the TFRecord files of a file, a glob, or everything below a folder, sorted.
 
     Raises:
-        UserError: There are none, or a part of a numbered series is missing from a folder.
-        OSError: They cannot be listed.
+        UserError: There are no files, or a folder lacks a part of a numbered series.
+        OSError: A folder cannot be listed.
     """
     if any(c in place for c in "*?["):
         paths = storage.glob(place)
     elif storage.is_folder(place):
         start = len(place.rstrip("/"))
         paths = [f.path for f in storage.files_below(place) if _is_records(f.path[start:])]
+        # Only a folder is checked, because a glob may mean a part of a series.
         _check_series(argument, place, paths)
     else:
         paths = [place] if storage.exists(place) else []
@@ -62,19 +63,19 @@ def list_files(argument: str, place: str) -> list[str]:
             argument=argument,
             received=f"{place!r}, where there is no TFRecord",
             expected=f"files called {ENDINGS}",
-            remedy="name others by " + Arg("split", "train=GLOB") + ", or build a dataset of "
+            remedy="name files by " + Arg("split", "train=GLOB") + ", or build a dataset of "
             "images with imageshards build --input PHOTOS --output FOLDER",
         )
     return paths
 
 
 def _is_records(path: str) -> bool:
-    """Whether a path below a folder is that of TFRecords, and neither it nor a part is hidden."""
+    """Returns whether a path below a folder is a TFRecord file, and no part of it is hidden."""
     return not re.search(r"/[._]", path) and bool(FILE_NAME.search(os.path.basename(path)))
 
 
 def _check_series(argument: str, place: str, paths: Sequence[str]) -> None:
-    """Of `…-00000-of-00008` all eight have to be there: a half-copied folder is found now."""
+    """Refuses a folder that was copied only in part: `…-00000-of-00008` needs all eight files."""
     series: dict[tuple[str, int], set[int]] = defaultdict(set)
     for path in paths:
         if found := _PART.match(path):
@@ -86,18 +87,17 @@ def _check_series(argument: str, place: str, paths: Sequence[str]) -> None:
                 received=f"{place!r}, where of {os.path.basename(pattern)} {len(missing)} of "
                 f"{total} files are missing (the first is number {missing[0]})",
                 expected="all of them",
-                remedy="copy the folder again, or name the files that are meant by "
-                + Arg("split", "NAME=GLOB"),
+                remedy="copy the folder again, or choose files by " + Arg("split", "NAME=GLOB"),
             )
 
 
 def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
-    """Which split every file belongs to: by its folder's name, else by a word of its own name.
+    """Groups files by split: by the name of their folder, else by a word of their own name.
 
-    Where no name says anything, all files are `train`.
+    All files are `train` if no name contains a split.
 
     Raises:
-        UserError: Only some of the names say something.
+        UserError: Only some of the names contain a split.
     """
     splits: dict[str, list[str]] = defaultdict(list)
     nameless: list[str] = []
@@ -117,7 +117,7 @@ def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
 
 
 def split_of(path: str) -> str | None:
-    """The split a path names, in lower case: `validation-00000-of-00128` → `validation`."""
+    """Returns the split that a path names: `validation-00000-of-00128` → `validation`."""
     folder, name = os.path.split(path)
     folder = os.path.basename(folder).lower()
     if folder in SPLIT_NAMES:
@@ -127,7 +127,7 @@ def split_of(path: str) -> str | None:
 
 
 def folder_from(output: str, path: str) -> str:
-    """The folder of a file as a manifest in `output` names it: below it, else as a whole."""
+    """Returns a file's folder for a manifest in `output`: relative if below, else absolute."""
     folder, output = storage.parent_of(path), output.rstrip("/")
     if folder.rstrip("/") == output:
         return ""
@@ -135,14 +135,10 @@ def folder_from(output: str, path: str) -> str:
 
 
 def check_plain(paths: Sequence[str]) -> None:
-    """Refuses files that are compressed as a whole: nobody can seek in those.
-
-    Raises:
-        UserError: One is.
-        OSError: A file cannot be read.
-    """
-    for path, head in zip(paths, storage.map_concurrently(_head, paths), strict=True):
-        # The length of a plain record may look like gzip's magic number.
+    """Refuses files that are gzipped as a whole, because readers cannot seek in them."""
+    heads = storage.map_concurrently(lambda p: storage.read_range(p, 0, HEADER_BYTES), paths)
+    for path, head in zip(paths, heads, strict=True):
+        # The length of a record, the first bytes of a plain file, may equal gzip's magic number.
         if head.startswith(_GZIP_MAGIC) and not is_header(head):
             raise UserError(
                 argument="DIR",
@@ -151,7 +147,3 @@ def check_plain(paths: Sequence[str]) -> None:
                 expected="plain files",
                 remedy="gunzip them first",
             )
-
-
-def _head(path: str) -> bytes:
-    return storage.read_range(path, 0, HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""One pass over a TFRecord file: its checksums, labels, features, and a row for every record."""
+"""Reads a TFRecord file once: checks its records, and collects features and a row for each."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _REMOTE_THREADS = 8
 
 @dataclasses.dataclass
 class ScannedFile:
-    """What one file holds.
+    """The findings of a scan over one file.
 
     Attributes:
-        sha256: Of the whole file.
-        rows: Of its index. Until `name_classes` has been there, `label` is the id or the name that
-            a record has, and `class_name` that name, or the text beside the id. Until
-            `name_hot_classes` has been there, `label` is a list of ids and `class_name` empty.
-        lengths: (feature, dtype, number of values) → records that have it so.
-        formats: Format of the picture, one of `imageshards.jpeg.FORMATS` → records.
-        undecodable: Numbers of the records with a picture that the trainer cannot decode.
+        sha256: SHA-256 of the whole file.
+        rows: Rows of its index, which `name_classes` or `name_hot_classes` completes. Until then,
+            `label` is the id or name in the record, and `class_name` this name or the text beside
+            the id. With features of 0s and 1s, `label` is a list of ids and `class_name` empty.
+        lengths: (feature, dtype, number of values) → records.
+        formats: Picture format (`imageshards.jpeg.FORMATS`) → records.
+        undecodable: Numbers of records whose picture the trainer cannot decode.
     """
 
     sha256: str = ""
@@ -51,15 +51,14 @@ class ScannedFile:
 def scan_files(
     paths: Sequence[str], roles: Adopted, max_pixels: int = MAX_PIXELS
 ) -> dict[str, ScannedFile]:
-    """Reads whole files, and of each picture the header.
+    """Reads whole files, and the header of each picture.
 
     Raises:
         RecordError: A record is damaged.
-        UserError: A record has not one picture and its labels, or a picture has more than
-            `max_pixels` pixels.
+        UserError: A record lacks its picture or labels, or a picture is larger than `max_pixels`.
         OSError: A file cannot be read.
     """
-    # A disk is read by one thread; a store answers slowly, so several files are read at once.
+    # Local files are read one after the other, but a slow store serves several at the same time.
     threads = 1 if all(map(storage.is_local, paths)) else _REMOTE_THREADS
     files = storage.map_concurrently(lambda path: _scan(path, roles, max_pixels), paths, threads)
     return dict(zip(paths, with_progress(files, len(paths), "files", "reading"), strict=True))
@@ -68,11 +67,13 @@ def scan_files(
 def _scan(path: str, roles: Adopted, max_pixels: int) -> ScannedFile:
     file, digest = ScannedFile(), hashlib.sha256()
     for record in read_records(path):
-        # A file whose checksums are right is its frames, and nothing else.
+        # A file with right checksums consists of its frames alone, so they give the file's hash.
         digest.update(frame_record(record.payload))
         features = features_in(path, record)
         try:
-            picture = _picture_in(features, roles.image)
+            picture = _single(features, roles.image)
+            if not isinstance(picture, bytes):
+                raise ValueError(f"{_found(features, roles.image)}; expected one encoded picture")
             row = _row_of(features, roles, picture, f"{storage.name_of(path)}#{record.number}")
             picture_format, (width, height) = _header_of(picture, max_pixels)
         except TooManyPixelsError as e:
@@ -86,6 +87,7 @@ def _scan(path: str, roles: Adopted, max_pixels: int) -> ScannedFile:
         except ValueError as e:
             found, _, expected = str(e).partition("; expected ")
             raise _unusable(path, record, f"has {found}", expected) from e
+        # The sizes come from the picture, since records may lack them or be wrong.
         row |= {"image/width": [width], "image/height": [height]}
         extra = {name: values for name, values in features.items() if name != roles.image}
         file.rows.add(row, record.next_offset_bytes - record.offset_bytes, None, extra)
@@ -98,7 +100,7 @@ def _scan(path: str, roles: Adopted, max_pixels: int) -> ScannedFile:
 
 
 def features_in(path: str, record: Record) -> dict[str, Values]:
-    """The features of a record; raises UserError where it is no `tf.train.Example`."""
+    """Returns the features of a record; raises `UserError` if it is no `tf.train.Example`."""
     try:
         return decode_example(record.payload)
     except ValueError as e:
@@ -107,7 +109,7 @@ def features_in(path: str, record: Record) -> dict[str, Values]:
 
 
 def _unusable(path: str, record: Record, what: str, expected: str) -> UserError:
-    """Returns the error for a record that is whole, but not one to train on."""
+    """Returns the error for an undamaged record that is not usable for training."""
     return UserError(
         argument="DIR",
         received=f"TFRecords where record {record.number} of {path} (at byte "
@@ -121,10 +123,10 @@ def _unusable(path: str, record: Record, what: str, expected: str) -> UserError:
 
 
 def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
-    """Returns format, width and height in pixels, as the header of a picture says.
+    """Returns format, width and height in pixels from the header of a picture.
 
-    The format is empty and the size 0 where the trainer cannot decode the picture. Training says
-    more of it, and can go on without it.
+    If the trainer cannot decode the picture, the format is empty and the size 0. Training reports
+    the record again, and may skip it.
 
     Raises:
         TooManyPixelsError: The picture has more than `max_pixels` pixels.
@@ -136,28 +138,17 @@ def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
     except (OSError, ValueError):
         return "", (0, 0)
     found = str(opened.format)
-    # TensorFlow takes the numbers of a BMP's palette for colours.
+    # TensorFlow decodes the palette indices of a BMP as if they were colours.
     has_palette = found == "BMP" and opened.mode in ("1", "P")
-    # See `trainer.augment.decode.decode_webp`.
+    # `trainer.augment.decode.decode_webp` says why these fail.
     is_opaque_animation = found == "WEBP" and opened.mode == "RGB" and is_animated(opened)
     return ("", (0, 0)) if has_palette or is_opaque_animation else (found, opened.size)
-
-
-def _picture_in(features: Mapping[str, Values], name: str) -> bytes:
-    picture = _single(features, name)
-    if not isinstance(picture, bytes):
-        raise ValueError(f"{_found(features, name)}; expected one encoded picture")
-    return picture
 
 
 def _row_of(
     features: Mapping[str, Values], roles: Adopted, picture: bytes, default_key: str
 ) -> dict[str, Values]:
-    """What the index says of somebody else's record, under the names that a build gives it.
-
-    Raises:
-        ValueError: It has not the labels that it should.
-    """
+    """Returns the index row of a record, with a build's feature names; raises `ValueError`."""
     key = _text_in(features, roles.filename) or default_key
     row: dict[str, Values] = {
         FILENAME_FEATURE: [key.encode()],
@@ -169,13 +160,14 @@ def _row_of(
         return row
     label = _single(features, roles.label)
     text = label if isinstance(label, bytes) else _text_in(features, roles.text).encode()
+    # The index stores class names as UTF-8.
     if not isinstance(label, int | bytes) or text.decode(errors="replace").encode() != text:
         raise ValueError(f"{_found(features, roles.label)}; expected one class id or name in UTF-8")
     return row | {CLASS_FEATURE: [text], LABEL_FEATURE: features[roles.label]}
 
 
 def _hot_ids(features: Mapping[str, Values], names: Sequence[str]) -> list[int]:
-    """The numbers of the classes whose value is 1, over the values of all features."""
+    """Returns the ids of the classes whose value is 1, counting through all features."""
     hot: list[bytes | int | float] = []
     for name in names:
         values = features.get(name, ())
@@ -186,7 +178,7 @@ def _hot_ids(features: Mapping[str, Values], names: Sequence[str]) -> list[int]:
 
 
 def _found(features: Mapping[str, Values], name: str) -> str:
-    """What a record has in a feature, for people."""
+    """Describes the values of a feature, for errors."""
     values = features.get(name, ())
     if not values:
         return f"no feature {name}"

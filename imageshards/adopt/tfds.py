@@ -1,4 +1,4 @@
-"""What a directory written by TensorFlow Datasets says of itself.
+"""Reads the description that TensorFlow Datasets (TFDS) writes beside its TFRecords.
 
 The layout is https://www.tensorflow.org/datasets/external_tfrecord; only its JSON is read.
 """
@@ -21,13 +21,13 @@ _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 @dataclasses.dataclass(frozen=True)
 class TfdsFolder:
-    """A TFDS dataset.
+    """A dataset of TFDS.
 
     Attributes:
-        splits: For each split, path of every shard → its records.
-        image_feature, label_feature: Its Image and its ClassLabel, None without one.
-        channels: Of its pictures; None where they are not fixed.
-        classes: Names in the order of the ids, None without a ClassLabel.
+        splits: Split → path of each shard → number of records.
+        image_feature, label_feature: Name of the Image and of the ClassLabel; None without one.
+        channels: Channels of the pictures; None if they vary.
+        classes: Class names in the order of the ids; None without a ClassLabel.
     """
 
     splits: Mapping[str, Mapping[str, int]]
@@ -38,7 +38,7 @@ class TfdsFolder:
 
 
 def _find_folder(directory: str) -> str | None:
-    """The folder with `dataset_info.json`: `directory`, or its one version; None without one."""
+    """Returns `directory` or its only version, whichever TFDS wrote; None if there is none."""
     if storage.exists(storage.join(directory, INFO_FILE)):
         return directory
     below = [
@@ -56,12 +56,11 @@ def _find_folder(directory: str) -> str | None:
 
 
 def open_tfds(directory: str) -> TfdsFolder | None:
-    """What TFDS says of `directory` or its one version; None where it has written nothing.
+    """Reads the description in `directory` or its only version; None if there is none.
 
     Raises:
-        UserError: There are several versions or configurations to choose from, or files are
-            missing, or say something this reader does not know.
-        OSError: A folder cannot be listed.
+        UserError: There are several versions or configurations, or the description is incomplete
+            or of an unknown form.
     """
     if (folder := _find_folder(directory)) is None:
         return None
@@ -92,7 +91,7 @@ def open_tfds(directory: str) -> TfdsFolder | None:
 
 
 def _walk(name: str, feature: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Every leaf of the tree of features, under its name in the records."""
+    """Flattens the tree of features; returns each leaf with its name in the records."""
     if "featuresDict" not in feature:
         return [(name, feature)]
     inner = feature["featuresDict"]["features"]
@@ -106,7 +105,7 @@ def _walk(name: str, feature: dict[str, Any]) -> list[tuple[str, dict[str, Any]]
 def _image_and_label(
     info: dict[str, Any], fields: dict[str, dict[str, Any]]
 ) -> tuple[str | None, str | None]:
-    """The supervised pair if that is what it holds, else the first of each kind."""
+    """Returns the names of the supervised pair, else of the first feature of each kind."""
     pair = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
     keys = [str(item.get("featureKey")) for item in pair]
 
@@ -119,13 +118,14 @@ def _image_and_label(
 
 def _channels(image: dict[str, Any]) -> int | None:
     sides = [int(side) for side in image.get("shape", {}).get("dimensions", [])]
+    # TFDS writes an unknown side as -1.
     return sides[2] if len(sides) == 3 and sides[2] > 0 else None
 
 
 def _classes(folder: str, label: str, raw: dict[str, Any]) -> tuple[str, ...]:
     try:
         names = storage.read(storage.join(folder, f"{label.replace('/', '.')}.labels.txt"))
-    except FileNotFoundError:
+    except FileNotFoundError:  # A ClassLabel without names has a number of classes only.
         return tuple(str(i) for i in range(int(raw["numClasses"])))
     return tuple(names.decode().rstrip("\n").split("\n"))
 
@@ -144,6 +144,7 @@ def _shards(folder: str, info: dict[str, Any], split: dict[str, Any]) -> dict[st
             "SHARD_X_OF_Y": f"{index:05d}-of-{len(lengths):05d}",
         }
         name = template.format_map(words)
+        # The description may come from a stranger and must not lead out of its folder.
         if storage.name_of(name) != name:
             raise ValueError(f"the file {name!r} would be in another folder")
         shards[storage.join(folder, name)] = length

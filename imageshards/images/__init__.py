@@ -1,4 +1,5 @@
-"""Photos as records hold them: decoded, made upright, resized and encoded as JPEG.
+"""Turns photos into the pictures of records: decodes, turns upright, resizes and encodes as JPEG.
 
-A build makes its records by this, and `imageshards predict` what it shows to a model. Pillow only.
+A build makes its records with this package, and `imageshards predict` the inputs of a model. The
+package needs Pillow only.
 """

@@ -1,7 +1,7 @@
-"""Decodes image files from anywhere into pixels that can be resized, or raises `ImageError`.
+"""Decodes image files, which may be damaged or hostile, into pixels that can be resized.
 
-The first bytes tell the format, and the Pillow plugin for it is called by name: hostile bytes never
-reach plugins for other formats. Our size limits are checked before Pillow's own warning.
+The first bytes decide the format, and only the Pillow plugin for this format is called. So hostile
+bytes never reach Pillow's plugins for rare formats.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from imageshards.images.jpeg_end import with_end
 from imageshards.images.options import ImageOptions
 from imageshards.jpeg import DECODE_ERRORS, before_scan, eight_bits
 
-# Pillow warns about odd metadata, which is dropped here anyway.
+# Pillow warns about odd metadata, which this module drops anyway.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 _PILLOW_ERRORS = (*DECODE_ERRORS, Image.DecompressionBombError)
 
-# The brands in the first box of an AVIF and of a HEIC tell them apart: both may name `mif1`.
+# AVIF and HEIC differ in the brands of their first box. Both may name `mif1`, so AVIF comes first.
 _PLUGINS = (
     (rb"\x89PNG\r\n\x1a\n", "PIL.PngImagePlugin", "PngImageFile"),
     (rb"GIF8[79]a", "PIL.GifImagePlugin", "GifImageFile"),
@@ -42,7 +42,7 @@ _PLUGINS = (
     (rb".{4}ftyp(.{4}){0,9}(hei[cxms]|m[is]f1)", "pillow_heif", "HeifImageFile"),
 )
 
-# What Pillow, libavif and libheif say where a file ends too early.
+# Texts of Pillow's, libavif's and libheif's errors for a file that ends too early.
 _ENDED = "truncated|end of file|cannot read full meta box"
 
 _UNSUPPORTED = (
@@ -54,7 +54,7 @@ _UNSUPPORTED = (
     (0, b"8BPS", "Photoshop"),
     (0, b"%PDF", "PDF"),
 )
-# What is often found in place of a picture → reason and message.
+# Content that is often found in place of a picture → reason and message.
 _STAND_INS = (
     (rb"version https://git-lfs\.github\.com/spec/", "git_lfs_pointer",
      "A pointer of Git LFS in place of the picture; run git lfs pull in the clone it is from."),
@@ -67,26 +67,25 @@ _STAND_INS = (
      "All bytes are 0, as after a download or a copy that was not finished; fetch it again."),
 )  # fmt: skip
 
-# Pillow mode → the mode the pixels are resized in. Absent: no agreed way to 8 bits.
+# Pillow mode → the mode the pixels are resized in. Further modes have no agreed way to 8 bits.
 _WORKING_MODES = {
     "1": "L", "L": "L", "P": "RGB", "RGB": "RGB", "RGBX": "RGB", "YCbCr": "RGB", "HSV": "RGB",
     "CMYK": "RGB", "LAB": "RGB", "LA": "LA", "La": "LA", "PA": "RGBA", "RGBA": "RGBA",
     "RGBa": "RGBA",
 }  # fmt: skip
 
-# The EXIF tag for orientation.
-ORIENTATION_TAG = 0x0112
+ORIENTATION_TAG = 0x0112  # of EXIF
 
-# Each scan of a progressive JPEG touches every coefficient, so that a few kB with many scans could
-# take hours to decode. Encoders write about 10.
+# Each scan of a progressive JPEG visits every coefficient, so a few kB with many scans could take
+# hours to decode. Encoders write about 10.
 _MAX_SCANS = 100
 
 
 class _Jpeg(JpegImagePlugin.JpegImageFile):
-    """A JPEG (or the first picture of an MPO) whose EXIF is left unread."""
+    """A JPEG, or the first picture of an MPO, without EXIF."""
 
     def _read_dpi_from_exif(self) -> None:
-        """Does nothing: Pillow would parse the whole EXIF for a resolution that is not used."""
+        """Does nothing, because Pillow would parse the whole EXIF for an unused resolution."""
 
 
 @dataclasses.dataclass
@@ -94,14 +93,14 @@ class Source:
     """An opened picture.
 
     Attributes:
-        image: Of a JPEG only the header has been read; others are decoded.
+        image: The picture: the header of a JPEG, or the pixels of any other format.
         format: Pillow's name of the format.
         orientation: EXIF orientation, 1..8, of the stored pixels.
         is_upright: Whether `image` is upright already (Pillow turns TIFFs itself).
-        notes: What will be normalised.
+        notes: The normalisations that the picture needs, for the counts of a build.
         can_draft: Whether `load_pixels` can decode to a fraction of the size.
-        transform: What converts its pixels to sRGB, where they are of another space.
-        jpeg: The bytes of a JPEG.
+        transform: Conversion of the pixels to sRGB; None if they need none.
+        jpeg: The bytes of a JPEG, else empty.
     """
 
     image: Image.Image
@@ -115,7 +114,7 @@ class Source:
 
 
 def open_source(data: bytes, options: ImageOptions) -> Source:
-    """Opens a picture, its size checked before any pixel is decoded.
+    """Opens a picture and checks its size before decoding any pixel.
 
     Raises:
         ImageError: `empty`, `too_many_bytes`, `git_lfs_pointer`, `web_page`, `only_zeros`,
@@ -135,31 +134,37 @@ def open_source(data: bytes, options: ImageOptions) -> Source:
     try:
         is_jpeg = data.startswith(b"\xff\xd8")
         source = _open_jpeg(data, options) if is_jpeg else _open_other(data, options)
-        _note_profile(source, options)
+        if profile := source.image.info.get("icc_profile"):
+            note = "icc_profile_dropped"
+            if options.icc == "convert":
+                source.transform, note = srgb_transform(profile, source.image.mode)
+            source.notes.append(note)
         return source
     except _PILLOW_ERRORS as e:
         _reject(e)
 
 
 def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
-    """Decodes to `L`, `RGB`, `LA` or `RGBA`, as stored unless `source.is_upright`.
-
-    To `CMYK` where `source.transform`, which is to be applied yet, takes that.
+    """Decodes the pixels, as stored unless `source.is_upright`.
 
     Args:
         source: From `open_source`.
-        grey: Whether grey is wanted, which spares a JPEG its colour.
+        grey: Whether grey is wanted, so that a JPEG need not decode its colour.
         shrink: 1, 2, 4 or 8: a JPEG is decoded to this fraction of its size (rounded up) by
             scaled inverse DCTs. 1 unless `source.can_draft`.
+
+    Returns:
+        A picture of mode `L`, `RGB`, `LA` or `RGBA`; `CMYK` if `source.transform` takes inks.
 
     Raises:
         ImageError: As `open_source`.
     """
-    grey = grey and not source.transform
+    grey = grey and not source.transform  # The transform needs the original colours.
     try:
         try:
             image = _drafted(source, grey, shrink)
         except OSError:
+            # The JPEG may lack its end marker only; any further damage raises again.
             layers = getattr(source.image, "layer", ())
             whole = with_end(source.jpeg, [component for component, *_ in layers])
             if whole is None:
@@ -199,7 +204,8 @@ def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
     if "progressive" in image.info:
         notes.append("progressive")
     can_draft, components = before_scan(data)
-    # Fewer components in the first scan than in the frame mean that more scans follow.
+    # More scans follow if the first scan has fewer components than the frame. The markers are
+    # counted only then, because counting reads the whole file.
     if notes or components != image.layers:
         scans = data.count(b"\xff\xda")
         if scans > _MAX_SCANS:
@@ -212,10 +218,10 @@ def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
 
 def _jpeg_file(data: bytes) -> _Jpeg:
     image = _Jpeg(io.BytesIO(data))
-    # Pillow takes Adobe's inverted inks for granted; without Adobe's marker 0 is no ink.
+    # Pillow assumes Adobe's inverted inks, but without Adobe's marker 0 means no ink.
     if image.mode == "CMYK" and "adobe" not in image.info:
         image.tile = [tile._replace(args=("CMYK", "")) for tile in image.tile]
-    # In one piece, not in 64 KiB pieces that each start the decoder again.
+    # The decoder gets the file in one piece; by default each 64 KiB start it again.
     image.decodermaxblock = len(data)
     return image
 
@@ -242,8 +248,8 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     tiff = image.format == "TIFF"
     orientation = _known_orientation(image.tag_v2.get(ORIENTATION_TAG)) if tiff else 1
     image.load()
-    # A PNG may carry its EXIF after its pixels. Where an AVIF's box says that it is turned, Pillow
-    # puts that there, and does not turn it; libheif turns what it decodes, and says 1 there.
+    # This comes after `load`, because a PNG may carry its EXIF behind its pixels. The turn of an
+    # AVIF is in this EXIF, too: Pillow puts it there. libheif has turned a HEIC, and sets it to 1.
     if not tiff and image.info.get("exif"):
         orientation = exif_orientation(image.info["exif"])
     if _is_animated(image):
@@ -251,25 +257,16 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     return Source(image, image.format, orientation, tiff, _notes(image, orientation, notes))
 
 
-def _note_profile(source: Source, options: ImageOptions) -> None:
-    profile, note = source.image.info.get("icc_profile"), "icc_profile_dropped"
-    if profile and options.icc == "convert":
-        source.transform, note = srgb_transform(profile, source.image.mode)
-    if profile:
-        source.notes.append(note)
-
-
 def _known_orientation(orientation: object) -> int:
-    """`orientation` where it is one of the eight, else 1: as stored."""
+    """Returns a valid orientation, else 1, which means as stored."""
     return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
 
 def exif_orientation(exif: bytes) -> int:
-    """The orientation tag of an EXIF block; 1 where there is none or it makes no sense.
+    """Returns the orientation in an EXIF block, 1..8; 1 if it is missing or invalid.
 
-    Only the one tag is looked for: Pillow's reader parses every tag, which takes longer and warns
-    about what cameras get wrong. The layout is that of a TIFF's first directory
-    (TIFF 6.0, section 2), the tag 0x0112 of Exif 2.32.
+    Pillow's reader would parse every tag, which takes longer and warns about the mistakes of
+    cameras. The layout is TIFF 6.0, section 2, with the tag 0x0112 of Exif 2.32.
     """
     start = 6 if exif.startswith(b"Exif\0\0") else 0
     order = {b"II": "<", b"MM": ">"}.get(exif[start : start + 2])
@@ -290,17 +287,17 @@ def exif_orientation(exif: bytes) -> int:
 
 @functools.cache
 def _quieten_libtiff() -> None:
-    """libtiff prints, and its plugin logs, the damage that Pillow raises as well."""
+    """Silences libtiff and its plugin, which print and log errors that Pillow raises anyway."""
     import ctypes
 
     logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.CRITICAL)
     with contextlib.suppress(OSError, AttributeError):
-        # Looked up through Pillow's own extension, which is linked to its own libtiff.
+        # Pillow's wheel contains its own libtiff, which only its extension module is linked to.
         ctypes.CDLL(importlib.import_module("PIL._imaging").__file__).TIFFSetErrorHandler(None)
 
 
 def _is_animated(image: Any) -> bool:
-    """Whether more pictures follow the first; damage behind the first one is no concern."""
+    """Returns whether more pictures follow the first; ignores damage behind the first."""
     try:
         return bool(getattr(image, "is_animated", False))
     except _PILLOW_ERRORS:
@@ -335,7 +332,7 @@ def _working(image: Image.Image, grey: bool) -> Image.Image:
         mode = "L"
     if mode != image.mode:
         image = image.convert(mode)
-    # Pillow would write the source's comment into the new JPEG.
+    # Otherwise Pillow would write the source's comment into the new JPEG.
     image.info = {}
     return image
 
@@ -354,13 +351,14 @@ def _reject_unknown(data: bytes) -> NoReturn:
 
 
 def _reject(error: BaseException) -> NoReturn:
+    # Pillow has few types of errors, so the text decides most cases.
     text = str(error) or type(error).__name__
     ended_early = isinstance(error.__cause__, (IndexError, EOFError, struct.error))
     if isinstance(error, Image.DecompressionBombError):
         code = "too_many_pixels"
     elif isinstance(error, MemoryError):
         code = "out_of_memory"
-    elif "not installed" in text:  # of AVIF, where Pillow was built without it
+    elif "not installed" in text:  # Pillow was built without AVIF.
         code = "unsupported_format"
     elif "cannot handle" in text or "unsupported" in text.lower() or "unknown pixel mode" in text:
         code = "unsupported_mode"

@@ -1,4 +1,4 @@
-"""One picture: bytes of any common format in, the JPEG of a record out. Pillow only."""
+"""Turns a picture file of any common format into the JPEG of a record, with Pillow only."""
 
 from __future__ import annotations
 
@@ -17,20 +17,16 @@ from imageshards.images.geometry import BoxTransform, CanvasLayout
 from imageshards.images.icc import to_srgb
 from imageshards.images.options import ImageOptions
 
-# A JPEG is decoded at 1/8, 1/4 or 1/2 while at least this many decoded pixels are left for
-# each output pixel, so that the chosen filter still does the antialiasing. Lowest PSNR against
-# a full decode, measured at these margins (in brackets: what JPEG at quality 90 itself leaves):
-# 45 dB (36) on 12-megapixel photos at 1/8; on 500-pixel ones with fine texture 38 dB (28) at
-# 1/2 and 1/4, and 32 dB (27) at 1/8, which makes them less than 50 pixels small. At 1/8 no
-# inverse DCT is left to do: a 2.0 there would cost large photos half as much time again.
+# A JPEG is decoded at 1/8, 1/4 or 1/2 while each output pixel still gets at least this many decoded
+# pixels along each axis, so that the chosen filter does the antialiasing. Lowest PSNR against full
+# decoding (in brackets: of JPEG at quality 90 alone): 45 dB (36) on 12-megapixel photos at 1/8; on
+# 500-pixel photos with fine texture 38 dB (28) at 1/2 and 1/4, and 32 dB (27) at 1/8, which leaves
+# less than 50 pixels. At 1/8 the decoder needs no inverse DCT, so a margin of 2.0 there would cost
+# large photos half as much time again.
 DRAFT_MARGINS = ((8, 1.4), (4, 2.0), (2, 2.0))
 
-# libjpeg's JPEG_MAX_DIMENSION.
-_MAX_SIDE_PX = 65500
-
-# Of malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-
+_MAX_SIDE_PX = 65500  # libjpeg's JPEG_MAX_DIMENSION
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 _SQUARES = tuple(value * value for value in range(256))
 
 _TURNS = {
@@ -45,7 +41,7 @@ _TURNS = {
 
 
 ChannelSums = tuple[int, int, int]
-"""Of a channel: pixels, the sum of their values, 0..255, and that of their squares."""
+"""Number of pixels in a channel, sum of their values, 0..255, and sum of the squares."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,16 +50,16 @@ class EncodedImage:
 
     Attributes:
         data: JPEG without EXIF, ICC profile or comment.
-        height_px, width_px: Of the JPEG.
+        height_px, width_px: Size of the JPEG.
         channels: 3 or 1.
         colorspace: `RGB` or `Grayscale`.
         source_format: Pillow's name: `JPEG`, `MPO`, `PNG`, `WEBP`, `AVIF`, `HEIF`, `GIF`, `BMP`,
             `TIFF`.
-        notes: What was normalised, to be counted: `exif_rotated`, `not_jpeg`, `cmyk`,
-            `grey`, `palette`, `alpha`, `sixteen_bit`, `animated`, `icc_converted`, `icc_srgb`,
+        notes: Normalisations, which a build counts: `exif_rotated`, `not_jpeg`, `cmyk`, `grey`,
+            `palette`, `alpha`, `sixteen_bit`, `animated`, `icc_converted`, `icc_srgb`,
             `icc_broken`, `icc_profile_dropped`, `progressive`, `enlarged`, `damaged`.
-        box_transform: For `map_boxes`.
-        pixel_sums: Per channel, of the pixels just before JPEG compression; None unless asked for.
+        box_transform: The argument of `map_boxes` for this picture.
+        pixel_sums: Sums for each channel, just before JPEG compression; None unless asked for.
     """
 
     data: bytes
@@ -80,17 +76,17 @@ class EncodedImage:
 def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False) -> EncodedImage:
     """Decodes, turns upright, resizes and re-encodes one picture.
 
-    The result is a function of the arguments and the versions of Pillow and its like alone.
+    The result depends only on the arguments and on the versions of Pillow and the codecs.
 
     Args:
-        data: A JPEG, MPO, PNG, WebP, AVIF, HEIC, GIF, BMP or TIFF file; of several pictures the
-            first.
-        options: What is wanted.
+        data: A JPEG, MPO, PNG, WebP, AVIF, HEIC, GIF, BMP or TIFF file. Only its first picture
+            is used.
+        options: Size, mode and quality of the result.
         want_sums: Whether to fill `pixel_sums`.
 
     Raises:
-        ImageError: As `open_source`, `out_of_memory` or `output_too_large`; nothing else, whatever
-            the bytes.
+        ImageError: The file is unusable, for a reason of `open_source`, `out_of_memory` or
+            `output_too_large`. No bytes raise any other error.
     """
     source = open_source(data, options)
     width, height = source.image.size
@@ -118,7 +114,8 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
 
 
 def _check_output(layout: CanvasLayout, options: ImageOptions) -> None:
-    """Refuses huge results: with `none` and `shortest` they depend on the source's aspect ratio."""
+    """Refuses a huge result."""
+    # With `none` and `shortest` the size of the result depends on the source.
     width, height = layout.canvas
     follows_source = options.resize_mode in ("none", "shortest")
     if max(width, height) > _MAX_SIDE_PX or (
@@ -132,7 +129,7 @@ def _check_output(layout: CanvasLayout, options: ImageOptions) -> None:
 
 
 def _draft_shrink(source: Source, layout: CanvasLayout, options: ImageOptions) -> int:
-    # `nearest` keeps pixel values as they are; decoding at a fraction of the size averages them.
+    # Decoding at a fraction of the size averages pixels, but `nearest` must keep their values.
     if source.can_draft and options.filter != "nearest":
         for shrink, margin in DRAFT_MARGINS:
             if layout.shrink >= shrink * margin:
@@ -143,34 +140,28 @@ def _draft_shrink(source: Source, layout: CanvasLayout, options: ImageOptions) -
 def _resized(
     source: Source, layout: CanvasLayout, width: int, height: int, options: ImageOptions
 ) -> Image.Image:
-    """The kept part of the source at its final size, upright.
-
-    Resized as stored and turned afterwards: turning the small result costs next to nothing.
-    """
+    """Decodes and resizes the kept part of the source, and turns it upright."""
+    # The turn comes last, because turning the small result takes almost no time.
     turn = 1 if source.is_upright else source.orientation
     shrink = _draft_shrink(source, layout, options)
     image = load_pixels(source, grey=options.colorspace == "grey", shrink=shrink)
     left, top, right, bottom = geometry.to_stored(layout.crop, width, height, turn)
-    # A shrunk JPEG is rounded up to whole pixels, the last of which is covered in part.
-    box = (
-        left / shrink,
-        top / shrink,
-        min(right / shrink, image.width),
-        min(bottom / shrink, image.height),
-    )
+    # The size of a shrunk JPEG is rounded up, so its last pixel is covered only in part.
+    right, bottom = min(right / shrink, image.width), min(bottom / shrink, image.height)
+    box = (left / shrink, top / shrink, right, bottom)
     size = layout.content[::-1] if geometry.swaps_axes(turn) else layout.content
     if size != image.size or box != (0, 0, *image.size):
         image = image.resize(size, Image.Resampling[options.filter.upper()], box=box)
     if source.transform:
-        # Here, as there are fewer pixels now, 40 ns each, 130 of CMYK. Of Adobe RGB the result is
-        # 0.2 to 0.6 levels off that of converting first, and up to 3 where many colours are
-        # outside of sRGB, which are mixed before they are cut off here, and after it there.
+        # A conversion takes 40 ns per pixel, for CMYK 130 ns, and there are fewer pixels now. With
+        # Adobe RGB, colours differ by 0.2 to 0.6 levels from a conversion before resizing, and by
+        # up to 3 levels where many are outside sRGB, as they are mixed before they are clipped.
         image = to_srgb(image, source.transform)
     return image if turn == 1 else image.transpose(_TURNS[turn])
 
 
 def _finish(image: Image.Image, layout: CanvasLayout, options: ImageOptions) -> Image.Image:
-    """Background under what is transparent and around what is padded; final colour space."""
+    """Fills transparent and padded parts with the background, and converts to the final mode."""
     mode = "L" if options.colorspace == "grey" else "RGB"
     if image.mode in ("LA", "RGBA"):
         below = Image.new("RGBA", image.size, (*options.background, 255))
@@ -186,7 +177,7 @@ def _finish(image: Image.Image, layout: CanvasLayout, options: ImageOptions) -> 
 
 
 def sums_of_jpeg(data: Any) -> tuple[ChannelSums, ...]:
-    """Sums over the pixels of a record's JPEG, as bytes; none if it cannot be decoded."""
+    """Returns the sums over the pixels of a record's JPEG; empty if it cannot be decoded."""
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
             return _sums(image)
@@ -197,9 +188,10 @@ def sums_of_jpeg(data: Any) -> tuple[ChannelSums, ...]:
 def _sums(image: Image.Image) -> tuple[ChannelSums, ...]:
     histogram = image.histogram()
     channels = [histogram[start : start + 256] for start in range(0, len(histogram), 256)]
+    size = image.width * image.height
     return tuple(
         (
-            image.width * image.height,
+            size,
             sum(map(operator.mul, range(256), channel)),
             sum(map(operator.mul, _SQUARES, channel)),
         )
@@ -208,13 +200,11 @@ def _sums(image: Image.Image) -> tuple[ChannelSums, ...]:
 
 
 def tune_allocator() -> None:
-    """Lets glibc keep the memory of one picture for the next; call it once in a process.
-
-    Otherwise pictures of changing sizes are given back to the system and faulted in again, page
-    by page. Does nothing where there is no glibc.
-    """
+    """Makes glibc keep the memory of one picture for the next; call this once in a process."""
     import ctypes  # Only a worker process needs it.
 
+    # By default glibc returns the memory of large pictures to the kernel, which then faults it in
+    # again, page by page. Without glibc this function does nothing.
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)

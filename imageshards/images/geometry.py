@@ -1,4 +1,4 @@
-"""Resize geometry: what is cropped, scaled and padded, and where boxes go. Arithmetic only."""
+"""Computes how a picture is cropped, scaled and padded, and where its bounding boxes end up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from imageshards.images.options import ImageOptions
 Box = tuple[float, float, float, float]
 """`xmin, xmax, ymin, ymax`, relative to the picture's sides (0..1)."""
 
-# EXIF orientation → (swap the axes, then mirror left-right, then mirror top-bottom): what
-# makes the stored pixels upright. CIPA DC-008 (Exif 2.32), tag 0x0112.
+# EXIF orientation → the steps that turn stored pixels upright: (swap the axes, then mirror
+# left-right, then mirror top-bottom). CIPA DC-008 (Exif 2.32), tag 0x0112.
 TURNS: dict[int, tuple[bool, bool, bool]] = {
     1: (False, False, False),
     2: (False, True, False),
@@ -25,11 +25,11 @@ TURNS: dict[int, tuple[bool, bool, bool]] = {
 
 
 class CanvasLayout(NamedTuple):
-    """How an upright picture becomes the output canvas, in pixels.
+    """The placement of an upright picture on the output canvas, in pixels.
 
     Attributes:
         crop: `left, top, right, bottom` of the part that is kept, in source pixels.
-        content: `width, height` the kept part is resized to.
+        content: `width, height` of the kept part after resizing.
         canvas: `width, height` of the output.
         offset: `x, y` of the content on the canvas.
     """
@@ -41,19 +41,19 @@ class CanvasLayout(NamedTuple):
 
     @property
     def shrink(self) -> float:
-        """Source pixels per output pixel, along the axis that shrinks less; below 1: enlarged."""
+        """Source pixels per output pixel, along the axis that shrinks less; below 1 if enlarged."""
         left, top, right, bottom = self.crop
         return min((right - left) / self.content[0], (bottom - top) / self.content[1])
 
 
 class BoxTransform(NamedTuple):
-    """How boxes given on the source map to the output.
+    """The mapping of boxes from a source picture to the output.
 
     Attributes:
-        orientation: EXIF orientation the boxes still have to follow; 1 for none.
+        orientation: EXIF orientation to turn the boxes by; 1 for none.
         visible: `left, top, right, bottom` of the kept part of the upright picture (0..1).
-        content: Where that part lies on the output, likewise (0..1).
-        size_px: `width, height` of the picture that the boxes are given on, before any turn.
+        content: `left, top, right, bottom` of the same part on the output (0..1).
+        size_px: `width, height` of the picture that the boxes refer to, before any turn.
     """
 
     orientation: int = 1
@@ -63,12 +63,12 @@ class BoxTransform(NamedTuple):
 
 
 def swaps_axes(orientation: int) -> bool:
-    """Whether the upright picture's width is the stored height."""
+    """Returns whether the upright picture's width is the stored height."""
     return TURNS[orientation][0]
 
 
 def canvas_layout(width_px: int, height_px: int, options: ImageOptions) -> CanvasLayout:
-    """The layout of an upright picture of `width_px` x `height_px` under `options`."""
+    """Returns the layout of an upright picture of `width_px` x `height_px`."""
     whole = (0.0, 0.0, float(width_px), float(height_px))
     target = (options.width_px, options.height_px)
     if options.resize_mode == "none":
@@ -86,7 +86,7 @@ def canvas_layout(width_px: int, height_px: int, options: ImageOptions) -> Canva
 
 
 def _rounded(length: float) -> int:
-    """The nearest whole number of pixels, halves up, at least one."""
+    """Rounds to the nearest whole number of pixels, halves up, at least one."""
     return max(1, int(length + 0.5))
 
 
@@ -107,7 +107,7 @@ def _crop(
         kept_height = width_px * target[1] / target[0]
     else:
         kept_width = height_px * target[0] / target[1]
-    # The exact middle, in fractions of a pixel: a mirrored picture gives the mirrored crop.
+    # The crop has fractions of a pixel, so that a mirrored picture gives the mirrored crop.
     left, top = (width_px - kept_width) / 2, (height_px - kept_height) / 2
     size = target
     if only_shrink and kept_width < target[0]:
@@ -129,7 +129,7 @@ def _pad(width_px: int, height_px: int, target: tuple[int, int], only_shrink: bo
 def box_transform(
     layout: CanvasLayout, width_px: int, height_px: int, orientation: int = 1
 ) -> BoxTransform:
-    """What `map_boxes` needs, for an upright source of `width_px` x `height_px`."""
+    """Returns the mapping of boxes for an upright source of `width_px` x `height_px`."""
     left, top, right, bottom = layout.crop
     x, y = layout.offset
     width, height = layout.canvas
@@ -144,10 +144,7 @@ def box_transform(
 def to_stored(
     crop: tuple[float, float, float, float], width_px: int, height_px: int, orientation: int
 ) -> tuple[float, float, float, float]:
-    """A crop of the upright picture, `left, top, right, bottom`, in the pixels as stored.
-
-    `width_px` and `height_px` are those of the upright picture.
-    """
+    """Converts a crop of the upright picture, of `width_px` x `height_px`, to the stored pixels."""
     swap, mirror_x, mirror_y = TURNS[orientation]
     left, top, right, bottom = crop
     if mirror_x:
@@ -173,8 +170,8 @@ def _map_axis(
     low: float, high: float, visible: tuple[float, float], content: tuple[float, float]
 ) -> tuple[float, float] | None:
     clipped_low, clipped_high = max(low, visible[0]), min(high, visible[1])
-    # A box that only touches the visible part from outside is outside; a box that was a
-    # line or a point before stays one.
+    # A box that touches the visible part only from outside is dropped, but a box that is a line
+    # or a point already is kept.
     if not clipped_low <= clipped_high or clipped_low == clipped_high and low < high:
         return None
     scale = (content[1] - content[0]) / (visible[1] - visible[0])
@@ -183,25 +180,25 @@ def _map_axis(
 
 
 def map_boxes(boxes: Iterable[Box], transform: BoxTransform) -> list[tuple[int, Box]]:
-    """Boxes on the source, as boxes on the output.
+    """Maps boxes on the source to boxes on the output.
 
-    Boxes follow the EXIF orientation (when they were given on the stored pixels), are
-    clipped to the part of the picture that is kept, and move with it.
+    Boxes are turned by the EXIF orientation, clipped to the kept part of the picture, and moved
+    with it.
 
     Args:
         boxes: `xmin, xmax, ymin, ymax` in 0..1; ends outside 0..1 are clipped.
         transform: `EncodedImage.box_transform`.
 
     Returns:
-        `(index, box)` for every box of which something is left, in the given order.
-        Boxes wholly outside, reversed boxes and boxes with a NaN are left out.
+        `(index, box)` for each box that is at least partly visible, in the given order. Reversed
+        boxes and boxes with a NaN are dropped.
     """
     left, top, right, bottom = transform.visible
     to_left, to_top, to_right, to_bottom = transform.content
     mapped = []
     for index, box in enumerate(boxes):
         xmin, xmax, ymin, ymax = _upright(box, transform.orientation)
-        if not (xmin <= xmax and ymin <= ymax):
+        if not (xmin <= xmax and ymin <= ymax):  # False for a NaN, too.
             continue
         x = _map_axis(xmin, xmax, (left, right), (to_left, to_right))
         y = _map_axis(ymin, ymax, (top, bottom), (to_top, to_bottom))

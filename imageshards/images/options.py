@@ -1,4 +1,4 @@
-"""How photos become the pictures of records: options of a build, which its manifest tells."""
+"""Options of a build for the pictures of records, which the manifest records."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
 COLORSPACES = ("rgb", "grey")
 BBOX_FRAMES = ("stored", "upright")
 ICC = ("convert", "drop")
-# Of files that are taken from folders, unless a build is told others: those that can be read here.
+# A build reads files with these extensions from folders, unless an option names different ones.
 EXTENSIONS = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif",
     *((".heic", ".heif") if importlib.util.find_spec("pillow_heif") else ()),
 )  # fmt: skip
 
 
-# Names, in lower case, of what file systems, NAS (Synology, QNAP) and desktops keep beside
-# pictures: deleted files, thumbnails, snapshots. `.Trashes` and `._*` of macOS are hidden anyway.
+# Lower-case names under which file systems, NAS (Synology, QNAP) and desktops keep deleted files,
+# thumbnails and snapshots beside pictures. `.Trashes` and `._*` of macOS count as hidden anyway.
 _SYSTEM_NAMES = (
     "lost+found", "@eadir", "#recycle", "@recycle", "#snapshot", "@recently-snapshot",
     "$recycle.bin", "system volume information", "__macosx", "thumbs.db", "desktop.ini",
@@ -39,20 +39,16 @@ _PASSED_OVER = re.compile(
 
 
 def passed_over(below: str) -> str | None:
-    """Returns why nobody means a file or folder, or one that is in such a folder, as a picture.
+    """Returns why a path cannot be meant as a picture: `hidden`, `system_file`, or None.
 
-    Args:
-        below: Its path below the folder that was given.
-
-    Returns:
-        `hidden`, `system_file`, or None for what may be a picture.
+    `below` is a path below the folder that the user gave, and each part of it counts.
     """
     found = _PASSED_OVER.search(below)
     return found and ("hidden" if found["hidden"] else "system_file")
 
 
 def parse_color(text: str) -> tuple[int, int, int]:
-    """`RRGGBB` → (red, green, blue), 0..255."""
+    """Parses `RRGGBB` into (red, green, blue), 0..255."""
     if not re.fullmatch(r"#?[0-9a-fA-F]{6}", text):
         expected = "RRGGBB, for example ffffff"
         raise UserError(argument="background", received=repr(text), expected=expected)
@@ -61,7 +57,7 @@ def parse_color(text: str) -> tuple[int, int, int]:
 
 
 def parse_limit(argument: str, unit: float, text: str) -> int:
-    """A limit in large units → in whole small ones, at least one."""
+    """Parses a limit in a large unit, such as MPX; returns it in whole small units, at least 1."""
     try:
         value = float(text)
     except ValueError:
@@ -73,9 +69,9 @@ def parse_limit(argument: str, unit: float, text: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class ImageOptions:
-    """How one picture becomes the JPEG of a record.
+    """The options by which one picture becomes the JPEG of a record.
 
-    With `shortest` the shortest side becomes `height_px`; with `none` no size is used.
+    With the mode `shortest` the shortest side becomes `height_px`; `none` ignores the size.
     """
 
     # fmt: off
@@ -128,7 +124,7 @@ class ImageOptions:
 
     @property
     def channels(self) -> Literal[1, 3]:
-        """Channels of every record's picture: 3 or 1."""
+        """Channels of each record's picture: 3 or 1."""
         return 3 if self.colorspace == "rgb" else 1
 
     def to_manifest(self) -> Image:
@@ -141,18 +137,18 @@ class ImageOptions:
 
     @classmethod
     def from_manifest(cls, image: Image | None) -> ImageOptions:
-        """Returns the options in the `image` of a manifest; others have defaults.
+        """Returns the options that the `image` of a manifest records; missing ones have defaults.
 
         Raises:
-            UserError, ValueError, TypeError: They are none.
+            UserError, ValueError, TypeError: An option is invalid.
         """
         image = image or Image(size=None, mode="none")
         names = [field.name for field in dataclasses.fields(cls)]
         known = {name: getattr(image, name, None) for name in names}
         options: dict[str, Any] = {name: v for name, v in known.items() if v is not None}
-        # The colour profiles of adopted pictures were left alone.
+        # `adopt` records no `icc`, because it leaves the colours of pictures alone.
         options["icc"] = image.icc or "drop"
-        # Of adopted pictures only the size is known, `exact`, if all share one.
+        # The mode of adopted pictures is `exact` if all have the same size, else `none`.
         options["resize_mode"] = "stretch" if image.mode == "exact" else image.mode
         options["colorspace"] = "grey" if image.channels == 1 else "rgb"
         if (size := image.size) is not None:

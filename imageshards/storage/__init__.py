@@ -1,4 +1,4 @@
-"""One set of functions for files of this machine and objects of stores.
+"""One set of functions for local files and for objects in stores.
 
     from imageshards import storage
 
@@ -6,8 +6,8 @@
     storage.read("gs://bucket/name")
     storage.list_folder("/data/photos")
 
-Errors of one object are `FileNotFoundError`, `PermissionError` or another `OSError`, after
-retries; those of a bucket, its rights or its credentials: `errors.StorageError`.
+An error of one object is an `OSError`, such as `FileNotFoundError`, raised after retries. An error
+of a bucket, its rights or its credentials is an `errors.StorageError`.
 """
 
 from imageshards.storage.base import Backend as Backend

@@ -1,4 +1,4 @@
-"""Several calls at once: in threads, as a store answers slowly, and in processes; their memory."""
+"""Concurrent calls in threads, as a store answers slowly, and in processes; shared memory."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from imageshards.errors import Arg, UserError
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
-_AT_ONCE = 16
+_AT_ONCE = 16  # threads, which mostly wait for answers of a store
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def in_thread(function: Callable[..., _Out]) -> Callable[..., _Out]:
-    """The function for another thread, which uses stores as this one does."""
+    """Returns a function for another thread, with the storage settings of this thread."""
     return functools.partial(contextvars.copy_context().run, function)
 
 
 def map_concurrently(
     function: Callable[[_In], _Out], items: Iterable[_In], at_once: int = _AT_ONCE
 ) -> Generator[_Out, None, None]:
-    """`map(function, items)` in threads, at most `at_once` items ahead of the consumer."""
+    """Yields `map(function, items)`, computed in threads at most `at_once` items ahead."""
     waiting: collections.deque[concurrent.futures.Future[_Out]] = collections.deque()
     threads = concurrent.futures.ThreadPoolExecutor(at_once)
     try:
@@ -51,10 +51,10 @@ def map_concurrently(
 
 
 def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
-    """The results of calls that do not depend on each other, made at once in threads.
+    """Returns the results of independent calls, which run in threads at the same time.
 
     Raises:
-        Exception: What the first of them raised; those that were begun have ended.
+        Exception: The error of the first call that failed, after all running calls have ended.
     """
     return list(map_concurrently(lambda call: call(), calls))
 
@@ -62,9 +62,7 @@ def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
 def map_in_processes(
     function: Callable[[_In], _Out], tasks: Sequence[_In], workers: int | None = None
 ) -> Iterator[_Out]:
-    """`map(function, tasks)` in processes, for a function of a module, in the order of the tasks.
-
-    There is one process per core, or `workers`.
+    """Yields `map(function, tasks)`, computed in `workers` processes (default: one per core).
 
     Raises:
         UserError: A process was killed.
@@ -75,10 +73,11 @@ def map_in_processes(
         return
     # Not fork: the caller may run threads of Beam or TensorFlow.
     context = multiprocessing.get_context("spawn")
-    # Ctrl-C reaches all processes of a terminal; the first one ends the others.
+    # A terminal sends Ctrl-C to every process. The parent alone handles it and ends the children.
     ignore = (signal.SIGINT, signal.SIG_IGN)
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, signal.signal, ignore)
-    # They begin here, and would run the main module again: a script without a guard.
+    # `map` starts the processes, and spawn would run the main module again in each of them. That
+    # breaks a script without a `__main__` guard, so the processes see an empty main module.
     main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
     try:
         results = pool.map(function, tasks)
@@ -96,7 +95,8 @@ def map_in_processes(
 
 
 def shared_memory(num_bytes: int) -> int:
-    """A descriptor of zeros that processes map; nothing of it can be lacking later."""
+    """Returns a descriptor of zeroed memory, which other processes can map."""
     fd = os.memfd_create("imageshards")
+    # Writing the zeros makes the kernel reserve the memory now, so that none is lacking later.
     os.write(fd, bytes(num_bytes))
     return fd

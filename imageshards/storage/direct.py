@@ -1,10 +1,9 @@
-"""Plain GETs of objects, at a fraction of what the stores' own libraries cost.
+"""Plain GETs of objects, which take a fraction of the processor time of the stores' libraries.
 
-Beside decoding and encoding an image (2.5 to 4 ms of processor time), reading it by boto3's
-`get_object` costs 1.6 to 2.2 ms more, by google-cloud-storage 1.4 to 1.9 ms, this way 0.2 to
-0.4 ms, a signature by botocore included; urllib3 alone would add another quarter of a millisecond.
-What does not go well here (any status but 200 and 404, a reset, a time-out) is asked for again
-through the library, which knows about retries, back-off and errors.
+Decoding and encoding an image takes 2.5 to 4 ms. Reading the image takes another 1.6 to 2.2 ms with
+boto3's `get_object`, 1.4 to 1.9 ms with google-cloud-storage, and 0.2 to 0.4 ms here.
+After any answer but 200 and 404, a reset or a time-out, the caller asks again through the library,
+which handles retries, back-off and errors.
 """
 
 from __future__ import annotations
@@ -21,16 +20,15 @@ from collections.abc import Mapping
 from imageshards.storage.base import count
 
 TIMEOUT_SEC = 20.0
-# Idle connections that are kept for the next request.
-_KEPT = 128
-# An error's answer is read up to this size, so that its connection can be used again.
+_KEPT = 128  # idle connections
+# The body of an error is read up to this size, so that its connection can be used again.
 _MAX_ERROR_BYTES = 64 << 10
 
 
 class DirectReader:
-    """Connections to one host, kept from request to request; may be used by many threads.
+    """Connections to one host, kept between requests and shared by threads.
 
-    `trusted` is a file or folder of certificates; without it nobody's are looked at.
+    `trusted` is a file or folder of trusted certificates; None trusts every server.
     """
 
     def __init__(self, base_url: str, trusted: str | None = None):
@@ -40,11 +38,12 @@ class DirectReader:
         self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
 
     def get(self, target: str, headers: Mapping[str, str], max_bytes: int | None) -> bytes | None:
-        """The body, or its first `max_bytes`; None if the library should read it instead.
+        """Returns the body or its first `max_bytes`; None if the library should read instead.
 
         Raises:
             FileNotFoundError: The answer was 404.
         """
+        # The most recently used connection is the least likely to have been closed by the host.
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -55,9 +54,11 @@ class DirectReader:
             response = connection.getresponse()
             data = _body(response, max_bytes if response.status == 200 else _MAX_ERROR_BYTES)
         except (OSError, http.client.HTTPException):
+            # This includes an idle connection that the host has closed meanwhile.
             connection.close()
             count(retries=1)
             return None
+        # A response is closed once all of it is read; unread bytes would precede the next answer.
         if response.isclosed() and len(self._idle) < _KEPT:
             self._idle.append(connection)
         else:
@@ -78,22 +79,19 @@ class DirectReader:
 
 
 def _body(response: http.client.HTTPResponse, max_bytes: int | None) -> bytes:
-    """The body, or no more than its first bytes: an answer in chunks does not say its length.
-
-    Raises:
-        IncompleteRead: It ended early.
-    """
-    told = response.length
-    if max_bytes is None or (told is not None and told <= max_bytes):
+    """Returns the body, or its first `max_bytes`; raises `IncompleteRead` if it ends early."""
+    length = response.length  # None for an answer in chunks
+    if max_bytes is None or (length is not None and length <= max_bytes):
         return response.read()
+    # Python checks the length of a whole body only.
     data = response.read(max_bytes)
-    if told is not None and len(data) < max_bytes:
+    if length is not None and len(data) < max_bytes:
         raise http.client.IncompleteRead(data, max_bytes - len(data))
     return data
 
 
 def needs_no_proxy(url: str) -> bool:
-    """Whether a host is reached without a proxy, which only the libraries know to use."""
+    """Returns whether a host is reached without a proxy; `DirectReader` cannot use proxies."""
     parts = urllib.parse.urlsplit(url)
     proxies = urllib.request.getproxies()
     if parts.scheme not in proxies and "all" not in proxies:

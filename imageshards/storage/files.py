@@ -1,8 +1,8 @@
-"""Functions on paths; the scheme of a path chooses the backend.
+"""Functions on paths of all kinds; the scheme of a path chooses the backend.
 
-`gs://` is read by google-cloud-storage, `s3://` by boto3, and other schemes by what was
-registered for them. Libraries are imported when a path first asks for them. A process has one
-client per scheme and settings, shared by its threads and never by a process forked from it.
+google-cloud-storage reads `gs://`, boto3 reads `s3://`, and programs add backends for more schemes
+with `extend`. A library is imported when its first path is used. A process has a client for each
+scheme and settings, shared by its threads but never by a process forked from it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from imageshards.storage.concurrency import map_concurrently
 from imageshards.storage.local import LocalBackend, temporary_folder
 
 _MAGIC = re.compile(r"[*?\[]")
-_HASHED_BYTES = 1 << 20  # at once
+_HASHED_BYTES = 1 << 20  # per read
 
 _backends: dict[str, Backend] = {}
 
-
-# Scheme → what its client is told beside the environment.
+# Scheme → settings of its client, which come before the environment.
 Settings = Mapping[str, Mapping[str, Any]]
 _NONE: Settings = types.MappingProxyType({})
 _settings = contextvars.ContextVar("settings of stores", default=_NONE)
@@ -45,15 +44,17 @@ _other_backend: Callable[[str], Backend | None] | None = None
 
 
 def extend(new_backend: Callable[[str], Backend | None]) -> None:
-    """Adds the backends of another program: for a scheme that is not known here, or None."""
+    """Adds a function that returns the backend of a scheme that is unknown here, or None."""
     global _other_backend
     _other_backend = new_backend
 
 
 @contextlib.contextmanager
 def using(settings: Settings) -> Iterator[None]:
-    """Has clients obey settings in a block: those of this thread, and of threads that `in_thread`,
-    `map_concurrently` and `run_concurrently` give work to. Clients of other settings are others.
+    """Applies client settings inside a block.
+
+    The settings hold in this thread, and in calls made by `in_thread`, `map_concurrently` and
+    `run_concurrently`. Each combination of settings has its own clients.
     """
     token = _settings.set(settings)
     try:
@@ -63,37 +64,37 @@ def using(settings: Settings) -> Iterator[None]:
 
 
 def settings() -> Settings:
-    """The settings of this block."""
+    """Returns the settings that apply here (see `using`)."""
     return _settings.get()
 
 
 def forget_clients() -> None:
-    """Drops all clients: after a fork, or when the environment changed, new ones are made."""
+    """Drops all clients, so that new ones read the environment again."""
     _backends.clear()
 
 
-# A forked process must not use the connections of its parent.
+# A forked process must not use the connections of its parent: both would read the same answers.
 os.register_at_fork(after_in_child=forget_clients)
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is on this machine's file system (has no scheme)."""
+    """Returns whether a path is on the local file system (has no scheme)."""
     return "://" not in path
 
 
 def backend(path: str) -> Backend:
-    """This process's client for the storage of a path.
+    """Returns this process's client for the storage of a path.
 
     Raises:
         StorageError: A package is missing, or its settings are wrong.
-        OSError: Nobody here knows the scheme.
+        OSError: No backend knows the scheme.
     """
     scheme = "" if is_local(path) else path.partition("://")[0]
     settings = _settings.get().get(scheme)
     client = f"{scheme} {settings}" if settings else scheme
     if (found := _backends.get(client)) is not None:
         return found
-    # Of two threads that make one at once, both take that of the first.
+    # Two threads may each make a client; both then use the first one.
     return _backends.setdefault(client, _new_backend(scheme, path, settings or {}))
 
 
@@ -124,10 +125,10 @@ def _new_backend(scheme: str, path: str, settings: Mapping[str, Any]) -> Backend
 def check_bucket(path: str, argument: str, must_list: bool = True) -> None:
     """Checks, with few requests, that the bucket of the path that `argument` received can be used.
 
-    Without `must_list` its names need not be listed: its objects may still be readable.
+    With `must_list`, the names in the bucket must be readable, not only its objects.
 
     Raises:
-        StorageError: No such bucket, no rights to it, no credentials, or a package is missing.
+        StorageError: The bucket, its rights, the credentials or a package is missing.
     """
     try:
         here = backend(path)
@@ -143,35 +144,36 @@ def check_bucket(path: str, argument: str, must_list: bool = True) -> None:
 
 
 def join(folder: str, *names: str) -> str:
-    """A path below a folder."""
+    """Returns a path below a folder."""
     if is_local(folder):
         return os.path.join(folder, *names)
     return "/".join([folder.rstrip("/"), *(name.strip("/") for name in names)])
 
 
 def name_of(path: str) -> str:
-    """The last component of a path."""
+    """Returns the last component of a path."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 def parent_of(path: str) -> str:
-    """The folder that a path is in."""
+    """Returns the folder that a path is in."""
     return os.path.dirname(path) if is_local(path) else path.rstrip("/").rpartition("/")[0]
 
 
 def read(path: str, max_bytes: int | None = None) -> bytes:
-    """A whole file, or no more than its first `max_bytes`."""
+    """Returns the content of a file, or at most its first `max_bytes`."""
     return backend(path).read(path, max_bytes)
 
 
 def read_range(path: str, start: int, end: int) -> bytes:
-    """Bytes `start` to before `end` of a file; fewer at its end."""
+    """Returns the bytes from `start` to before `end` of a file; fewer at its end."""
     return backend(path).read_range(path, start, end)
 
 
 def sha256_of(path: str, num_bytes: int | None = None) -> tuple[int, str]:
-    """The size of a file and its SHA-256. Of a file that is larger than `num_bytes`, one byte
-    more than these is read, and the size that is returned is `num_bytes` + 1.
+    """Returns the size and the SHA-256 of a file.
+
+    At most `num_bytes` + 1 bytes are read, so a larger file returns the size `num_bytes` + 1.
     """
     read, digest = 0, hashlib.sha256()
     left = sys.maxsize if num_bytes is None else num_bytes + 1
@@ -183,30 +185,29 @@ def sha256_of(path: str, num_bytes: int | None = None) -> tuple[int, str]:
 
 
 def open_read(path: str) -> BinaryIO:
-    """A buffered stream that can seek; stores are read in ranges of some MiB."""
+    """Opens a buffered stream that can seek; a store's object is read in ranges of 8 MiB."""
     return backend(path).open_read(path)
 
 
 def write(path: str, data: bytes | str) -> Stat:
-    """Writes a file that appears whole or not at all; folders above it are made."""
+    """Writes a file that appears whole or not at all; creates missing folders."""
     return backend(path).write(path, data.encode() if isinstance(data, str) else data)
 
 
 def write_new(path: str, data: bytes | str) -> bool:
-    """Writes a file as `write` does, unless there is one already; returns whether it wrote.
+    """Writes a file as `write` does, unless the path exists already; returns whether it wrote.
 
-    Of several processes that do so at once, one writes. A process whose first attempt had arrived
-    without an answer is told False, too: the file that is there may be its own.
+    If several processes call this at the same time, exactly one writes. The answer to a request
+    may get lost and its repetition fail, so False may also mean that this process wrote the file.
     """
     return backend(path).write_new(path, data.encode() if isinstance(data, str) else data)
 
 
 @contextlib.contextmanager
 def open_write(path: str) -> Iterator[IO[bytes]]:
-    """A file to write, which can seek; at the end of the block it is at its path, whole.
+    """Opens a seekable file to write, which appears at its path at the end of the block.
 
-    Until then it is beside its path, or without a name in the temporary folder of this machine for
-    a store; after an error nothing has changed at its path. Folders above it are made.
+    After an error nothing has changed at the path. Missing folders are created.
     """
     if is_local(path):
         with write_whole(path) as file:
@@ -214,15 +215,16 @@ def open_write(path: str) -> Iterator[IO[bytes]]:
         return
     with AtomicFile(path) as whole, open(whole.local_path, "wb") as file:
         yield file
+        # `commit` opens the file again, and would miss what is still in this buffer.
         file.flush()
         whole.commit()
 
 
 class AtomicFile:
-    """What is written to `local_path` is at `path` after `commit`; without `commit` it is deleted.
+    """A file that is written at `local_path` and appears at `path` on `commit`, else is deleted.
 
-    On this machine the file is beside `path` until then, or beside another one. For a store it has
-    no name in the temporary folder: the kernel deletes it with any end of the process.
+    For a local `path` the file is in the same folder, or beside the path `beside`. For a store it
+    is an unnamed temporary file, which the kernel deletes however the process ends.
     """
 
     def __init__(self, path: str, beside: str = ""):
@@ -232,9 +234,10 @@ class AtomicFile:
 
     def __enter__(self) -> AtomicFile:
         if is_local(self.path):
-            # Mostly, it has its final name by then.
+            # Usually `commit` has moved the file by then, and the backend ignores a missing one.
             self._stack.callback(LocalBackend().delete, [self.local_path])
         else:
+            # The link in /proc opens the file, although it has no name.
             unnamed = self._stack.enter_context(tempfile.TemporaryFile())
             self.local_path = f"/proc/self/fd/{unnamed.fileno()}"
         return self
@@ -244,11 +247,7 @@ class AtomicFile:
             self._stack.close()
 
     def commit(self) -> str:
-        """Moves or sends the closed file to `path`; returns its version in a store.
-
-        Raises:
-            OSError, StorageError: It cannot be written there.
-        """
+        """Moves or uploads the closed file to `path`; returns its version in a store."""
         if is_local(self.path):
             os.replace(self.local_path, self.path)
             return ""
@@ -256,18 +255,19 @@ class AtomicFile:
 
 
 def upload(local_path: str, path: str) -> Stat:
-    """Writes a file from one of this machine; it appears whole or not at all."""
+    """Writes a file from a local file; the file appears whole or not at all."""
     return backend(path).upload(local_path, path)
 
 
 def local_copy(path: str) -> str:
-    """A path of this machine with the same contents: of what is in a store, file or folder, a copy.
+    """Returns the path of a local copy of a file or folder in a store; a local path as it is.
 
-    A file is copied again when it has changed. Copies are in a `temporary_folder`.
+    A changed file is copied again. Copies are deleted when the process ends.
     """
     if is_local(path):
         return path
     found = stat(path)
+    # The version of a file is part of the copy's name.
     inside = hashlib.sha256(f"{path} {found}".encode()).hexdigest()
     copied = os.path.join(_copies(), inside, name_of(path))
     if not os.path.exists(copied):
@@ -286,39 +286,40 @@ def _copies() -> str:
 
 
 def stat(path: str) -> Stat | None:
-    """Size, time and version of a file; None if there is none, or a folder."""
+    """Returns size, time and version of a file; None for a missing file or a folder."""
     return backend(path).stat(path)
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file of this name; not a folder."""
+    """Returns whether a path is a file, and not a folder."""
     return stat(path) is not None
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder of this name: in a store, anything below it."""
+    """Returns whether a path is a folder: in a store, whether any object is below it."""
     return backend(path).is_folder(path)
 
 
 def list_folder(folder: str) -> list[Stat]:
-    """One level of a folder, by name; empty if nothing is there."""
+    """Returns one level of a folder, ordered by name; empty for a missing folder."""
     return backend(folder).list_folder(folder)
 
 
 def files_below(folder: str) -> Iterator[Stat]:
-    """Every file below a folder, ordered by path."""
+    """Yields every file below a folder, ordered by path."""
     yield from backend(folder).files_below(folder)
 
 
 def files_from(prefix: str) -> Iterator[Stat]:
-    """Every file whose path begins with a text, ordered by path."""
+    """Yields every file whose path begins with `prefix`, ordered by path."""
     yield from backend(prefix).files_from(prefix)
 
 
 def glob(pattern: str) -> list[str]:
-    """The files, but no folders, that match a pattern, sorted; `*` does not cross a slash."""
+    """Returns the files, sorted, that match a pattern; `*` does not match a slash."""
     if is_local(pattern):
         return sorted(path for path in local_glob.glob(pattern) if os.path.isfile(path))
+    # A store lists by prefix only: the text before the first wildcard.
     wanted = pattern.split("/")
     magic = _MAGIC.search(pattern)
     found = files_from(pattern[: magic.start()] if magic else pattern)
@@ -331,40 +332,40 @@ def glob(pattern: str) -> list[str]:
 
 
 def delete(paths: Iterable[str]) -> None:
-    """Deletes files, all on one kind of storage; missing ones are fine."""
+    """Deletes files of one kind of storage; ignores missing ones."""
     paths = list(paths)
     if paths:
         backend(paths[0]).delete(paths)
 
 
 def delete_folder(folder: str) -> None:
-    """Deletes everything below a folder; a missing one is fine."""
+    """Deletes every file below a folder; ignores a missing folder."""
     backend(folder).delete_folder(folder)
 
 
 def copy(source: str, target: str) -> None:
-    """Copies a file, within a store without its bytes passing here."""
+    """Copies a file; within a store, the store itself copies the bytes."""
     here, there = backend(source), backend(target)
     if here is there:
         here.copy(source, target)
     elif is_local(source):
         there.upload(source, target)
-    else:
+    else:  # Between two stores, or from a store to this machine.
         with here.open_read(source) as stored, open_write(target) as file:
             shutil.copyfileobj(stored, file, RANGE_BYTES)
 
 
 def link(source: str, target: str) -> None:
-    """Gives a file a second name on its own storage, over what is there.
+    """Gives a file a second name on the same storage, replacing the target.
 
-    A hard link; a copy in a store, and on file systems without links. Files that are written by
-    these functions are replaced, never changed, so neither name sees what becomes of the other.
+    The second name is a hard link where the file system has links, else a copy. Functions of this
+    package replace files and never change them, so the second name keeps its content.
     """
     backend(source).link(source, target)
 
 
 def move(source: str, target: str) -> None:
-    """Renames a file; in stores, which cannot: copies it there, and deletes it."""
+    """Moves a file: by a rename between local paths, else by a copy."""
     if backend(source) is backend(target):
         backend(source).move(source, target)
     else:
@@ -373,10 +374,7 @@ def move(source: str, target: str) -> None:
 
 
 def sync(*paths: str) -> None:
-    """Returns when files, and the names in folders, would survive a power cut of this machine.
-
-    What is in a store always would.
-    """
+    """Flushes local files, and the names in local folders, to disk; a store needs no flush."""
     for path in filter(is_local, paths):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -386,12 +384,12 @@ def sync(*paths: str) -> None:
 
 
 def copy_folder(source: str, target: str) -> None:
-    """Copies every file below a folder, several at once."""
+    """Copies every file below a folder, several at the same time."""
     _to_folder(copy, source, target)
 
 
 def link_folder(source: str, target: str) -> set[str]:
-    """Gives every file below a folder a second name (`link`); returns their paths below it."""
+    """Links every file below a folder (see `link`); returns their paths below the folder."""
     return _to_folder(link, source, target)
 
 

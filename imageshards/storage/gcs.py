@@ -1,4 +1,4 @@
-"""Objects of `gs://`, by google-cloud-storage; plain reads by `direct`, which is cheaper."""
+"""Objects of `gs://`, through google-cloud-storage; `direct` makes the plain reads, for speed."""
 
 from __future__ import annotations
 
@@ -52,14 +52,12 @@ _KINDS = {404: "missing", 403: "refused", 401: "credentials", 412: "changed", 41
 
 
 class _Session(google.auth.transport.requests.AuthorizedSession):
-    """Counts what is sent, and keeps as many connections as there are threads.
-
-    `before` is called with the method of each request; it may refuse it.
-    """
+    """An HTTP session that counts requests, and calls `before` with the method of each first."""
 
     def __init__(self, credentials: Any, before: Callable[[str], None]):
         super().__init__(credentials)
         self._before = before
+        # No retries here, because the library's own retries are the ones that are counted.
         adapter = requests.adapters.HTTPAdapter(
             pool_connections=4, pool_maxsize=CONNECTIONS, max_retries=0
         )
@@ -73,10 +71,10 @@ class _Session(google.auth.transport.requests.AuthorizedSession):
 
 
 class GcsBackend(ObjectStore):
-    """One client, with the credentials that Google's libraries find.
+    """A client of Google Cloud Storage, with the credentials that Google's libraries find.
 
     Args:
-        settings: `no_auth`, `impersonate_service_account`, where they were given.
+        settings: `no_auth` and `impersonate_service_account`, both optional.
     """
 
     scheme = "gs"
@@ -95,7 +93,7 @@ class GcsBackend(ObjectStore):
         super().__init__()
         self._credentials = find_credentials(settings)
         self._session = _Session(self._credentials, self._before_request)
-        # The project is only of use for making buckets, which nobody does here.
+        # Only the creation of buckets needs the name of a project.
         self._client: Any = gcs.Client("none", self._credentials, self._session)
         patient = _retry(initial=0.5, maximum=16.0, timeout=60.0)
         self._options: dict[str, Any] = {"retry": patient, "timeout": _TIMEOUT_SEC}
@@ -108,7 +106,7 @@ class GcsBackend(ObjectStore):
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether no credentials were found."""
+        """Whether the client works without credentials."""
         return isinstance(self._credentials, google.auth.credentials.AnonymousCredentials)
 
     def account(self) -> str | None:
@@ -160,7 +158,7 @@ class GcsBackend(ObjectStore):
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         data: bytes = self._blob(path).download_as_bytes(
             start=start, end=None if end is None else end - 1,
-            checksum=None,  # records have checksums of their own, and so have shards
+            checksum=None,  # Records and shards have their own checksums.
             **self._options,
         )  # fmt: skip
         count(bytes_read=len(data))
@@ -171,7 +169,8 @@ class GcsBackend(ObjectStore):
         quoted = urllib.parse.quote(name, safe="")
         url = f"{self._base}/storage/v1/b/{bucket}/o/{quoted}?fields=size,updated,generation"
 
-        def ask() -> Any:  # the library would not tell the store's time
+        # The library hides the `date` header, which is the store's clock.
+        def ask() -> Any:
             reply = self._session.request("GET", url, timeout=_TIMEOUT_SEC)
             if not reply.ok:
                 raise api_exceptions.from_http_response(reply)
@@ -208,7 +207,7 @@ class GcsBackend(ObjectStore):
 
     def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
         blob = self._blob(path)
-        generation = 0 if version is None else int(version)  # 0: there is no such object
+        generation = 0 if version is None else int(version)  # 0 means a missing object.
         options = self._hasty_options if hasty else self._options
         blob.upload_from_string(data, _CONTENT_TYPE, if_generation_match=generation, **options)
         return _written(path, blob).version
@@ -220,6 +219,7 @@ class GcsBackend(ObjectStore):
                 blobs[0].delete(**self._options)
             return
 
+        # The library neither retries a batch nor ignores the missing objects in it.
         def delete_all() -> None:
             with self._client.batch(raise_exception=False) as batch:
                 for blob in blobs:
@@ -234,18 +234,18 @@ class GcsBackend(ObjectStore):
         made, blob = self._blob(target), self._blob(source)
         token = None
         with self.translate_errors(source):
-            self._call.path = target
-            while True:  # large objects, and those that go to another region, take several calls
+            self._call.path = target  # A copy needs the lease of the folder it writes to.
+            while True:  # Large objects, and copies to another region, take several calls.
                 token, _, _ = made.rewrite(blob, token, **self._options)
                 if token is None:
                     return
 
 
 def find_credentials(settings: Mapping[str, Any]) -> Any:
-    """Google's own search for credentials, without its 20 s of waiting; anonymous if none.
+    """Returns the credentials that Google's libraries find, or anonymous ones.
 
     Raises:
-        StorageError: The key file that is named is not there.
+        StorageError: The environment names a key file that does not exist.
     """
     if os.environ.get("STORAGE_EMULATOR_HOST") or settings.get("no_auth"):
         return google.auth.credentials.AnonymousCredentials()
@@ -255,6 +255,7 @@ def find_credentials(settings: Mapping[str, Any]) -> Any:
             f"gs:// cannot be used: {_KEY_VARIABLE} is {key!r}, where there is no file",
             remedy="set it to the key file of a service account, or unset it",
         )
+    # Google's search waits up to 20 s for a metadata server, so a shorter test comes first.
     before = os.environ.get("NO_GCE_CHECK")
     if before is None and not _has_metadata_server():
         os.environ["NO_GCE_CHECK"] = "true"
@@ -276,7 +277,7 @@ def find_credentials(settings: Mapping[str, Any]) -> Any:
 
 
 def _has_metadata_server() -> bool:
-    """Whether this is a machine of Google's; elsewhere nothing listens at that address."""
+    """Returns whether this machine runs in Google's cloud, where this address answers."""
     host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
     try:
         socket.create_connection((host, int(port or 80)), timeout=1).close()
@@ -286,7 +287,7 @@ def _has_metadata_server() -> bool:
 
 
 def _retry(**times: float) -> Any:
-    """Tries again what Google's library takes for trouble that passes, and counts it."""
+    """Returns the library's own policy of retries with other times, counting each retry."""
     return retry.Retry(DEFAULT_RETRY._predicate, on_error=lambda _: count(retries=1), **times)
 
 

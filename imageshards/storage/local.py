@@ -1,4 +1,4 @@
-"""Files of this machine, by the interface of all backends."""
+"""The backend for local files, and functions that clean up after killed processes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from typing import BinaryIO
 from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
 
 _TEMPORARY = "imageshards-tmp-"
-# What the name of an unfinished file has behind its final name.
+# The suffix of an unfinished file, behind its final name.
 _UNFINISHED = re.compile(r"\.tmp-[0-9a-f-]+")
 
 
 class LocalBackend(Backend):
-    """This machine's file system. Folders above what is written are made."""
+    """The local file system. Writing creates missing folders."""
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         with open(path, "rb", opener=_open_file) as file:
             return file.read(-1 if max_bytes is None else max_bytes)
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        # With a small buffer of its own: that of `open_read` would read a MiB for a few bytes.
+        # `open_read` has a buffer of 1 MiB, too much for a range of a few bytes.
         with open(path, "rb", opener=_open_file) as file:
             file.seek(start)
             return file.read(end - start)
@@ -41,13 +41,14 @@ class LocalBackend(Backend):
         return _stat(path, os.stat(path))
 
     def write_new(self, path: str, data: bytes) -> bool:
+        # A hard link fails where the target exists, and so it decides between several writers.
         between = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
         self.write(between, data)
         try:
             os.link(between, path)
         except FileExistsError:
             return False
-        except OSError:  # not every file system has links, or lets everybody make them
+        except OSError:  # Some file systems have no links, or forbid them.
             if os.path.exists(path):
                 return False
             os.replace(between, path)
@@ -76,7 +77,7 @@ class LocalBackend(Backend):
             return []
 
     def files_below(self, folder: str) -> Iterator[Stat]:
-        # The order of whole paths, as stores list them: "a-b" comes before "a/b".
+        # Whole paths are ordered as stores list them: "a-b" comes before "a/b".
         for entry in sorted(self.list_folder(folder), key=lambda e: e.name + "/" * e.is_folder):
             if entry.is_folder:
                 yield from self.files_below(entry.path)
@@ -109,12 +110,12 @@ class LocalBackend(Backend):
             os.link(source, between)
         except FileNotFoundError:
             raise
-        except OSError:  # not every file system has links, or lets everybody make them
+        except OSError:  # Some file systems have no links, or forbid them.
             self.copy(source, target)
             return
         try:
             os.replace(between, target)
-        finally:  # of two names of one file `replace` leaves both
+        finally:  # `replace` does nothing if both names are links to the same file already.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(between)
 
@@ -128,10 +129,8 @@ class LocalBackend(Backend):
 
 
 def _open_file(path: str, flags: int) -> int:
-    """Opens a regular file: a device may never end, and a FIFO may wait for ever for a writer.
-
-    Python itself refuses a folder.
-    """
+    """Opens a regular file; refuses devices and FIFOs, while Python itself refuses folders."""
+    # A FIFO would block until somebody writes to it, and a device may never end.
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -145,7 +144,7 @@ def _stat(path: str, status: os.stat_result) -> Stat:
 
 
 def _entry(entry: os.DirEntry[str]) -> Stat | None:
-    """An entry with its links followed; None if it is gone or a dangling link."""
+    """Describes a folder's entry, following links; None for a dangling link or a deleted entry."""
     try:
         if entry.is_dir():
             return Stat(entry.path, is_folder=True)
@@ -156,16 +155,16 @@ def _entry(entry: os.DirEntry[str]) -> Stat | None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Makes a folder in the temporary folder of this machine, and deletes it after the block.
+    """Makes a temporary folder on this machine, and deletes it after the block.
 
-    A process that is killed cannot delete its folder. So each process holds a lock of the kernel on
-    its folder, and whoever makes a folder first deletes those that nobody holds any more.
+    A killed process cannot delete its folder. So each process locks its folder, and every call
+    first deletes the folders that no process locks any more.
     """
     place = tempfile.gettempdir()
     for name in os.listdir(place):
         if name.startswith(_TEMPORARY):
             _delete_left(os.path.join(place, name))
-    # Locked before it gets the name that others look for.
+    # The folder is locked before it gets the name by which processes find folders to delete.
     made = tempfile.mkdtemp(prefix=".imageshards-")
     folder = os.path.join(place, _TEMPORARY + uuid.uuid4().hex)
     lock = _lock(made)
@@ -179,7 +178,7 @@ def temporary_folder() -> Iterator[str]:
 
 
 def _delete_left(folder: str) -> None:
-    """Deletes a temporary folder of this user whose process has ended."""
+    """Deletes a temporary folder of this user, unless its process still runs."""
     lock = _lock(folder)
     if lock is not None:
         with contextlib.suppress(OSError):
@@ -189,7 +188,7 @@ def _delete_left(folder: str) -> None:
 
 
 def _lock(folder: str) -> int | None:
-    """Locks a folder; returns what closes the lock, or None: not every file system has locks."""
+    """Locks a folder; returns its descriptor, or None if the folder is locked or cannot be."""
     descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -202,14 +201,14 @@ def _lock(folder: str) -> int | None:
 
 
 def delete_unfinished(folder: str, *names: str) -> None:
-    """Deletes what killed processes had begun to write in a folder; a store has no such files.
+    """Deletes the unfinished files that killed processes left in a local folder.
 
-    Nobody else may write these files now.
+    No running process may be writing these files. A store has no unfinished files.
 
     Args:
-        folder: The folder of the files.
-        *names: Final names of files of the caller's own, as globs, and of folders, of which all
-            files are the caller's own.
+        folder: The folder to clean.
+        *names: Globs of final file names to clean up after. A glob that matches a subfolder
+            covers every file below it.
     """
     if "://" in folder:
         return
@@ -224,7 +223,7 @@ def delete_unfinished(folder: str, *names: str) -> None:
 
 
 def is_at(path: str, descriptor: int) -> bool:
-    """Whether an open file is still the one at a path."""
+    """Returns whether an open file still is the file at a path."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""One job per output folder: a file lock on this machine, a lease in a store.
+"""Locks that allow one job per output folder: a file lock on this machine, a lease in a store.
 
-A lease is an object that its holder writes anew every few seconds, on condition that nobody
-else has; it ends by itself when the holder stops doing so. The holder stops well before that: it
-watches a clock of its own, and from then on the store's client sends no write of it.
+A lease is an object that its holder rewrites every few seconds, provided that nobody else wrote the
+object meanwhile. A lease that is no longer renewed expires. Well before, the holder's clock stops
+the job, and the store's client then refuses to send its writes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from imageshards.storage.concurrency import in_thread, shared_memory
 from imageshards.storage.local import is_at
 from imageshards.typed import Whole, decode
 
-# How often a lease that changes hands is asked for again.
+# Attempts to take a lease while several jobs write the object.
 _ATTEMPTS = 5
-# How long processes of a job that was killed may take to end: until its next write, usually.
+# How long to wait for the worker processes of a killed job, which usually end at their next write.
 _ORPHANS_SEC = 60.0
 _TAKEN = "was taken by another job or deleted"
 
@@ -43,11 +43,10 @@ class LeaseTimes(NamedTuple):
     """Timing of a lease.
 
     Attributes:
-        renew_sec: Seconds between renewals; one that failed is tried again in a fifth of that.
-        stale_sec: A lease that was not renewed for so long, by the store's clock, is free.
-        give_up_sec: A holder that could not renew for so long stops. What it had sent by then has
-            ended before others may take the lease: a request waits 5 s for a connection and 30 s
-            for an answer.
+        renew_sec: Seconds between renewals; a failed renewal is repeated after a fifth of them.
+        stale_sec: Age in s, by the store's clock, at which another job may take the lease.
+        give_up_sec: Seconds without a renewal after which the holder stops. Its last requests wait
+            at most 5 s for a connection and 30 s for an answer, and so end before `stale_sec`.
     """
 
     renew_sec: float = 15.0
@@ -59,7 +58,7 @@ _TIMES = LeaseTimes()
 
 
 class _Holder(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The process that holds a lock, as far as the lock names it; `renewals` of a lease."""
+    """The process that holds a lock, as the lock's content names it."""
 
     host: str = ""
     pid: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 0
@@ -68,13 +67,13 @@ class _Holder(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OutputLock(abc.ABC):
-    """Holds an output folder for this process, as a context manager.
+    """A context manager that reserves an output folder for this process.
 
     Attributes:
-        path: The lock's file or object, in a folder of its own below the output; both are made.
+        path: The lock's file or object, in a subfolder of the output that is created with it.
 
     Raises:
-        UserError: Another job holds it.
+        UserError: Another job holds the lock.
         OutputError: The lock cannot be written.
     """
 
@@ -100,13 +99,14 @@ class OutputLock(abc.ABC):
         return self
 
     def _show_life(self) -> None:
-        """Locks a file that has this lock's number, until this process ends, however it ends.
+        """Locks a temporary file named after this lock's nonce, until this process has ended.
 
-        By it another job on this machine knows for sure that this one has ended. Process numbers
-        and host names do not say so: containers share them, and copies of one machine do. Nobody
-        knows the number before the lock itself is taken.
+        From this file a later job on the same machine can be sure that this process has ended.
+        Process ids and host names prove nothing: containers and copied machines share them.
         """
-        with contextlib.suppress(OSError):  # then a lease that is left behind ends in its time
+        # No job can read the nonce before the lock is taken, so none looks for this file too early.
+        # Without the file, a lease that is left behind expires in its time.
+        with contextlib.suppress(OSError):
             self._sign = open(_sign_of_life(self._holder), "xb")
             os.register_at_fork(after_in_child=self._sign.close)
             fcntl.flock(self._sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,39 +120,39 @@ class OutputLock(abc.ABC):
     def _take(self) -> None:
         """Takes the lock, or raises."""
 
-    def renew(self) -> None:  # noqa: B027  # the kernel knows that a process lives
-        """Keeps the lock from now on, by a thread if need be: call it after the last fork."""
+    def renew(self) -> None:  # noqa: B027
+        """Starts the threads that keep the lock, if it needs any; call this after the last fork."""
 
     @abc.abstractmethod
     def fileno(self) -> int:
-        """A descriptor for other processes of the job, which give it to `join_job`."""
+        """Returns a descriptor that other processes of the job pass to `join_job`."""
 
     @abc.abstractmethod
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
 
 
 def output_lock(path: str) -> OutputLock:
-    """The lock for a path: the kernel's on this machine, a lease in a store."""
+    """Returns the lock for a path: a file lock for a local path, a lease for a store."""
     return FileLock(path) if files.is_local(path) else Lease(path)
 
 
 class FileLock(OutputLock):
-    """A lock of the kernel, which lets go when the process ends, however it ends.
+    """A lock of the kernel, which ends with the process.
 
-    A process that was given a copy of `fileno()` holds it, too. So a job that was killed keeps
-    its lock until the last process that writes for it has ended, and the next job waits for that.
+    Every process with a copy of `fileno()` holds the lock, too. So a killed job keeps its lock
+    until its last worker process has ended, and the next job waits for that.
     """
 
     _file: Any = None
 
     def _take(self) -> None:
-        # The holder may remove the lock's folder when it ends; a lock on a file that is no
-        # longer at its path would keep nobody out.
+        # The last holder may have deleted the file between our opening and locking it. A lock on
+        # a deleted file would keep no job out.
         while self._file is None or not is_at(self.path, self._file.fileno()):
             self._close()
             self._open()
-        # A child that outlives this process must not hold its lock by chance.
+        # A forked child that outlives this process must not keep the lock.
         os.register_at_fork(after_in_child=self._close)
         self._file.seek(0)
         _forget(_parse_holder(self._file.read()))
@@ -197,21 +197,14 @@ class FileLock(OutputLock):
             time.sleep(0.05)
 
 
-class _Found(NamedTuple):
-    """A lease that is there."""
-
-    version: str
-    age_sec: float
-    holder: _Holder
-
-
 class Lease(OutputLock):
-    """An object of a store whose content names its holder, renewed by conditional writes.
+    """An object of a store that names its holder and is renewed by conditional writes.
+
+    The loss of a lease interrupts the main thread as Ctrl-C does.
 
     Raises:
-        LeaseLostError: On leaving, if it was lost meanwhile; the main thread was then
-            interrupted as by Ctrl-C. In any thread, and in processes that have joined the job,
-            by every write below the output from then on.
+        LeaseLostError: The lease was lost. Leaving the block raises this error. Later writes below
+            the output raise it, too, in any thread and in processes that have joined the job.
     """
 
     def __init__(self, path: str, times: LeaseTimes = _TIMES):
@@ -224,44 +217,47 @@ class Lease(OutputLock):
         self._threads: list[threading.Thread] = []
         self._lost = ""
         self._trouble = ""
-        # Until when this job may write; its other processes see what this one has renewed.
+        # Time until which this job may write, in memory that its worker processes map.
         self._shared = shared_memory(mmap.PAGESIZE)
         weakref.finalize(self, os.close, self._shared)
         self._until = _until_in(self._shared)
 
     def _take(self) -> None:
         for _ in range(_ATTEMPTS):
+            # A lease counts from before its request, as the store may write it that early.
             begun = _now()
             version = self._store.write_if(self.path, self._content(), None)
             if version is None and (found := self._found()) is not None:
-                self._refuse_live(found)
-                version = self._store.write_if(self.path, self._content(), found.version)
+                old_version, age_sec, holder = found
+                self._refuse_live(age_sec, holder)
+                version = self._store.write_if(self.path, self._content(), old_version)
                 if version is not None:
-                    _forget(found.holder)
+                    _forget(holder)
             if version is not None:
                 self._note_renewed(version, begun)
                 WRITE_GUARDS[self._output] = self._check
                 return
         raise UserError(
             argument="output",
-            received=f"{self._output!r}, which several jobs want at once",
-            remedy="wait until one holds it",
+            received=f"{self._output!r}, which several jobs try to lock at the same time",
+            remedy="wait until one of the jobs holds the lock",
         )
 
-    def _found(self) -> _Found | None:
-        """What is there; None if it was given back meanwhile."""
-        # Before its content: a version that is too old is refused.
+    def _found(self) -> tuple[str, float, _Holder] | None:
+        """Returns version, age in s and holder of the lease in the store; None if there is none."""
+        # The version is read before the content. If the lease changes between the two, a write
+        # with the old version is refused, whatever the content says.
         found = self._store.version_and_age(self.path)
         if found is None:
             return None
         try:
-            return _Found(*found, _parse_holder(self._store.read(self.path)))
+            return (*found, _parse_holder(self._store.read(self.path)))
         except FileNotFoundError:
             return None
 
-    def _refuse_live(self, found: _Found) -> None:
-        holder, age_sec = found.holder, found.age_sec
-        is_ours = holder.nonce == self._holder.nonce  # written, but its answer was lost
+    def _refuse_live(self, age_sec: float, holder: _Holder) -> None:
+        # This job finds its own lease if the store wrote it but the answer was lost.
+        is_ours = holder.nonce == self._holder.nonce
         if is_ours or age_sec >= self._times.stale_sec or _has_ended(holder):
             return
         raise UserError(
@@ -273,7 +269,7 @@ class Lease(OutputLock):
         )
 
     def _content(self) -> bytes:
-        # Other bytes each time: some stores' versions are hashes of the content.
+        # The content changes each time, because some stores use its hash as the version.
         self._renewals += 1
         return msgspec.json.encode(msgspec.structs.replace(self._holder, renewals=self._renewals))
 
@@ -290,13 +286,13 @@ class Lease(OutputLock):
             for run in (self._keep_renewing, self._watch):
                 thread = threading.Thread(target=in_thread(run), name="lease", daemon=True)
                 self._threads.append(thread)
-                self._threads[-1].start()
+                thread.start()
 
     def _renew_if_late(self) -> None:
         """Renews a lease that was taken before something slow, such as an import on a busy disk.
 
-        Nothing was written meanwhile, so that the job may go on although its time had run out,
-        unless another one has taken the lease: the store compares versions.
+        The lease may even have expired: the job has written nothing yet, so it may go on if the
+        version in the store shows that no job took the lease.
         """
         begun = _now()
         if begun < self._until.value - self._times.give_up_sec + self._times.renew_sec:
@@ -313,6 +309,7 @@ class Lease(OutputLock):
             begun = _now()
             try:
                 version = self._renewed()
+            # A store that cannot be reached now may be reached before the lease expires.
             except (OSError, UserError) as e:
                 self._trouble = f" ({e})"
                 wait_sec = self._times.renew_sec / 5
@@ -328,13 +325,13 @@ class Lease(OutputLock):
         if version is not None:
             return version
         found = self._found()
-        if found is None or found.holder.nonce != self._holder.nonce:
+        if found is None or found[2].nonce != self._holder.nonce:
             return None
-        # An earlier renewal had arrived, only its answer had not.
-        return self._store.write_if(self.path, self._content(), found.version)
+        # An earlier renewal reached the store, and only its answer was lost.
+        return self._store.write_if(self.path, self._content(), found[0])
 
     def _watch(self) -> None:
-        """Ends the job in time, however long a renewal that is under way may take."""
+        """Ends the job in time, even while a renewal waits for its answer."""
         while not self._stop.wait(max(0.0, self._until.value - _now())):
             if _now() >= self._until.value:
                 self._lose(self._not_renewed())
@@ -350,7 +347,7 @@ class Lease(OutputLock):
         self._until.value = 0.0
         self._stop.set()
         main = threading.main_thread().ident
-        if main is not None:  # only a signal ends a blocking call of that thread
+        if main is not None:  # Only a signal interrupts a blocking call of the main thread.
             signal.pthread_kill(main, signal.SIGINT)
 
     def _check(self) -> None:
@@ -360,24 +357,23 @@ class Lease(OutputLock):
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stop.set()
         self._end_life()
-        if self._lost:  # and what still runs of this job may never write there
+        if self._lost:  # The write guard stays, because threads of this job may still run.
             raise _lost_error(self.path, self._lost) from error
         for thread in self._threads:
             thread.join(5)
         if self._version is not None:
-            with contextlib.suppress(OSError, UserError):  # it ends by itself
+            with contextlib.suppress(OSError, UserError):  # The lease expires anyway.
                 self._store.delete([self.path])
             WRITE_GUARDS.pop(self._output, None)
 
 
 def join_job(path: str, fd: int) -> None:
-    """Makes this process a part of the job that started it and holds the lock of a path.
+    """Makes this process a part of the job that started it and holds the lock at `path`.
 
-    `fd` is a copy of the lock's `fileno()`. The kernel's lock is held until it is closed, too; by a
-    lease this process sees how long it may write.
+    `fd`, a copy of the lock's `fileno()`, must stay open while this process writes.
     """
     if files.is_local(path):
-        return
+        return  # The open descriptor alone holds a lock of the kernel.
     until = _until_in(fd)
 
     def check() -> None:
@@ -403,12 +399,12 @@ def _lost_error(path: str, how: str) -> LeaseLostError:
 
 
 def _now() -> float:
-    """Seconds on a clock that goes on while the machine sleeps, the same in all processes."""
+    """Returns s on a clock that all processes share and that runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _parse_holder(content: bytes) -> _Holder:
-    """Returns the holder that a lock names; an unknown one where the lock cannot be read."""
+    """Returns the holder that a lock's content names; an empty one for damaged content."""
     try:
         return decode(content, _Holder)
     except ValueError:
@@ -425,11 +421,11 @@ def _sign_of_life(holder: _Holder) -> str:
 
 
 def _has_ended(holder: _Holder) -> bool:
-    """Whether the process that held a lock was of this machine and has ended, for sure."""
+    """Returns whether a lock's holder certainly ran on this machine and has ended."""
     try:
         with open(_sign_of_life(holder), "rb") as sign:
             fcntl.flock(sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # of another machine, or locked
+    except OSError:  # The file is missing (another machine) or locked (still running).
         return False
     return True
 

@@ -1,7 +1,7 @@
-"""What object stores have in common: URIs, folders made of names, and errors.
+"""The common part of backends for object stores: URIs, folders made of names, and errors.
 
-An error of a store's library is about one object, or about its bucket and so about all of them:
-the first is an `OSError` and the caller goes on, the second a `StorageError` that ends the job.
+An error that concerns one object becomes an `OSError`, and the job goes on without the object. An
+error that concerns the whole bucket becomes a `StorageError`, which ends the job.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from imageshards.errors import StorageError
 from imageshards.storage.base import RANGE_BYTES, Backend, Stat, check_may_write
 
-# Connections of a client: what its threads need to read ahead and to copy.
+# Enough connections for all threads of a client that read ahead and copy.
 CONNECTIONS = 128
-# What a request waits for, at most: for a connection, and for each piece of its answer.
+# Time-outs for a connection, and for each piece of an answer.
 CONNECT_SEC = 5.0
 ANSWER_SEC = 30.0
-# A conditional write renews a lease: one that hangs is given up in time for another.
+# A lease is renewed by a conditional write, which must fail early enough for a second attempt.
 HASTY_SEC = 5.0
-# A bucket that answered this recently is not probed again when one of its objects is refused.
+# A refused object does not cause a probe of its bucket if the bucket answered this recently.
 _TRUST_SEC = 10.0
 _NOBODY = "nobody (no credentials were found)"
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Bucket and name of an object: `s3://bucket/a/b` → (`bucket`, `a/b`)."""
+    """Splits the URI of an object: `s3://bucket/a/b` → (`bucket`, `a/b`)."""
     bucket, _, name = uri.partition("://")[2].partition("/")
     return bucket, name
 
 
 class StoreFailure(NamedTuple):
-    """What a store's library raised, classified.
+    """An error of a store's library, classified.
 
     Attributes:
-        kind: `missing`, `refused`, `credentials`, `changed` (a condition of a write does not
+        kind: `missing`, `refused`, `credentials`, `changed` (the condition of a write does not
             hold), `range` (beyond the object's end), `unreachable` or `other`.
-        said: What it said, in any number of lines.
+        said: The message of the library, in any number of lines.
     """
 
     kind: str
@@ -53,76 +53,82 @@ class StoreFailure(NamedTuple):
 
     @property
     def text(self) -> str:
-        """A line of it, for a person."""
+        """The first line of the message, shortened, for a person."""
         return next(iter(self.said.strip().splitlines()), self.kind).rstrip(". ")[:300]
 
 
 class ObjectStore(Backend):
-    """A store of buckets. What the client library raises becomes `OSError` or `StorageError`."""
+    """A store of buckets, which turns its library's errors into `OSError` and `StorageError`.
+
+    The abstract methods raise the library's errors.
+
+    Attributes:
+        scheme: Scheme of its URIs.
+        errors: Exceptions that the library raises, after its own retries.
+        page_objects: Most objects that one request lists.
+        deleted_at_once: Most objects that one request deletes.
+    """
 
     scheme: str
-    #: What the library raises, after retries of its own.
     errors: tuple[type[BaseException], ...]
-    #: How many objects are listed by one request, at most.
     page_objects = 1000
-    #: How many objects are deleted by one request, at most.
     deleted_at_once = 1000
 
     def __init__(self) -> None:
         self._usable_at: dict[str, float] = {}  # bucket → when it last answered
         self._probing = threading.Lock()
-        # Of the call that a thread has under way: what it is about.
+        # Path of the call that a thread makes, which `_before_request` checks.
         self._call = threading.local()
 
     @abc.abstractmethod
     def classify_error(self, error: BaseException) -> StoreFailure:
-        """What kind of error of the library it is."""
+        """Classifies an error of the library."""
 
     @abc.abstractmethod
     def probe(self, bucket: str, prefix: str) -> None:
-        """Asks for one name in a bucket, with few retries; raises the library's errors."""
+        """Lists one name in a bucket, with few retries."""
 
     @abc.abstractmethod
     def account(self) -> str | None:
-        """Whose credentials are in use, for messages; None without any."""
+        """Describes the account in use, for messages; None without credentials."""
 
     @abc.abstractmethod
     def remedy(self, kind: str) -> str:
-        """What to do about an error of a bucket that exists."""
+        """Returns the remedy for an error of an existing bucket, for messages."""
 
     @abc.abstractmethod
     def list_pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[list[Stat]]:
-        """Pages of objects and, where there is a delimiter, of folders: what names share up to it.
+        """Yields pages of objects and, with a delimiter, of folders, whose paths end with a slash.
 
-        Their paths end with a slash.
+        A folder is a prefix, up to the delimiter, that several names may share.
         """
 
     @abc.abstractmethod
     def direct_get(self, path: str, max_bytes: int | None) -> bytes | None:
-        """Reads an object past the library (`DirectReader.get`); None if it cannot, or not yet."""
+        """Reads an object by `DirectReader.get`; None where only the library can read it."""
 
     @abc.abstractmethod
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """An object, or its bytes `start` to before `end`; raises the library's errors."""
+        """Returns an object, or its bytes from `start` to before `end`."""
 
     @abc.abstractmethod
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
-        """Deletes some objects; missing ones are fine. Raises the library's errors."""
+        """Deletes objects; ignores missing ones."""
 
     @abc.abstractmethod
     def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
-        """Writes if there is this version, or nothing for None; raises the library's errors.
+        """Writes an object if its version is `version` (None: if missing); returns the new one.
 
-        With `hasty`, it is not waited long for an answer, and there are few retries.
+        With `hasty`, the time-outs are short and the retries few.
         """
 
     @abc.abstractmethod
     def head(self, path: str) -> tuple[Stat, float]:
-        """What is there, and the store's time now, in s since 1970; raises the library's errors."""
+        """Describes an object; also returns the store's time in s since 1970."""
 
     @contextlib.contextmanager
     def translate_errors(self, path: str) -> Iterator[None]:
-        """Makes the library's errors ours; what is sent meanwhile is about this path."""
+        """Translates the library's errors in a block, whose requests concern `path`."""
         self._call.path = path
         try:
             yield
@@ -130,11 +136,7 @@ class ObjectStore(Backend):
             raise self._translated(path, self.classify_error(e)) from e
 
     def _before_request(self, method: str) -> None:
-        """Called with every request, also one that is sent again.
-
-        Raises:
-            LeaseLostError: It would write where this job no longer may.
-        """
+        """Raises `LeaseLostError` before an attempt to write where the job has lost its lease."""
         if method not in ("GET", "HEAD"):
             check_may_write(getattr(self._call, "path", ""))
 
@@ -154,6 +156,7 @@ class ObjectStore(Backend):
         bucket, _ = split_uri(path)
         if error.kind == "credentials":
             return self._bucket_error(f"{self.scheme}://{bucket}", "", error)
+        # A missing bucket and a missing object give the same error, so the bucket is probed.
         if error.kind in ("missing", "refused", "unreachable"):
             found = self._check(bucket, "", may_trust=error.kind != "unreachable")
             if found is not None and found.kind in (error.kind, "credentials"):
@@ -168,7 +171,8 @@ class ObjectStore(Backend):
         return OSError(errno.EIO, error.text, path)
 
     def _check(self, bucket: str, prefix: str, may_trust: bool) -> StoreFailure | None:
-        """What is wrong with a bucket; one that answered just now is trusted."""
+        """Probes a bucket; returns its error, or None where it can be used."""
+        # With the lock, many threads whose objects fail together cause one probe.
         with self._probing:
             answered = self._usable_at.get(bucket, -_TRUST_SEC)
             if may_trust and time.monotonic() < answered + _TRUST_SEC:
@@ -203,6 +207,7 @@ class ObjectStore(Backend):
                 expected=f"{self.scheme}://BUCKET/FOLDER",
             )
         error = self._check(bucket, name, may_trust=False)
+        # Credentials that may read objects often may not list them.
         if error is not None and (must_list or error.kind not in ("refused", "other")):
             raise self._bucket_error(path, argument, error)
 
@@ -222,7 +227,7 @@ class ObjectStore(Backend):
             for found in page:
                 if found.is_folder:
                     yield found._replace(path=found.path.removesuffix("/"))
-                # Stores mark folders by objects whose names end with a slash.
+                # Consoles of stores mark an empty folder by an object whose name ends with a slash.
                 elif not found.path.endswith("/"):
                     yield found
 
@@ -237,10 +242,10 @@ class ObjectStore(Backend):
             try:
                 data = self.get(path, start, end)
             except self.errors as e:
-                if self.classify_error(e).kind == "range":  # nothing is there, as of a file
+                if self.classify_error(e).kind == "range":  # A file has no bytes there, either.
                     return b""
                 raise
-        if len(data) > end - start:  # a store that knows no ranges sends the whole object
+        if len(data) > end - start:  # Some stores ignore ranges and send the whole object.
             text = f"the store sent more than the {end - start} bytes that were asked for"
             raise OSError(errno.EIO, text, path)
         return data
@@ -254,7 +259,8 @@ class ObjectStore(Backend):
                     self.delete_objects(bucket, some)
 
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
-        self._call.path = ""  # its condition guards it
+        # The condition alone protects this write, which also renews leases.
+        self._call.path = ""
         try:
             return self.put_if(path, data, version, hasty=True)
         except self.errors as e:
@@ -285,6 +291,7 @@ class ObjectStore(Backend):
         return stat.version, max(0.0, now - stat.mtime_ns / 1e9)
 
     def _head(self, path: str) -> tuple[Stat, float] | None:
+        # A name that ends with a slash may exist as a mark of a folder.
         _, name = split_uri(path)
         if not name or name.endswith("/"):
             return None
@@ -296,7 +303,7 @@ class ObjectStore(Backend):
 
 
 class _ObjectReader(io.RawIOBase):
-    """An object as a file: each read asks for a range."""
+    """A raw stream over an object, which requests a range for each read."""
 
     def __init__(self, store: ObjectStore, found: Stat):
         self._store = store

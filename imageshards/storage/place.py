@@ -1,4 +1,4 @@
-"""The one function that turns what a user gave as a place into a path or a URI."""
+"""Turns a place given by a user, such as `~/photos` or `file:///data`, into a path or a URI."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ import urllib.parse
 
 from imageshards.errors import UserError
 
-# All forms of RFC 8089 for a file of this machine: file:/x, file:///x and file://localhost/x.
+# The forms of RFC 8089 for local files: file:/x, file:///x and file://localhost/x.
 _FILE_URI = re.compile(r"file:(//(localhost)?(?=/)|(?=/(?!/)))", re.IGNORECASE)
-# `pathlib.Path("gs://bucket/x")` drops one of the two slashes.
+# `pathlib.Path("gs://bucket/x")` drops a slash, which `place` adds again.
 _STORE_PATH = re.compile(r"(gs|s3):/(?!/)")
 
 
 def place(argument: str, given: object) -> str:
-    """Returns the path or URI that a user gave as a flag, an argument or a keyword.
+    """Returns the path or URI that a user gave, with `~` expanded and `file:` removed.
 
-    `~` and `~user` become home folders, and `file:///x` becomes `/x`. A relative path stays
-    relative, and a URI of a store or of the web stays as it is.
+    A relative path stays relative. URIs of stores and of the web do not change.
+
+    >>> place("input", "file:///data/my%20photos")
+    '/data/my photos'
 
     Args:
-        argument: The name of the argument that received the place, for errors.
-        given: A text or an `os.PathLike`.
+        argument: Name of the argument that received the place, for errors.
+        given: A string or an `os.PathLike`.
 
     Raises:
-        UserError: The value is no path, or it names the home of a user who does not exist.
+        UserError: The value is no path, or names the home folder of an unknown user.
     """
     text = os.fspath(given) if isinstance(given, str | os.PathLike) else given
     if not isinstance(text, str) or not text.strip():
@@ -37,7 +39,7 @@ def place(argument: str, given: object) -> str:
     if "://" in text:
         return text
     path = os.path.expanduser(text)
-    # A shell, too, leaves `~name` alone where it knows no such user.
+    # `expanduser` leaves `~name` alone if there is no such user; a folder may have that name.
     home = text.partition("/")[0]
     if path == text and text.startswith("~") and "/" in text and not os.path.lexists(home):
         whose = f"no user {home[1:]!r}" if home[1:] else "no home folder of yours: set HOME"
@@ -51,10 +53,9 @@ def place(argument: str, given: object) -> str:
 
 
 def absolute_place(argument: str, given: object) -> str:
-    """Returns the place as `place` does, but a path of this machine is absolute, and no slash is
-    at the end.
+    """Returns `place(argument, given)` as an absolute path, without a slash at the end.
 
-    Processes that work elsewhere, and files that name the path, need it.
+    A place needs this before another process reads it or a file records it.
     """
     found = place(argument, given)
     scheme, separator, rest = found.partition("://")

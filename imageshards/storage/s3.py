@@ -1,4 +1,4 @@
-"""Objects of `s3://`, by boto3; plain reads by `direct`, which is cheaper."""
+"""Objects of `s3://`, through boto3; `direct` makes the plain reads, for speed."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from imageshards.storage.objects import (
     split_uri,
 )
 
-# What one PUT may carry; above it boto3 sends parts.
+# S3's limit for one PUT; boto3 sends a larger file in parts.
 _MAX_PUT_BYTES = 5 << 30
-# By the calling thread, as that says where its requests write (`translate_errors`).
+# No threads: `translate_errors` notes the written path for the calling thread alone.
 _IN_PARTS = TransferConfig(use_threads=False)
-# Tries of a GET whose answer breaks off: botocore's own end when an answer begins.
+# Attempts of a GET whose answer breaks off, since botocore retries only until an answer begins.
 _TRIES = 5
-# Headers of a GET that say nothing a plain read needs.
+# Headers of a signed GET that a plain read makes itself or does without.
 _PLAIN = {"x-amz-date", "x-amz-content-sha256", "x-amz-security-token", "x-amz-checksum-mode"}
 _SCOPE = re.compile(r"^AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
 _KINDS = {
@@ -56,11 +56,11 @@ _KIND_OF = {code: kind for kind, codes in _KINDS.items() for code in codes}
 
 
 class _Direct(NamedTuple):
-    """How objects of a bucket are read without the library.
+    """The way to read a bucket's objects without the library.
 
     Attributes:
-        reader: Of its host.
-        above: What comes before a key, in the path of its address.
+        reader: Connections to the bucket's host.
+        above: Path of a URL up to the object's key.
         scope: Region and service of signatures; None without credentials.
     """
 
@@ -70,11 +70,11 @@ class _Direct(NamedTuple):
 
 
 class S3Backend(ObjectStore):
-    """One boto3 client, with boto3's own settings and those that are given.
+    """A boto3 client. The given settings come before boto3's own.
 
     Args:
         settings: `access_key_id`, `secret_access_key`, `session_token`, `region_name`,
-            `endpoint_url`, `use_ssl`, `verify`, where they were given.
+            `endpoint_url`, `use_ssl` and `verify`, all optional.
     """
 
     scheme = "s3"
@@ -90,14 +90,14 @@ class S3Backend(ObjectStore):
                 settings.get("region_name"),
             )
             self._credentials = session.get_credentials()
-            # Not as None, which boto3 takes for no TLS.
+            # A missing setting is left out, because boto3 takes `use_ssl=None` for no TLS.
             names = {"endpoint_url", "use_ssl", "verify"} & settings.keys()
             where = {name: settings[name] for name in names}
             self._verify = where.get("verify")
-            if self._verify is False:  # which was asked for, and need not be warned of
+            if self._verify is False:  # The user asked for it and needs no warning.
                 urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
             if session.region_name is None:
-                where["region_name"] = "us-east-1"  # the bucket's own is found by its redirect
+                where["region_name"] = "us-east-1"  # S3 redirects to the bucket's region.
             self._client = self._new_client(session, where, ANSWER_SEC, tries=6)
             self._hasty_client = self._new_client(session, where, HASTY_SEC, tries=2)
         except (exceptions.BotoCoreError, ValueError) as e:
@@ -112,9 +112,9 @@ class S3Backend(ObjectStore):
             connect_timeout=CONNECT_SEC,
             read_timeout=read_sec,
             max_pool_connections=CONNECTIONS,
-            # Waits longer and longer, with jitter, after 429, 5xx, resets and time-outs.
+            # Exponential back-off, with jitter, after 429, 5xx, resets and time-outs.
             retries={"mode": "standard", "total_max_attempts": tries},
-            # Public buckets are read by anyone.
+            # Without credentials, public buckets can still be read.
             signature_version=None if self._credentials else botocore.UNSIGNED,
         )
         client = session.client("s3", config=config, **where)
@@ -124,7 +124,7 @@ class S3Backend(ObjectStore):
     def _note_request(self, request: Any, **_: Any) -> None:
         is_first = b"attempt=1" in _bytes(request.headers.get("amz-sdk-request", b"attempt=1"))
         count(requests=1, retries=0 if is_first else 1)
-        self._call.request = request
+        self._call.request = request  # for `_learn_direct`
         self._before_request(request.method)
 
     def account(self) -> str | None:
@@ -187,12 +187,13 @@ class S3Backend(ObjectStore):
         return data
 
     def _learn_direct(self, key: str) -> _Direct | None:
-        """The URL and the signature of a bucket's objects, taken from a GET that succeeded."""
+        """Learns how to read a bucket directly from the library's own successful GET."""
         request = self._call.request
         parts = urllib.parse.urlsplit(request.url)
         quoted = urllib.parse.quote(key, safe="/")
         scope = signature_scope(_bytes(request.headers.get("Authorization", "")).decode())
         host_url = f"{parts.scheme}://{parts.netloc}"
+        # Anything unusual, such as a query, a further header or a proxy, is left to the library.
         others = {n.lower() for n in request.headers if n.lower().startswith("x-amz-")} - _PLAIN
         is_plain = not parts.query and not others and parts.path.endswith(quoted)
         if not is_plain or not needs_no_proxy(request.url):
@@ -202,6 +203,7 @@ class S3Backend(ObjectStore):
         bundle = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
         trusted = get_cert_path(self._verify or bundle or True)
         reader = DirectReader(host_url, None if self._verify is False else trusted)
+        # The host or the path contains the bucket, depending on the endpoint.
         return _Direct(reader, parts.path.removesuffix(quoted), scope)
 
     def head(self, path: str) -> tuple[Stat, float]:
@@ -227,7 +229,7 @@ class S3Backend(ObjectStore):
         bucket, key = split_uri(path)
         done = client.put_object(Bucket=bucket, Key=key, Body=body, **options)
         count(bytes_written=size_bytes)
-        return _written(path, size_bytes, done)
+        return Stat(path, size_bytes, int(_date(done).timestamp()) * 10**9, done["ETag"])
 
     def upload(self, local_path: str, path: str) -> Stat:
         with open(local_path, "rb") as file, self.translate_errors(path):
@@ -237,7 +239,7 @@ class S3Backend(ObjectStore):
             bucket, key = split_uri(path)
             self._client.upload_fileobj(file, bucket, key, Config=_IN_PARTS)
         count(bytes_written=size_bytes)
-        return self.head(path)[0]
+        return self.head(path)[0]  # `upload_fileobj` does not return the etag.
 
     def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
         condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
@@ -258,17 +260,18 @@ class S3Backend(ObjectStore):
         (from_bucket, from_key), (bucket, key) = split_uri(source), split_uri(target)
         there = {"Bucket": from_bucket, "Key": from_key}
         with self.translate_errors(source):
-            self._call.path = target
+            self._call.path = target  # A copy needs the lease of the folder it writes to.
             try:
                 self._client.copy_object(Bucket=bucket, Key=key, CopySource=there)
             except exceptions.ClientError as e:
                 if e.response["Error"].get("Code") not in ("InvalidRequest", "EntityTooLarge"):
                     raise
-                self._client.copy(there, bucket, key, Config=_IN_PARTS)  # above 5 GiB
+                # S3 copies objects above 5 GiB in parts only.
+                self._client.copy(there, bucket, key, Config=_IN_PARTS)
 
 
 def signature_scope(authorization: str) -> tuple[str, str] | None:
-    """Region and service of a signature that botocore made; None if it is of another kind."""
+    """Returns region and service of a botocore signature; None for another kind of signature."""
     found = _SCOPE.match(authorization)
     return None if found is None else (found[1], found[2])
 
@@ -279,11 +282,6 @@ def _bytes(value: Any) -> bytes:
 
 def _date(reply: Any) -> Any:
     return email.utils.parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
-
-
-def _written(path: str, size_bytes: int, done: Any) -> Stat:
-    """What the answer to a write says of the object."""
-    return Stat(path, size_bytes, int(_date(done).timestamp()) * 10**9, done["ETag"])
 
 
 def _stat(path: str, found: Any, size: str) -> Stat:

@@ -1,7 +1,7 @@
 """A build on a real Flink cluster, which somebody started: `make test-flink`.
 
 Not a part of `make test`: it needs a cluster with a worker pool beside each TaskManager
-(docs/howto/flink.md), and Beam downloads its job server (150 MB).
+(docs/guides/clusters.md), and Beam downloads its job server (150 MB).
 """
 
 import os

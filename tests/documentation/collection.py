@@ -23,8 +23,8 @@ from tests.documentation.page import Failed, Page
 from tests.support.commands import ROOT
 
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/**/*.md")
-# Run whole, by test_tutorial.py, as a notebook, and by test_few_photos.py.
-WHOLE = ("docs/tutorial.md", "docs/howto/few_photos.md")
+# Run whole, by test_tutorial.py, as a notebook.
+WHOLE = ("docs/tutorial.md",)
 
 
 class Blocks(Sybil):

@@ -53,7 +53,7 @@ def test_the_notebook_stands_alone_and_is_the_same_each_time() -> None:
     made = nbformat.reads(text, as_version=4)
     nbformat.validate(made)
     words = "".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
-    assert "](attachment:tutorial_report.png)" in words and "(howto/" not in words
+    assert "](attachment:tutorial_report.png)" in words and "(guides/" not in words
     code = [cell.source for cell in made.cells if cell.cell_type == "code"]
     assert len(code) == len(re.findall("^```(?:bash|python)$", PAGE.read_text(), re.MULTILINE))
     assert notebook() == text

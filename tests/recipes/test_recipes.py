@@ -37,10 +37,20 @@ def draw_synsets(folder: pathlib.Path) -> None:
                 (folder / split / synset / f"{synset}_{number}.JPEG").write_bytes(data)
 
 
+def draw_120_photos_and_few(folder: pathlib.Path) -> None:
+    draw_120_photos(folder)
+    few = folder.parent / "few"
+    few.mkdir()
+    for number in range(72):
+        synset = "n02102040" if number % 2 else "n01440764"
+        (few / f'{synset}_a "{number}.JPEG').write_bytes(saved(scene(50 + number, 60)))
+
+
 SMALL = {
     "captions_and_boxes": (draw_shapes, {"EPOCHS": "1"}),
     "columns": (draw_120_photos, {"EPOCHS": "1"}),
     "dogs_vs_cats": (draw_120_photos, {"EPOCHS": "2", "WARMUP_STEPS": "1"}),
+    "few_photos": (draw_120_photos_and_few, {"EPOCHS": "1", "SEEDS": "1", "WARMUP_STEPS": "1"}),
     "imagenet": (
         draw_synsets,
         {
@@ -59,7 +69,8 @@ def run_small(script: str, folder: pathlib.Path) -> pathlib.Path:
     if not (folder / "images").exists():
         (folder / "images").mkdir()
         draw(folder / "images")
-    given = {"IMAGES": str(folder / "images"), "OUTPUT": str(folder / "out"), **variables}
+    places = {"IMAGES": folder / "images", "FEW": folder / "few", "OUTPUT": folder / "out"}
+    given = {**{name: str(place) for name, place in places.items()}, **variables}
     done = subprocess.run(
         ["sh", str(RECIPES / f"{script}.sh")],
         env={**served_environment(), **given},

@@ -172,5 +172,5 @@ def _fixed_part(classes: Sequence[str], rejects: dict[str, int]) -> dict[str, An
             "input": {"input": "photos/", "group_column": None, "columns": None},
             "plan": {"splits": {"train": 0.9, "validation": 0.1}, "salt": "imageshards"},
         },
-        "versions": {"imageshards": "0.1.0", "apache-beam": "2.77.0", "pillow": "12.3.0"},
+        "versions": {"imageshards": "1.0.0", "apache-beam": "2.77.0", "pillow": "12.3.0"},
     }  # fmt: skip

@@ -70,7 +70,7 @@ def taken(batches: Any, count: int) -> list[Any]:
         ({"augment": flip_and_soften}, 2),
     ],
 )
-def test_a_stream_begins_at_any_step_with_the_batch_that_comes_there(data, asked, steps):
+def test_stream_from_any_step_starts_with_the_batch_of_that_step(data, asked, steps):
     train = data.train(batch_size=4, seed=3, **asked)
     assert_resumes(train.as_numpy, steps)
     # Another seed gives another order.
@@ -246,7 +246,7 @@ def test_errors_name_the_argument(data, tmp_path):
             call()
 
 
-def test_how_shards_are_read_is_passed_on(data, tmp_path, monkeypatch):
+def test_reading_options_are_passed_to_the_reader(data, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     train = data.train(batch_size=4, cache="pixels", threads=3)
     assert train.read_options.threads == 3

@@ -17,7 +17,7 @@ def test_image_size_is_a_side_or_height_x_width() -> None:
     assert sizes == [(256, 256), (192, 256), (8, 4)]
 
 
-def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
+def test_default_output_is_beside_the_data_for_any_slashes() -> None:
     assert default_output("/data/shards/") == default_output("/data/shards") == "/data/shards-model"
     assert default_output(".") == os.getcwd() + "-model"
     assert default_output("gs://bucket/shards") == "trained"
@@ -68,7 +68,7 @@ def test_a_mistake_is_one_sentence(argv: str, sentence: str) -> None:
     assert sentence in told and "\n" not in told
 
 
-def test_what_python_alone_can_say_is_checked_too() -> None:
+def test_values_that_only_python_can_pass_are_checked() -> None:
     changes: dict[str, Any] = {"threads": 2.5, "skip_broken": True, "eval_crop": "most"}
     of_numpy: dict[str, Any] = {"eval_crop": np.float32(0.5), "threads": np.int64(2)}
     assert ReadConfig("d", **of_numpy)

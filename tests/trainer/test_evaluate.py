@@ -96,9 +96,7 @@ def test_one_json_object_with_exact_figures(folder, model, capsys):
     assert found | expected == found
 
 
-def test_the_share_of_the_centre_is_the_models_own_unless_a_flag_says_otherwise(
-    folder, tmp_path, capsys
-):
+def test_eval_crop_defaults_to_the_crop_of_the_training(folder, tmp_path, capsys):
     model = saved_model(tmp_path, eval_crop=0.5)
     for flags, crop, border_px in ((), 0.5, 12), (("--eval_crop", 0.75), 0.75, 6):
         found = figures(capsys, "--model_path", model, "--data", folder, *flags)
@@ -174,7 +172,7 @@ def test_python_gets_the_object_of_the_command_for_every_form_of_data(
     assert capsys.readouterr() == ("", "")
 
 
-def test_python_is_told_which_records_were_left_out(model, damaged):
+def test_python_result_lists_the_records_that_were_left_out(model, damaged):
     copy = damaged.parent
     calls: list[tuple[Any, dict[str, Any]]] = [
         (copy, {"skip_broken": 1}),
@@ -212,7 +210,7 @@ def compiled(model_path: str) -> keras.Model:
     return model
 
 
-def test_a_compiled_model_says_itself_how_good_it_is(folder: pathlib.Path, model: str) -> None:
+def test_compiled_model_is_evaluated_by_its_own_metrics(folder: pathlib.Path, model: str) -> None:
     data = ims.open(folder).evaluation(batch_size=7)
     network = compiled(model)
     weights = network.get_weights()

@@ -95,7 +95,7 @@ def test_a_served_batch_names_the_files_that_are_broken(model_folder, tmp_path):
             serve(image_bytes=tf.constant(files))
 
 
-def test_the_share_of_the_centre_that_was_evaluated_is_served(tmp_path: pathlib.Path) -> None:
+def test_exported_model_uses_the_eval_crop_of_the_training(tmp_path: pathlib.Path) -> None:
     of = card(eval_crop=0.6)
     model = saved(tmp_path, of)
     pictures = picture_reader(of.inputs.image, SIZE, 0.6)(tf.constant([JPEG]))
@@ -126,7 +126,9 @@ def test_features_without_a_transform_are_taken_as_recorded(tmp_path, capsys):
     np.testing.assert_allclose(found["probabilities"], tf.nn.softmax(model(inputs)), atol=1e-6)
 
 
-def test_a_full_disk_leaves_nothing_but_a_sentence(model_folder, tmp_path, monkeypatch, capsys):
+def test_full_disk_leaves_no_files_and_gives_one_sentence(
+    model_folder, tmp_path, monkeypatch, capsys
+):
     save, limits = tf.saved_model.save, resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def save_where_nothing_has_room(*args: Any, **kwargs: Any) -> None:

@@ -62,7 +62,7 @@ def _batches(data: Opened) -> list[Any]:
 
 
 @pytest.mark.parametrize("running", ["s3", "gs"], indirect=True)
-def test_batches_are_those_of_the_local_dataset(local, store, tmp_path):
+def test_batches_from_a_store_match_the_local_dataset(local, store, tmp_path):
     storage.copy_folder(str(local), remote := store.bucket() + "/sets/photos")
     # One store without further flags, the other with some: each combination takes seconds.
     flags = [] if store.scheme == "s3" else ["--classes", "square,circle"]
@@ -77,7 +77,7 @@ def test_batches_are_those_of_the_local_dataset(local, store, tmp_path):
     assert 5 <= len(reads) and not (tmp_path / "home").exists()
 
 
-def test_records_of_others_are_adopted_and_read_like_local_ones(store, local, tmp_path):
+def test_adopted_records_in_a_store_are_read_like_local_ones(store, local, tmp_path):
     there, here = f"{store.bucket()}/others", tmp_path / "others"
     here.mkdir()
     for path in local.glob("*.tfrecord"):

@@ -56,7 +56,7 @@ def test_a_record_that_lacks_any_of_the_targets_is_left_out(made: pathlib.Path) 
     assert (train.num_records, train.subset.missing_target) == (22, 2)
 
 
-def test_classes_and_balance_are_those_of_the_first_target(made: pathlib.Path) -> None:
+def test_first_target_decides_classes_and_balance(made: pathlib.Path) -> None:
     data = ims.open(made)
     asked: dict[str, Any] = {"classes": ["light", "dark"], "balance": "weights"}
     train = data.train(batch_size=8, target=["name", "bright"], **asked)

@@ -93,7 +93,7 @@ def test_broken_files_are_rows_and_the_others_are_predicted(model_folder, photos
         ([0.5, 0.2, 0.9, 0.3], 1, ["c", "a"], "ca", "c 0.9000   a 0.5000"),
     ],
 )
-def test_labels_are_those_with_half_of_the_probability(found, top, labels, shown, line):
+def test_labels_are_found_from_a_probability_of_one_half(found, top, labels, shown, line):
     of = card(classes=("a", "b", "c", "d"), target={"target": "labels"})
     row, text = predict.SHOWN["labels"](found, of, top)
     assert (row["labels"], text) == (labels, line)
@@ -110,7 +110,7 @@ def test_values_have_the_name_of_their_column_and_equal_classes_come_by_id():
     assert shown == ({"values": {"box": [2.5, 250000.5]}}, "box[0] 2.5   box[1] 250000.5")
 
 
-def test_of_a_folder_the_pictures_are_taken_that_a_build_would_take(tmp_path):
+def test_predict_takes_the_pictures_of_a_folder_that_a_build_takes(tmp_path):
     names = ["a-b.jpg", "a/x.PNG", "a/@eaDir/x.jpg", ".h/x.jpg", "lost+found/x.jpg", "a/x.txt"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

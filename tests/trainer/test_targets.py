@@ -107,7 +107,7 @@ def test_classes_of_whole_numbers_are_evaluated_without_a_flag(trained, tmp_path
     assert (found["target"], found["classes"]) == ("class", ["-5", "9", "10"])
 
 
-def test_an_input_that_is_missing_ends_no_evaluation_in_nan(trained, tmp_path, capsys):
+def test_records_without_an_input_are_refused_before_a_figure_is_nan(trained, tmp_path, capsys):
     flags = ("--data", trained.shards, "--target", "bright", "--inputs", "image,gap", "--steps", 1)
     more = ("--output", tmp_path / "run", "--model", "tests.support.tiny_models:with_gap")
     assert train([*map(str, (*flags, *more))]) == 2

@@ -1,4 +1,4 @@
-"""How the commands of the trainer are run."""
+"""Runs the commands of the trainer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ from imageshards.commands import command_line
 def run(
     program: str, body: Callable[[], int], stopped: str = "stopped", prints_result: bool = False
 ) -> int:
-    """`command_line.run`, also for what TensorFlow makes of Ctrl-C."""
-
-    def interruptible() -> int:
-        with _keyboard_interrupts():
-            return body()
-
-    return command_line.run(program, interruptible, stopped, prints_result)
+    """Runs `body` as `command_line.run` does, also if TensorFlow hides a Ctrl-C."""
+    # The context wraps `body` alone: `command_line.run` expects the KeyboardInterrupt.
+    return command_line.run(program, _keyboard_interrupts()(body), stopped, prints_result)
 
 
 @contextmanager
 def _keyboard_interrupts() -> Iterator[None]:
-    """Makes every Ctrl-C a KeyboardInterrupt; TensorFlow turns some into other errors."""
+    """Raises KeyboardInterrupt for every Ctrl-C."""
+    # Python allows a signal handler in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -35,6 +32,7 @@ def _keyboard_interrupts() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, note)
+    # TensorFlow turns some KeyboardInterrupts into its own errors.
     try:
         yield
     except Exception as e:

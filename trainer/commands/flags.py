@@ -1,4 +1,4 @@
-"""The flags of `imageshards train`, and the configuration that they are."""
+"""Turns the flags of `imageshards train` into its configuration."""
 
 from __future__ import annotations
 
@@ -9,26 +9,21 @@ from typing import Any
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
 from imageshards.errors import Arg, UserError
-from trainer.config import (
-    OptimizerConfig,
-    ReadConfig,
-    RunConfig,
-    default_output,
-)
+from trainer.config import OptimizerConfig, ReadConfig, RunConfig, default_output
 from trainer.dataset.open import several_datasets
 
 EPILOG = (
     "metrics.jsonl gets one object per epoch: epoch (from 1), step, loss, accuracy (of labels "
     "binary_accuracy and auc_pr, of values mae and rmse), the same of validation as val_loss, "
     "val_accuracy …, images_per_second, wait_fraction (share of the time the model waited for "
-    "data), learning_rate. The loss of values has no unit, mae and rmse have that of the column. E "
-    "epochs are floor(E * records / batch_size) steps: the records left "
-    "over open the next epoch. Validation counts every picture exactly once."
+    "data), learning_rate. The loss of values has no unit; mae and rmse have the unit of the "
+    "column. E epochs are floor(E * records / batch_size) steps: the records left over open the "
+    "next epoch. Validation counts every picture exactly once."
 )
 
 
 def make_parser() -> Parser:
-    """The parser of `imageshards train`."""
+    """Returns the parser of `imageshards train`."""
     parser = Parser(
         prog="imageshards train",
         description="Trains a model of images from balanced TFRecord shards.",
@@ -41,7 +36,8 @@ def make_parser() -> Parser:
 
 
 def parse_config(argv: Sequence[str] | None) -> RunConfig:
-    """Command line → configuration; a `UserError` for an unknown flag, or for a wrong value."""
+    """Returns the configuration of a command line; refuses unknown flags and wrong values."""
+    # argparse leaves out the flags that were not given: the dataclasses have the defaults.
     given = vars(make_parser().parse_args(argv))
     if "steps" in given and "epochs" in given:
         raise UserError(
@@ -49,28 +45,20 @@ def parse_config(argv: Sequence[str] | None) -> RunConfig:
             received=f"{given['steps']} together with " + Arg("epochs", given["epochs"]),
             expected="one of them, as each says how long to train",
         )
-    read = read_config(given)
+    data, *more = given["data"]
+    if more:
+        raise several_datasets(given["data"])
     return RunConfig(
-        read,
-        given.get("output") or default_output(read.data),
-        OptimizerConfig(**pick(given, OptimizerConfig)),
-        **pick(given, RunConfig, {"output", "optimizer"}),
+        ReadConfig(data, **_pick(given, ReadConfig, {"data"})),
+        given.get("output") or default_output(data),
+        OptimizerConfig(**_pick(given, OptimizerConfig)),
+        # --optimizer is a field of `OptimizerConfig`, which is the field of this name here.
+        **_pick(given, RunConfig, {"output", "optimizer"}),
     )
 
 
-def read_config(given: Mapping[str, Any]) -> ReadConfig:
-    """Flags as argparse returns them → what is read, and how; a `UserError` for a wrong value."""
-    if len(given["data"]) > 1:
-        raise several_datasets(given["data"])
-    return ReadConfig(given["data"][0], **pick(given, ReadConfig, {"data"}))
-
-
-def pick(
-    given: Mapping[str, Any],
-    kind: type[ReadConfig | RunConfig | OptimizerConfig],
-    without: Collection[str] = (),
-) -> dict[str, Any]:
-    """The values of `given` that are fields of `kind`."""
+def _pick(given: Mapping[str, Any], kind: type, without: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the values of `given` that are fields of the dataclass `kind`."""
     names = {field.name for field in dataclasses.fields(kind)} - set(without)
     return {
         name: tuple(value) if isinstance(value, list) else value

@@ -1,5 +1,4 @@
-"""The saved model that a command or a function is given: which file of a run, and whose code it may
-run."""
+"""Finds the saved model of a command or function: the file in a run's folder, and its code."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from trainer.serving import model_file
 if TYPE_CHECKING:
     import keras
 
-# What errors call the arguments of the functions that take a saved model, by their flags.
+# Flags that name a saved model, and the arguments that errors name in their place in Python.
 ARGUMENTS = {"model_path": "model", "model": "code"}
 
 
@@ -27,13 +26,13 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=functools.partial(place, "model_path"),
         metavar="PATH",
-        help="output folder of imageshards train, of which best.keras is taken where there is "
-        "one; or a .keras file of it",
+        help="output folder of imageshards train, whose best.keras is taken if there is one; or a "
+        ".keras file in it",
     )
     parser.add_argument(
         "--last",
         action="store_true",
-        help="of a folder, takes model.keras, as it was after the last step",
+        help="takes model.keras from a folder, the model after the last step",
     )
     parser.add_argument(
         "--model",
@@ -43,24 +42,24 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="runs whatever code the file names or holds: a module found from here, and lambdas; "
-        "only for files whose origin you know",
+        help="runs any code that the file names or contains: a module found from here, and "
+        "lambdas; only for files whose origin you know",
     )
 
 
 def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags of `add_model_flags` but the path, as keywords of `find_model`."""
+    """Returns the flags of `add_model_flags`, except for the path, as keywords of `find_model`."""
     return {"last": args.last, "code": args.model, "trust": args.trust}
 
 
 class SavedModel(NamedTuple):
-    """A model that may be loaded.
+    """A saved model, not loaded yet.
 
     Attributes:
         file: The `.keras` file.
-        card: What is known of the model.
-        code: `module:function` of its training, which may be imported; None for no code.
-        trust: Whether the code that the file names or holds may be run.
+        card: The facts about the model, which its file contains.
+        code: `module:function` from the training, which loading may import; None for no code.
+        trust: Whether loading may run code that the file names or contains.
     """
 
     file: str
@@ -69,14 +68,15 @@ class SavedModel(NamedTuple):
     trust: bool
 
     def load(self) -> keras.Model:
-        """The model as it was saved; call it inside the strategy's scope."""
+        """Returns the model as it was saved. Call it inside the strategy's scope."""
         return model_file.load_model(self.file, self.code, self.trust)[0]
 
     def load_for_serving(self) -> keras.Model:
-        """The model: pictures 0..255 in, logits or values out; refuses any other."""
+        """Returns a model that maps pictures 0..255 to logits or values; refuses all else."""
         model = self.load()
         if not self.card.compiled:
             return model
+        # A model that its user compiled may give probabilities; `as_ours` turns them into logits.
         from trainer.serving.compiled import as_ours
 
         return as_ours(model, self.card, self.file)
@@ -85,7 +85,7 @@ class SavedModel(NamedTuple):
 def find_model(
     path: str | os.PathLike[str], last: bool = False, code: str | None = None, trust: bool = False
 ) -> SavedModel:
-    """The model that a path means; refuses one that needs code that is not allowed."""
+    """Finds the model in a run's folder, or in a file; refuses code that is not allowed."""
     path = place("model_path", path)
     if code is not None and ":" not in code:
         raise UserError(
@@ -101,7 +101,7 @@ def find_model(
 
 
 def chosen(path: str, file: str, step: int) -> str:
-    """`FILE, step N`, and what else could have been taken from a run's folder `path`."""
+    """Returns `FILE, step N`, and says if `--last` would take another file of the folder `path`."""
     other = ""
     if file != path and file.endswith(model_file.BEST_MODEL_FILE):
         other = " (lowest val_loss; --last takes the last step)"

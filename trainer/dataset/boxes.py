@@ -1,4 +1,4 @@
-"""How the bounding boxes of records become an input or a target."""
+"""Reads the bounding boxes of records as an input or a target."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from trainer.dataset.spec import BOXES, Boxes, DatasetSpec, ModelInputs
 
 
 def check_sides(inputs: ModelInputs, augment: object) -> None:
-    """Refuses single sides of boxes as inputs where they would not follow the picture's pixels.
+    """Refuses single sides of boxes as inputs if the pictures are cropped or flipped.
 
     Raises:
-        UserError: There is one, and pictures are cropped or flipped.
+        UserError: `inputs` has a side of a box, which would not follow the pixels.
     """
     sides = [name for name in inputs.features if name in BOX_FEATURES]
+    # Without augmentation, pictures are still cut if the model's pictures have another aspect.
     own = None if inputs.image.varies else inputs.image.size
     cuts = inputs.eval_crop < 1 or own is None or own[0] * inputs.size[1] != own[1] * inputs.size[0]
     if not sides or (augment == "none" and not cuts):
@@ -31,22 +32,13 @@ def check_sides(inputs: ModelInputs, augment: object) -> None:
         why = Arg("image_size") + " or " + Arg("eval_crop") + " cuts"
     raise UserError(
         argument="inputs",
-        received=f"{sides[0]}, the side of a box, but "
-        + why
-        + " the pictures, and the side would stay where it was",
+        received=f"{sides[0]}, the side of a box, but " + why + " the pictures without the side",
         expected=f"{BOXES}, which has all sides and labels, and follows the pixels",
     )
 
 
 def _boxes_of(dataset: DatasetSpec, argument: str, received: str, min_visibility: float) -> Boxes:
-    """Returns how the boxes of records are read, which `argument` received, inputs or the target.
-
-    The labels of boxes are the ids in `image/object/class/label`, else the classes of the texts in
-    `image/object/class/text`, numbered in their order over all splits, else 0.
-
-    Raises:
-        UserError: Records have no boxes, or a class has a name that is too long for the index.
-    """
+    """Returns how boxes are read; `argument` is `inputs` or `target`, and received `received`."""
     lists = {n: s.dtype for n, s in dataset.features.items() if s.shape is None}
     absent = [name for name in BOX_FEATURES if lists.get(name) != "float32"]
     if absent:
@@ -57,6 +49,7 @@ def _boxes_of(dataset: DatasetSpec, argument: str, received: str, min_visibility
             remedy="see 'Bounding boxes' in the guide of columns",
         )
     is_input = argument == "inputs"
+    # Labels are the records' ids, else their texts, numbered over all splits, else 0.
     if lists.get(BOX_LABEL_FEATURE) == "int64":
         return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
     if lists.get(BOX_CLASS_FEATURE) == "string":
@@ -65,10 +58,11 @@ def _boxes_of(dataset: DatasetSpec, argument: str, received: str, min_visibility
 
 
 def wanted_boxes(dataset: DatasetSpec, names: Sequence[str], min_visibility: float) -> Boxes | None:
-    """Returns how boxes are read, where `names` of inputs or the targets hold them; otherwise None.
+    """Returns how boxes are read if they are an input or the target, else None.
 
     Raises:
-        UserError: They are both, or records have none.
+        UserError: Boxes are both an input and the target, records have no boxes, or the name of a
+            class is too long for the index.
     """
     received = ",".join(names)
     if not any(one.target == "boxes" for one in dataset.targets):
@@ -83,10 +77,7 @@ def wanted_boxes(dataset: DatasetSpec, names: Sequence[str], min_visibility: flo
 
 
 def _class_names(dataset: DatasetSpec) -> tuple[str, ...]:
-    """Returns the classes of boxes in all splits, sorted.
-
-    The index holds the classes, except of records whose lists are too long. Those records are read.
-    """
+    """Returns the classes of boxes in all splits, sorted."""
     import pyarrow.compute as pc
 
     from trainer.dataset.source import RecordSource
@@ -97,18 +88,21 @@ def _class_names(dataset: DatasetSpec) -> tuple[str, ...]:
         table = read_index(dataset.data, dataset.manifest, split.name, [column], "data")
         values = table[column].combine_chunks()
         names.update(pc.unique(pc.list_flatten(values)).to_pylist())
+        # The index has null instead of a list that is too long; these records are read.
         long = values.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist()
         if not long:
             continue
         source = RecordSource(dataset, split, [BOX_CLASS_FEATURE])
 
         def texts(number: int, source: RecordSource = source) -> set[str]:
-            with contextlib.suppress(RecordError):  # the reader names a damaged record
+            # Damaged records are left to the reader, which counts and names them.
+            with contextlib.suppress(RecordError):
                 found = source[number][BOX_CLASS_FEATURE].tolist()
                 return {text.decode("utf-8", "replace") for text in found}
             return set()
 
         names.update(*storage.map_concurrently(texts, long))
+    # A null inside a list is a name that is too long.
     if None in names:
         raise UserError(
             argument="data",

@@ -1,4 +1,4 @@
-"""The labels of records, and which of them pass `--where`: from a dataset's index alone."""
+"""Reads the labels of records, and the records that pass `--where`, from the index alone."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
-from imageshards.index import (
-    COLUMN_OF,
-    MAX_LIST_VALUES,
-    MAX_TEXT_BYTES,
-    extra_columns,
-    read_index,
-)
+from imageshards.index import COLUMN_OF, MAX_LIST_VALUES, MAX_TEXT_BYTES, extra_columns, read_index
 from imageshards.manifest import LABELS_FEATURE, SEVERAL
 from imageshards.text import class_sort_key, counted
 from trainer.dataset.spec import DatasetSpec, FeatureSpec, Split, find_feature
@@ -33,16 +27,16 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-# Longer operators come first: `>=` is not `>` of a value that begins with `=`.
+# The longer operators come first, so that `>=` is not read as `>` and a value that begins with `=`.
 _FILTER = re.compile(rf"\s*(.+?)\s*({'|'.join(OPERATORS)})\s*(.*?)\s*", re.DOTALL)
 _INT64 = range(-(2**63), 2**63)
-# A float is compared as records hold it: both sides are float32.
+# Records store floats as float32, so both sides of a comparison are float32.
 _DTYPES = {"int64": "int64", "float32": "float32", "string": "object"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """A comparison of a scalar feature with a constant of its type; texts have `==` and `!=`."""
+    """A comparison of a feature with a constant of the same type; texts have `==` and `!=` only."""
 
     feature: str
     operator: str
@@ -50,71 +44,59 @@ class Filter:
 
 
 def parse_filter(text: str, features: Mapping[str, FeatureSpec]) -> Filter:
-    """Reads a filter such as `age>=18`, `image/class/text!=cat` or `note=='a, b '`.
+    """Parses a filter like `age>=18`, `image/class/text!=cat` or `note=='a, b '`.
 
     Raises:
-        UserError: The text is no comparison, its feature is unknown or no single value, or the
-            constant is not of the feature's type.
+        UserError: The text is no comparison, the feature is unknown or has several values, or the
+            constant has another type than the feature.
     """
+
+    def refused(why: str, expected: str) -> UserError:
+        return UserError(argument="where", received=f"{text!r}{why}", expected=expected)
+
     match = _FILTER.fullmatch(text)
     if not match:
-        raise UserError(
-            argument="where",
-            received=repr(text),
-            expected=f"FEATURE, one of {' '.join(OPERATORS)}, and a value, for example "
-            "image/width>=128",
-        )
+        form = f"FEATURE, one of {' '.join(OPERATORS)}, and a value"
+        raise refused("", f"{form}, for example image/width>=128")
     name, comparison, value = match.groups()
+    # Quotes keep the spaces at the ends of a text.
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
     spec = find_feature(name, features, "where", text)
     if spec.shape != ():
-        raise UserError(
-            argument="where",
-            received=f"{text!r}, but {name} has {spec.form}",
-            expected="a feature that is a single value",
-        )
-    if spec.dtype != "string":
-        return Filter(name, comparison, _number(text, spec.dtype, value))
-    if comparison not in ("==", "!="):
-        raise UserError(
-            argument="where",
-            received=f"{text!r}, but {name} is a text",
-            expected=f"== or != in place of {comparison}",
-        )
-    return Filter(name, comparison, value)
-
-
-def _number(text: str, dtype: str, value: str) -> int | float:
+        raise refused(f", but {name} has {spec.form}", "a feature that is a single value")
+    if spec.dtype == "string":
+        if comparison not in ("==", "!="):
+            raise refused(f", but {name} is a text", f"== or != in place of {comparison}")
+        return Filter(name, comparison, value)
+    kind = "a whole number" if spec.dtype == "int64" else "a number"
     try:
-        number = int(value) if dtype == "int64" else float(value)
+        number = int(value) if spec.dtype == "int64" else float(value)
     except ValueError:
         number = math.nan
-    if math.isnan(number) or (dtype == "int64" and number not in _INT64):
-        kind = "a whole number" if dtype == "int64" else "a number"
-        raise UserError(
-            argument="where",
-            received=f"{text!r}, whose value is {value!r}",
-            expected=f"{kind} to compare a feature of type {dtype} with",
-        )
-    return number
+    # `isnan` would overflow for a very large integer.
+    if number not in _INT64 if isinstance(number, int) else math.isnan(number):
+        expected = f"{kind} to compare a feature of type {spec.dtype} with"
+        raise refused(f", whose value is {value!r}", expected)
+    return Filter(name, comparison, number)
 
 
 def record_labels(
     dataset: DatasetSpec, split: Split, filters: Sequence[str] = ()
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which records pass `filters`, and the labels of all, in the order of the shards of `split`.
+    """Reads which records of a split pass `filters`, and the labels of all records.
 
     Returns:
-        bool [records]; and for each label the number of its record within the split, int64, and
-        its class id, int32: one for each record where the target is a class, none where it has no
-        classes.
+        Three arrays: whether each record passes, bool [records]; for each label the number of its
+        record within the split, int64; and for each label its class id, int32. A target of one
+        class has a label for each record, a target without classes has none.
 
     Raises:
-        UserError: There is no index, or it is damaged, or has labels that are no class; or a
-            filter is wrong, or names a feature of which the index has no column.
+        UserError: The index is missing or damaged, or has labels that are no class. Or a filter is
+            wrong, or compares a feature without a column in the index.
     """
-    import numpy as np  # a dataset is opened without it
+    # Opening a dataset does not need NumPy.
+    import numpy as np
 
     parsed = [parse_filter(text, dataset.features) for text in filters]
     column_of = columns_of(dataset)
@@ -127,7 +109,7 @@ def record_labels(
                 expected=f"one of {', '.join(column_of)}",
             )
     label = column_of[dataset.label_feature] if dataset.label_values else "label"
-    # The sizes tell how many records there are.
+    # Any column gives the number of records; this one is in every index.
     wanted = {"num_bytes", *(column_of[one.feature] for one in parsed)}
     if dataset.has_classes:
         wanted.add(label)
@@ -141,7 +123,7 @@ def record_labels(
 
 
 def _ids_of(dataset: DatasetSpec, values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Labels as the index has them → record and class id of each, checked; equal ones once."""
+    """Converts labels of the index to record numbers and class ids, without repetitions."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -163,13 +145,15 @@ def _ids_of(dataset: DatasetSpec, values: pa.Array) -> tuple[np.ndarray, np.ndar
             remedy="copy the dataset again",
         )
     if dataset.target == "labels":
+        # A record and a class are one number, so that `unique` drops equal labels of a record.
         records, ids = np.divmod(np.unique(records * count + ids), count)
     return records.astype(np.int64), ids.astype(np.int32)
 
 
 def column_numbers(dataset: DatasetSpec, split: Split, feature: str) -> np.ndarray | None:
-    """A column of numbers of every record of `split`, float64 [records, k]; NaN where there is
-    none. None where the index does not tell it.
+    """Reads a column of numbers for every record of `split`, float64 [records, k].
+
+    A record without the value has NaN. None if the index does not have the column.
     """
     import numpy as np
     import pyarrow.compute as pc
@@ -182,15 +166,15 @@ def column_numbers(dataset: DatasetSpec, split: Split, feature: str) -> np.ndarr
     if not shape:
         return values.to_numpy().astype(np.float64)[:, np.newaxis]
     rows = np.full((len(values), math.prod(shape)), math.nan)
-    # A record that lacks the list has null, or another number of values.
+    # A record without a list of k values keeps NaN: the index has null, or a shorter list.
     whole = pc.fill_null(pc.equal(pc.list_value_length(values), rows.shape[1]), False)
-    told = pc.list_flatten(values.filter(whole)).to_numpy()
-    rows[whole.to_numpy()] = told.reshape(-1, rows.shape[1])
+    found = pc.list_flatten(values.filter(whole)).to_numpy()
+    rows[whole.to_numpy()] = found.reshape(-1, rows.shape[1])
     return rows
 
 
 def distinct_values(dataset: DatasetSpec, column: str) -> tuple[int, ...] | tuple[str, ...]:
-    """The values that a column, a target, has in the index, each once, in rising order."""
+    """Returns the distinct values of a target's column, in rising order; refuses missing values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -215,19 +199,21 @@ def distinct_values(dataset: DatasetSpec, column: str) -> tuple[int, ...] | tupl
 
 
 def columns_of(dataset: DatasetSpec) -> dict[str, str]:
-    """Feature → the column of the index that says the same, of features that are there."""
+    """Returns the index column that has the same values, for each feature of the records."""
     manifest = dataset.manifest
     extra = extra_columns(manifest.features, manifest.label)
     found = {feature: column for column, feature in extra.items()}
     if dataset.adopted:
-        # Others give our names to other things; the index holds what the roles say.
+        # In an adopted dataset our feature names may have other meanings. The index was written by
+        # the roles that `adopt` recorded.
         found |= {name: at for name, at in COLUMN_OF.items() if at in ("width", "height")}
         if label := manifest.roles.label:
             found[label] = "label" if dataset.features[label].dtype == "int64" else "class_name"
     else:
         found |= COLUMN_OF
         if manifest.label == SEVERAL:
-            found[LABELS_FEATURE] = "label"  # a list
+            # With several labels, the column `label` is a list.
+            found[LABELS_FEATURE] = "label"
     return {name: column for name, column in found.items() if name in dataset.features}
 
 
@@ -235,9 +221,9 @@ def _passes(one: Filter, dataset: DatasetSpec, table: pa.Table, column: str) -> 
     import numpy as np
 
     dtype = _DTYPES[dataset.features[one.feature].dtype]
-    # A condition on the label means the class id. Null, a text too long for the index, is equal to
-    # no text.
+    # Null, a text that is too long for the index, becomes None, which equals no text.
     values = table[column].to_numpy().astype(dtype)
+    # A condition on the label compares class ids.
     if column == "label":
         values = values - dataset.label_offset
     return np.asarray(OPERATORS[one.operator](values, np.array(one.value, dtype)), bool)

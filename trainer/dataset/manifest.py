@@ -1,4 +1,4 @@
-"""A checked `manifest.json` as the trainer's dataset: splits, classes, features, pictures."""
+"""Converts a checked `manifest.json` to the trainer's dataset: splits, classes, features, image."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from imageshards.manifest import (
 from imageshards.text import counted
 from trainer.dataset.spec import DatasetSpec, FeatureSpec, ImageSpec, Shard, Split
 
+# Resize modes after which every picture has the size in the manifest.
 _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 
 def train_split(dataset: DatasetSpec, name: str | None) -> Split:
-    """The split to train on: `name`, else the first usual name; refuses one without records."""
+    """Returns the split `name`, or the first usual one, to train on; refuses an empty split."""
     split = _find(dataset, "train_split", name, TRAIN_NAMES)
     if split is None or not split.num_records:
         names = ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
@@ -43,7 +44,7 @@ def train_split(dataset: DatasetSpec, name: str | None) -> Split:
 
 
 def validation_split(dataset: DatasetSpec, name: str | None) -> Split | None:
-    """The split to validate on; None for the name `none`, or if no usual one has records."""
+    """Returns the split to validate on; None for the name `none`, or if no usual one has data."""
     if name == "none":
         return None
     split = _find(dataset, "validation_split", name, VALIDATION_NAMES)
@@ -51,7 +52,7 @@ def validation_split(dataset: DatasetSpec, name: str | None) -> Split | None:
 
 
 def find_split(dataset: DatasetSpec, argument: str, name: str) -> Split:
-    """The split called `name`, or by another usual word for it."""
+    """Returns the split called `name`, or by another usual word for it."""
     return dataset.splits[manifest.find_split(name, dataset.splits, argument)]
 
 
@@ -64,7 +65,7 @@ def _find(
 
 
 def load_manifest(data: str, records_root: str | None = None) -> DatasetSpec:
-    """Reads `data`/manifest.json; refuses one that does not say what a trainer needs."""
+    """Reads `data`/manifest.json; refuses a manifest without the facts that a trainer needs."""
     raw = manifest.load_manifest(data, "data", adopted=True, records_root=records_root)
     try:
         return _dataset(data, raw)
@@ -77,7 +78,7 @@ def load_manifest(data: str, records_root: str | None = None) -> DatasetSpec:
 
 
 def check_shards(dataset: DatasetSpec, splits: Sequence[Split]) -> None:
-    """Refuses shards that are missing, or of another size than in the manifest, before any work."""
+    """Refuses shards that are missing, or have another size than in the manifest."""
     shards = [shard for split in splits for shard in split.shards]
     sizes = storage.map_concurrently(_size_bytes, shards)
     wrong = [(s, size) for s, size in zip(shards, sizes, strict=True) if size != s.num_bytes]
@@ -97,7 +98,7 @@ def check_shards(dataset: DatasetSpec, splits: Sequence[Split]) -> None:
 
 
 def _size_bytes(shard: Shard) -> int | None:
-    """The size of a shard; None for a missing one."""
+    # A shard that cannot be looked at counts as missing.
     with contextlib.suppress(OSError):
         found = storage.stat(shard.path)
         return None if found is None else found.size_bytes
@@ -106,10 +107,11 @@ def _size_bytes(shard: Shard) -> int | None:
 
 def _dataset(data: str, raw: Manifest) -> DatasetSpec:
     features, adopted, roles, hot = raw.features, raw.adopted, raw.roles, raw.hot_features
-    # A build writes JPEGs only. An older `adopt` did not count formats, so any may be there.
+    # A build writes JPEGs only. An older `adopt` did not record formats, so any format may occur.
     formats = (raw.source.formats or FORMATS) if adopted else ("JPEG",)
     image, label, filename = roles.image, roles.label or "", roles.filename
-    if not adopted and label not in features:  # pictures without labels
+    # A build of pictures without labels names its label feature all the same.
+    if not adopted and label not in features:
         label = ""
     if (label or hot) and not raw.classes:
         raise ValueError("it names no class; expected labelled pictures")
@@ -141,7 +143,7 @@ def _dataset(data: str, raw: Manifest) -> DatasetSpec:
 
 
 def _check_adopted(raw: Manifest, hot: Sequence[FeatureSpec], has_label: bool) -> None:
-    """Raises ValueError where the features of the labels do not fit to their number."""
+    """Raises ValueError if the label features of an adopted dataset do not fit its labels."""
     kind, has_hot = raw.label, bool(hot)
     fits = {
         ONE: has_label != has_hot,
@@ -172,18 +174,19 @@ def _split(data: str, name: str, raw: manifest.Split) -> Split:
 
 
 def _fingerprint(raw: Manifest) -> str:
-    """Of the records and what is known of them: the same after building the same data again."""
+    """Returns a hash of the records and their description, the same after an equal build."""
+    # A run compares this hash when it resumes, so the hashed keys must stay as they are.
     names = ("classes", "features", "image", *["adopted", "first_label"] * bool(raw.adopted))
     whole = raw.to_builtins()
-    told = {name: whole.get(name) for name in names} | {"splits": without_index(raw.splits)}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    hashed = {name: whole.get(name) for name in names} | {"splits": without_index(raw.splits)}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def _image(raw: Image, formats: tuple[str, ...]) -> ImageSpec:
     height, width = (raw.size, raw.size) if isinstance(raw.size, int) else raw.size or (0, 0)
     size = (height, width) if height else None
     channels = raw.channels or 3
-    # Null where the dataset had no pixels to measure: the middle of the range then.
+    # A dataset without measured pixels has null here, and gets the middle of the range.
     mean = raw.mean or (0.5,) * channels
     std = raw.std or (0.25,) * channels
     if len(mean) != channels or len(std) != channels:

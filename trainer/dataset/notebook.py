@@ -1,4 +1,4 @@
-"""What a notebook shows of a dataset, or of what is read of it: figures, classes, pictures."""
+"""Renders a dataset, or the batches read from it, for notebooks: figures, classes, pictures."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 MAX_CLASSES = 20
 MAX_PICTURES = 8
 THUMB_PX = 112
-# What a missing index, or a shard that is missing, damaged or of another form, may raise: the rest
-# is shown.
+# Errors of a missing index, and of a shard that is missing, damaged or of another form. The
+# notebook then shows everything else.
 _FAILURES = (
     OSError, UserError, RecordError, ArithmeticError, AttributeError, ImportError, LookupError,
     RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 
-# The name of a class, and for each column how many records it has; None where that is not known.
+# The name of each class, and its number of records in each column; None if it is not known.
 ClassRows = Sequence[tuple[str, Sequence[int | None]]]
 
 
@@ -46,17 +46,12 @@ def html_of(
     split: Split | None,
     records: Iterable[int],
 ) -> str:
-    """A piece of HTML without outside resources; it never raises because of the files.
+    """Returns HTML without outside resources. Never raises because of the dataset's files.
 
-    Args:
-        title: What is shown.
-        facts: The rows of a table, by name.
-        columns: What the counts of `classes` are of.
-        classes: All of them; the first ones are shown.
-        dataset: The dataset.
-        split: The one whose pictures are shown; None for no pictures.
-        records: Their numbers within the split, the first of which are shown.
+    `facts` are the rows of a table and `columns` the headings of the counts in `classes`. The first
+    classes, and the pictures of the first `records` of `split`, are shown.
     """
+    # A split whose shards count no classes has no column.
     known = [any(counts[i] is not None for _, counts in classes) for i in range(len(columns))]
     return render(
         "trainer.dataset",
@@ -75,7 +70,7 @@ def html_of(
 
 
 def facts_of(data: TrainingData | EvaluationData) -> dict[str, str]:
-    """Returns what a batch is made of, for people."""
+    """Returns facts about the batches, for people."""
     subset, inputs = data.subset, data.model_inputs
     found = {"records": f"{data.num_records:,}"}
     if not subset.classes or subset.dataset.outputs:
@@ -88,7 +83,7 @@ def facts_of(data: TrainingData | EvaluationData) -> dict[str, str]:
 
 
 def one_line(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> str:
-    """Returns the `repr` of a description."""
+    """Returns the `repr` of a description of batches."""
     subset = data.subset
     shown = [counted(data.num_records, "record")]
     shown += [counted(len(subset.classes), "class")] if subset.classes else []
@@ -98,7 +93,7 @@ def one_line(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> s
 
 
 def html_of_batches(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> str:
-    """Returns what a notebook shows of a description, as `html_of` makes it."""
+    """Returns the HTML of a description of batches, see `html_of`."""
     subset = data.subset
     counts = subset.class_counts or (None,) * len(subset.classes)
     records: Iterable[int] = range(subset.split.num_records)
@@ -116,7 +111,7 @@ def html_of_batches(data: TrainingData | EvaluationData, facts: Mapping[str, str
 
 
 def counts_of(dataset: DatasetSpec) -> ClassRows:
-    """Each class of a dataset, and its records in each split."""
+    """Returns each class of a dataset with its number of records in each split."""
     counts = [known_counts(dataset, split) for split in dataset.splits.values()]
     return [
         (name, [None if of_split is None else of_split[i] for of_split in counts])
@@ -125,14 +120,14 @@ def counts_of(dataset: DatasetSpec) -> ClassRows:
 
 
 def pixels(size: tuple[int, int] | None) -> str:
-    """A picture's size, for people."""
+    """Returns the size of a picture, for people."""
     return "of any size" if size is None else f"{size[0]} x {size[1]} pixels"
 
 
 def _pictures(
     dataset: DatasetSpec, split: Split, records: Iterable[int]
 ) -> list[tuple[Image.Image, str]]:
-    """The first pictures with their captions; those that cannot be read are left out."""
+    """Returns the first pictures with their captions, without pictures that cannot be read."""
     from trainer.dataset.source import RecordSource
 
     wanted = list(itertools.islice(records, MAX_PICTURES))
@@ -152,7 +147,7 @@ def _pictures(
             return None
 
     try:
-        # The index of no further shard is read.
+        # The source reads the index of all shards that it gets, so it gets no more than needed.
         shards = split.shards[: bisect.bisect_right(split.starts, max(wanted, default=0))]
         known = list(dict.fromkeys(filter(None, names)))
         source = RecordSource(dataset, dataclasses.replace(split, shards=shards), known)
@@ -162,7 +157,7 @@ def _pictures(
 
 
 def _caption(dataset: DatasetSpec, record: Mapping[str, Any]) -> str:
-    """What the label of a record says; without labels the name of its file."""
+    """Returns the label of a record as text; without labels the name of its file."""
     if dataset.hot_features:
         values = [value for name in dataset.hot_features for value in _values(record[name])]
         return ", ".join(itertools.compress(dataset.classes, values)) or "no label"
@@ -174,11 +169,12 @@ def _caption(dataset: DatasetSpec, record: Mapping[str, Any]) -> str:
 
 
 def _values(feature: np.ndarray | np.generic | bytes) -> list[Any]:
-    """The values of a feature of a `RecordSource`, as those of Python."""
+    """Returns the values of a feature as Python's own types."""
     return feature.ravel().tolist() if hasattr(feature, "ravel") else [feature]
 
 
 def _label(dataset: DatasetSpec, value: int | float | bytes) -> str:
+    # A whole number is a class id unless the column's own numbers are the labels.
     if isinstance(value, int) and dataset.target != "values" and not dataset.label_values:
         place = value - dataset.label_offset
         return dataset.classes[place] if 0 <= place < len(dataset.classes) else str(value)

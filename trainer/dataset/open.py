@@ -25,12 +25,13 @@ from trainer.dataset.spec import (
     find_feature,
     input_name,
 )
+from trainer.dataset.subset import some_names
 
 CACHE_FOLDER = "cache"
 
 
 def pixels_home() -> str:
-    """The user's own folder for decoded pictures, which no run's folder is to hold."""
+    """Returns the user's folder for decoded pictures, for runs without a local output folder."""
     home = storage.place("cache_folder", os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     return os.path.join(home, "imageshards", "pixels")
 
@@ -42,6 +43,7 @@ def open_dataset(config: ReadConfig) -> DatasetSpec:
         UserError: There is no dataset, or `data` names several.
     """
     storage.check_bucket(config.data, "data", must_list=False)
+    # A comma may be part of a folder's name, or separate several datasets.
     if "," in config.data and not _is_dataset(config.data):
         names = filter(None, map(str.strip, config.data.split(",")))
         parts = [storage.place("data", name) for name in names]
@@ -57,7 +59,7 @@ def _is_dataset(path: str) -> bool:
 
 
 def several_datasets(paths: Sequence[str]) -> UserError:
-    """The error for several datasets where one is read, with the command that joins them."""
+    """Returns the error for several datasets, with the command that joins them."""
     inputs = " ".join(f"--input {path}" for path in paths)
     return UserError(
         argument="data",
@@ -67,10 +69,10 @@ def several_datasets(paths: Sequence[str]) -> UserError:
 
 
 def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
-    """How shards are read, as `config` says.
+    """Returns how shards are read; the cache is in the run's `output` if that is a local folder.
 
     Raises:
-        UserError: A folder is named, but nothing is kept there.
+        UserError: The configuration has a cache folder, but no cache.
     """
     folder = config.cache_folder
     if folder and config.cache == "none":
@@ -88,11 +90,11 @@ def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
 
 
 def wanted_inputs(config: ReadConfig, dataset: DatasetSpec) -> ModelInputs:
-    """What a model is to be fed with, as `config` says.
+    """Returns the inputs of a model that `config` describes.
 
     Raises:
-        UserError: No size of the pictures is known, or it varies where all are to be decoded once;
-            or a feature is not there.
+        UserError: A feature does not exist, no size of the pictures is known, or sizes vary
+            although all pictures are to be cached.
     """
     features = check_inputs(dataset, config.inputs)
     boxes = wanted_boxes(dataset, config.inputs, config.min_box_visibility)
@@ -119,59 +121,47 @@ def wanted_inputs(config: ReadConfig, dataset: DatasetSpec) -> ModelInputs:
 
 
 def check_inputs(dataset: DatasetSpec, names: Sequence[str]) -> Mapping[str, FeatureSpec]:
-    """The features besides the picture and boxes that a model is to be fed with.
-
-    Returns:
-        Their specifications by name, in the order of `names`, without `image` and `bounding_boxes`.
+    """Returns the features among `names` that a model gets besides the picture and boxes.
 
     Raises:
-        UserError: `image` is missing, a name is unknown, or no model can be fed with it.
+        UserError: `image` is missing, a name is unknown, or no model can take the feature.
     """
-    received = repr(",".join(names))
+
+    def refused(why: str = "", expected: str = "", remedy: str = "") -> UserError:
+        received = f"{','.join(names)!r}{why}"
+        return UserError(argument="inputs", received=received, expected=expected, remedy=remedy)
+
     if IMAGE_INPUT not in names:
-        raise UserError(
-            argument="inputs", received=received, expected="image, the picture, among the names"
-        )
+        raise refused(expected="image, the picture, among the names")
     inputs: dict[str, FeatureSpec] = {}
     for name in names:
         if name in (IMAGE_INPUT, BOXES):
             continue
         if name == dataset.image_feature:
-            raise UserError(
-                argument="inputs",
-                received=received,
-                expected=f"the picture under the name image, not {name}",
-            )
+            raise refused(expected=f"the picture under the name image, not {name}")
         if name in dataset.label_features:
-            raise UserError(
-                argument="inputs",
-                received=f"{received}, but {name} is the label, which the model has to find",
-                remedy=f"leave {name} out",
-            )
+            why = f", but {name} is the label, which the model has to find"
+            raise refused(why, remedy=f"leave {name} out")
         spec = find_feature(name, dataset.features, "inputs", ",".join(names))
         if spec.dtype == "string":
-            raise UserError(
-                argument="inputs",
-                received=f"{received}, but {name} is a text, and TensorFlow cannot put texts on "
-                "devices",
+            raise refused(
+                f", but {name} is a text, and TensorFlow cannot put texts on devices",
                 expected="numbers",
                 remedy="turn the text into numbers with a column of imageshards build (texts are "
                 "shown in the report)",
             )
+        # `input_name` replaces "/", so two features may get the same name.
         same = [n for n in (IMAGE_INPUT, *inputs) if input_name(n) == input_name(name)]
         if same:
-            raise UserError(
-                argument="inputs",
-                received=f"{received}, but {same[0]} and {name} would both be called "
-                f"{input_name(name)} as inputs of the model",
-                remedy=f"leave {same[0]} or {name} out",
-            )
+            both = f"{same[0]} and {name} would both be called {input_name(name)}"
+            remedy = f"leave {same[0]} or {name} out"
+            raise refused(f", but {both} as inputs of the model", remedy=remedy)
         inputs[name] = spec
     return inputs
 
 
 def model_inputs(dataset: DatasetSpec, card: ModelCard) -> ModelInputs:
-    """What a trained model is fed with, from another dataset.
+    """Returns the inputs of a trained model, read from another dataset.
 
     Raises:
         UserError: The dataset lacks a feature, or has it in another form.
@@ -188,16 +178,12 @@ def model_inputs(dataset: DatasetSpec, card: ModelCard) -> ModelInputs:
     features, wanted = check_inputs(dataset, card.inputs.names), card.inputs.boxes
     boxes = wanted and wanted_boxes(dataset, card.inputs.names, wanted.min_visibility)
     if boxes != wanted:
+        has, wants = (some_names(one.classes if one else ()) or "of ids" for one in (boxes, wanted))
         raise UserError(
             argument="data",
-            received=f"{dataset.data!r}, whose boxes have the classes "
-            f"{_some(boxes.classes if boxes else ())}",
-            expected=f"{_some(wanted.classes if wanted else ())}, which the model knows",
+            received=f"{dataset.data!r}, whose boxes have the classes {has}",
+            expected=f"{wants}, which the model knows",
         )
-    # Sizes of stored pictures are the dataset's; their channels are what the model was built for.
+    # The stored pictures have the dataset's sizes; decoding gives them the model's channels.
     image = dataclasses.replace(dataset.image, channels=card.inputs.image.channels)
     return dataclasses.replace(card.inputs, image=image, features=features)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + ", …" * (len(names) > 8) or "of ids"

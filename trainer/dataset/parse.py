@@ -1,6 +1,6 @@
-"""How a batch of serialized records is parsed: picture, label, and further inputs of a model.
+"""Parses batches of serialized records: the picture, the label, and a model's further inputs.
 
-TensorFlow is imported when a parser is made, not before: flags are checked first.
+Only making a parser imports TensorFlow, so that flags are checked first.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Parsed:
-    """One batch of parsed records.
+    """A batch of parsed records, with placeholders: empty records in place of broken ones.
 
     Attributes:
-        encoded: string [b], the JPEG; a black one for a placeholder (an empty record in place
-            of a broken one). None where records hold none.
-        label: Class ids of the dataset, int64 [b]; labels, float32 [b, classes], 1 where a record
-            has one; or values, float32 [b] or [b, k]. 0 for a placeholder. Of several targets a
-            dictionary of these by name, without boxes; None where there is no target.
-        weight: float32 [b], what each record weighs; 0 for a placeholder.
-        present: bool [b], False for a placeholder.
+        encoded: The JPEG, string [b]; a black picture for a placeholder. None without pictures.
+        label: Class ids of the dataset, int64 [b]; labels, float32 [b, classes], 1 if a record has
+            the label; or values, float32 [b] or [b, k]. 0 for a placeholder. For several targets a
+            dictionary by name, without boxes; None without a target.
+        weight: Weight of each record, float32 [b]; 0 for a placeholder.
+        present: False for a placeholder, bool [b].
         inputs: The model's further inputs by `input_name`; 0 or empty for a placeholder.
-        boxes: Boxes relative to the stored pictures, as `trainer.augment.boxes` takes them; None
-            where they are not read.
+        boxes: Boxes relative to the stored pictures, as `trainer.augment.boxes` takes them; None if
+            no boxes are read.
     """
 
     encoded: Any
@@ -56,10 +55,10 @@ class Parsed:
 def label_spec(
     target: DatasetSpec | ModelCard, inputs: ModelInputs, num_outputs: int, size: int
 ) -> Specs:
-    """The `tf.TensorSpec`s of the labels of a batch of `size`, before any augmentation.
+    """Returns the `tf.TensorSpec` of the labels of a batch of `size`, before any augmentation.
 
-    Of several targets a dictionary by name; None where there is no target. `num_outputs` is that of
-    the model, for the first target.
+    Several targets have a dictionary by name, and no target has None. `num_outputs` is the number
+    of the model's outputs for the first target.
     """
     import tensorflow as tf
 
@@ -82,13 +81,13 @@ def label_spec(
 def batch_parser(
     dataset: DatasetSpec, inputs: ModelInputs, with_picture: bool = True
 ) -> Callable[..., Parsed]:
-    """A function of a batch of serialized records, for `tf.data.Dataset.map`.
+    """Returns a function that parses a batch of serialized records, for `tf.data.Dataset.map`.
 
     Args:
-        dataset: What the records hold.
-        inputs: What the model is fed with. Sequences and boxes are padded to the batch's longest,
-            or padded and cut to `inputs.sequence_length`.
-        with_picture: Whether the records hold their pictures.
+        dataset: The dataset of the records.
+        inputs: The model's inputs. Sequences and boxes are padded to the longest of the batch, or
+            padded and cut to `inputs.sequence_length`.
+        with_picture: Whether the records have their pictures.
     """
     import tensorflow as tf
 
@@ -96,8 +95,7 @@ def batch_parser(
     roles += [dataset.weight_feature] if dataset.weight_feature else []
     roles += box_features(inputs.boxes)
     features = {name: dataset.features[name] for name in roles} | dict(inputs.features)
-    # A feature of variable length becomes a RaggedTensor, and is empty where it is missing; a fixed
-    # one that is missing is an error.
+    # `RaggedFeature` makes a missing feature empty, but a missing `FixedLenFeature` is an error.
     spec = {
         name: tf.io.RaggedFeature(one.dtype)
         if one.shape is None
@@ -112,17 +110,15 @@ def batch_parser(
 
     def parse(serialized: tf.Tensor) -> Parsed:
         present = tf.strings.length(serialized) > 0
-        # `tf.where` copies every record, so it runs only where there is a placeholder.
+        # `tf.where` copies every record, so it runs only if the batch has a placeholder.
         filled = tf.cond(
-            tf.reduce_all(present),
-            lambda: serialized,
-            lambda: tf.where(present, serialized, empty),
+            tf.reduce_all(present), lambda: serialized, lambda: tf.where(present, serialized, empty)
         )
         values = tf.io.parse_example(filled, spec)
         encoded, weight = None, tf.cast(present, "float32")
         if with_picture:
             raw = values[dataset.image_feature]
-            # One whose picture is empty must not pass for a placeholder.
+            # A record with an empty picture must not be taken for a placeholder.
             encoded = _checked(raw, tf.strings.length(raw) > 0, ["A record has an empty picture."])
         if dataset.weight_feature:
             raw = tf.cast(values[dataset.weight_feature], "float32")
@@ -140,23 +136,24 @@ def batch_parser(
 
 
 def _checked(values: tf.Tensor, good: tf.Tensor, said: Sequence[str | tf.Tensor]) -> tf.Tensor:
-    """`values`; in the graph raises `tf.errors.InvalidArgumentError` where not all is `good`."""
+    """Returns `values`; the graph raises `tf.errors.InvalidArgumentError` if not all are `good`."""
     import tensorflow as tf
 
+    # The values depend on the check, so that it runs before their use. Eagerly it is None.
     check = tf.debugging.Assert(tf.reduce_all(good), said)
     with tf.control_dependencies([check] if check is not None else []):
         return tf.identity(values)
 
 
 def box_features(boxes: Boxes | None) -> list[str]:
-    """The features that bounding boxes are read from; none where they are not read."""
+    """Returns the features from which bounding boxes are read, if any."""
     if boxes is None:
         return []
     return [*BOX_FEATURES, *([boxes.label_feature] if boxes.label_feature is not None else [])]
 
 
 def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesOf | None:
-    """Boxes and their labels as `Parsed` has them: NaN and 0 behind the last of each record."""
+    """Returns boxes and their labels for `Parsed`, padded with NaN and 0 behind the last box."""
     import tensorflow as tf
 
     boxes = inputs.boxes
@@ -165,6 +162,7 @@ def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesO
     found = [values[name] for name in box_features(boxes)]
     splits = [one.row_splits for one in found]
     same = [tf.reduce_all(tf.equal(splits[0], other)) for other in splits[1:]]
+    # All five features are one list of boxes, so a record must have as many values of each.
     said = "A record has another number of one side, or of labels, than of its boxes."
     first = _checked(splits[0], tf.reduce_all(same), [said])
     xmin, xmax, ymin, ymax = (one.values for one in found[:4])
@@ -185,7 +183,7 @@ def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesO
 def _label(
     dataset: DatasetSpec, values: Mapping[str, tf.Tensor | tf.RaggedTensor], present: tf.Tensor
 ) -> Labels | None:
-    """The target, or several by name, as `Parsed` has them."""
+    """Returns the target, or several targets by name, for `Parsed`."""
     found = {
         name: _labels(one, [values[feature] for feature in one.label_features], present)
         for name, one in (dataset.outputs or {"": dataset}).items()
@@ -197,7 +195,7 @@ def _label(
 def _labels(
     dataset: DatasetSpec, found: Sequence[tf.Tensor | tf.RaggedTensor], present: tf.Tensor
 ) -> tf.Tensor:
-    """Labels as the records have them → as `Parsed` has them; 0 where not `present`."""
+    """Converts the labels of records to the labels of `Parsed`; 0 if not `present`."""
     import tensorflow as tf
 
     if dataset.hot_features:
@@ -209,12 +207,12 @@ def _labels(
         return _class_ids(dataset, raw, present)
     ids = _class_ids(dataset, raw.values, tf.ones_like(raw.values, tf.bool))
     hot = tf.one_hot(ids, len(dataset.classes))
-    # Equal ones of a record count once.
+    # A label that a record has twice counts once.
     return tf.minimum(tf.math.unsorted_segment_sum(hot, raw.value_rowids(), raw.nrows()), 1.0)
 
 
 def _hot_labels(dataset: DatasetSpec, found: Sequence[tf.Tensor], present: tf.Tensor) -> tf.Tensor:
-    """Labels that records have as a 0 or 1 for each class, in the graph checked."""
+    """Converts labels that records store as a 0 or 1 for each class, and checks them."""
     import tensorflow as tf
 
     columns = [tf.reshape(one, [tf.size(present), math.prod(one.shape[1:])]) for one in found]
@@ -227,10 +225,7 @@ def _hot_labels(dataset: DatasetSpec, found: Sequence[tf.Tensor], present: tf.Te
 
 
 def _class_ids(dataset: DatasetSpec, raw: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
-    """Labels as the records have them → class ids of the dataset, checked; 0 where not `present`.
-
-    In the graph, an id outside the classes raises `tf.errors.InvalidArgumentError`.
-    """
+    """Converts labels of records to class ids, int64, and checks them; 0 if not `present`."""
     import tensorflow as tf
 
     known = dataset.label_values or (dataset.classes if raw.dtype == tf.string else ())
@@ -246,16 +241,17 @@ def _class_ids(dataset: DatasetSpec, raw: tf.Tensor, present: tf.Tensor) -> tf.T
 def _numbered(
     raw: tf.Tensor, known: Sequence[int | str], present: tf.Tensor | bool = True
 ) -> tf.Tensor:
-    """Values → their places among the `known` ones, int64, checked where they are `present`."""
+    """Returns the places of values among the `known` values, int64; checks them if `present`."""
     import tensorflow as tf
 
     same = tf.equal(raw[:, tf.newaxis], tf.constant(known, raw.dtype)[tf.newaxis, :])
+    # `argmax` gives 0 for an unknown value, too, so the check must look for a match.
     is_known = tf.reduce_any(same, 1) | tf.logical_not(present)
     return _checked(tf.argmax(same, 1), is_known, [f"Label outside the {len(known)} classes"])
 
 
 def _empty_example(dataset: DatasetSpec, features: Mapping[str, FeatureSpec]) -> bytes:
-    """What a placeholder is parsed as: zeros, a black picture, empty texts and sequences."""
+    """Returns the record for a placeholder: zeros, a black picture, empty texts and lists."""
     import tensorflow as tf
 
     empty = {"string": b"", "int64": 0, "float32": 0.0}
@@ -264,6 +260,7 @@ def _empty_example(dataset: DatasetSpec, features: Mapping[str, FeatureSpec]) ->
         for name, spec in features.items()
     }
     image = dataset.image
+    # The picture is encoded eagerly, also while a graph is being traced.
     with tf.init_scope():
         black = tf.zeros((*(image.size or (16, 16)), image.channels), tf.uint8)
         values[dataset.image_feature] = [bytes(tf.io.encode_jpeg(black).numpy())]

@@ -1,4 +1,4 @@
-"""Pieces of shards: runs of records that are read at once, cut by the dataset's index."""
+"""Cuts shards into pieces, runs of records that one read fetches, by the dataset's index."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 
     from trainer.dataset.spec import DatasetSpec, Split
 
-# One seek and one read. The order depends on it: it is the same wherever shards are.
+# A piece is one seek and one read. The order of records depends on this number, so it is the same
+# on disks and in stores.
 PIECE_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pieces:
-    """All pieces of a split, in the order of its records; int64 arrays have an entry for each.
+    """The pieces of a split, in the order of its records; arrays are int64 [pieces].
 
-    Numbers of shard and first record are those within the split. A piece has at least one record,
-    and begins `offset` bytes into its shard; `num_bytes` are those with framing.
+    Attributes:
+        shard: Number of the shard within the split.
+        first: Number of the first record within the split.
+        count: Number of records, at least one.
+        offset: Where the piece begins in its shard, in bytes.
+        num_bytes: Size of the records with their framing, in bytes.
     """
 
     shard: NDArray[np.int64]
@@ -39,9 +44,9 @@ class Pieces:
 
     @staticmethod
     def cut(shards: Sequence[NDArray[np.int64]]) -> Pieces:
-        """Pieces of the records that begin in the same `PIECE_BYTES` of a shard.
+        """Cuts a piece from the records that begin in the same `PIECE_BYTES` of a shard.
 
-        `shards` has of each the sizes of its records in bytes, with their framing.
+        `shards` has the sizes of each shard's records, in bytes with their framing.
         """
         import numpy as np
 
@@ -49,6 +54,7 @@ class Pieces:
         for number, sizes in enumerate(shards):
             ends = np.cumsum(sizes)
             offsets = ends - sizes
+            # A piece begins at each record that is the first in its stretch of `PIECE_BYTES`.
             begins = np.flatnonzero(np.diff(offsets // PIECE_BYTES, prepend=-1))
             stops = np.append(begins[1:], len(sizes))[: len(begins)]
             begin, size = offsets[begins], ends[stops - 1] - offsets[begins]
@@ -59,13 +65,13 @@ class Pieces:
 
 
 def record_sizes(dataset: DatasetSpec, split: Split) -> list[NDArray[np.int64]]:
-    """Of each shard of a split the sizes of its records, framing included, in bytes, int64."""
+    """Returns the sizes of the records of each shard, framing included, in bytes, int64."""
     sizes_of = functools.partial(shard_sizes, dataset, split)
     return list(storage.map_concurrently(sizes_of, range(len(split.shards))))
 
 
 def shard_sizes(dataset: DatasetSpec, split: Split, shard: int) -> NDArray[np.int64]:
-    """The sizes of the records of one shard, framing included, in bytes, as the index tells."""
+    """Returns the sizes of a shard's records, framing included, in bytes, from the index."""
     import pyarrow as pa
 
     listed = dataset.manifest.splits[split.name].shards[shard]

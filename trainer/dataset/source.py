@@ -1,5 +1,4 @@
-"""The records of a split by their numbers, for loaders of others; loads neither TensorFlow nor
-Beam."""
+"""Gives the records of a split by number to other loaders, without TensorFlow and Beam."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ _DTYPES: dict[str, Any] = {"int64": np.int64, "float32": np.float32, "string": n
 
 
 class RecordSource:
-    """A sequence of records, made by `Data.source`: what PyTorch calls a map-style dataset, and
-    grain a `RandomAccessDataSource`.
+    """A sequence of records that `Data.source` returns.
 
-    Each record is read from its shard by one range of bytes, and its checksums are looked at.
-    Between two reads nothing is open: a source may be used by many threads, forked, pickled and
-    sent to other processes. It holds 8 bytes for each record.
+    PyTorch calls this a map-style dataset, and grain a `RandomAccessDataSource`. Each record is one
+    read of a byte range from its shard, and its checksums are checked. No file stays open between
+    two reads, so many threads may use a source, and it can be forked, pickled and sent to other
+    processes. A source needs 8 bytes of memory for each record.
     """
 
     def __init__(
@@ -41,15 +40,15 @@ class RecordSource:
         self._mode = "RGB" if dataset.image.channels == 3 else "L"
         self._paths = [shard.path for shard in split.shards]
         sizes = record_sizes(dataset, split)
-        # Number of each shard's first record; where each record ends in its shard.
+        # Number of the first record of each shard, and the end of each record in its shard.
         self._firsts = np.cumsum([0, *map(len, sizes)])
         self._ends = np.concatenate([np.zeros(0, np.int64), *map(np.cumsum, sizes)])
-        # grain keeps it in its checkpoints, and compares it.
-        self._told = f"<imageshards {dataset.data!r} {split.name}: {counted(len(self), 'record')}"
-        self._told += f", {dataset.fingerprint[:16]}>"
+        # grain stores the `repr` in its checkpoints, and compares it when it resumes.
+        self._repr = f"<imageshards {dataset.data!r} {split.name}: {counted(len(self), 'record')}"
+        self._repr += f", {dataset.fingerprint[:16]}>"
 
     def __repr__(self) -> str:
-        return self._told
+        return self._repr
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -64,25 +63,26 @@ class RecordSource:
     def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
 
     def __getitem__(self, index: SupportsIndex | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        """A record, or several records as a list, by its number as in a list of Python.
+        """Reads a record by its number, or several records by a slice, as a list does.
 
             source[17], source[-1], source[2:5], source[::-1]
 
         Args:
-            index: The number of a record, those from the end below 0; or a slice, whose records
+            index: The number of a record, below 0 from the end; or a slice. The records of a slice
                 are all read, from a store in threads.
 
         Returns:
-            The features of the record by name: see `Data.source`; of a slice a list of these.
+            The features of the record by name, see `Data.source`; a list of these for a slice.
 
         Raises:
-            IndexError: There is no record of that number.
+            IndexError: There is no record of this number.
             TypeError: The index is neither a whole number nor a slice.
-            RecordError: The record is damaged, or has not the form that its manifest says.
-            OSError: Its shard cannot be read.
+            RecordError: The record is damaged, or differs from the features in the manifest.
+            OSError: The shard cannot be read.
         """
         if isinstance(index, slice):
             return self.__getitems__(range(*index.indices(len(self))))
+        # True would be read as record 1; a mask of booleans is no index here.
         if isinstance(index, bool):
             raise TypeError(f"index received {index}; expected a whole number or a slice")
         number, count = operator.index(index), len(self)
@@ -91,7 +91,7 @@ class RecordSource:
         return self._record(number % count)
 
     def _record(self, number: int) -> dict[str, Any]:
-        """The features of record `number`, 0 to before `len`."""
+        """Reads record `number`, from 0 to the last."""
         shard = int(np.searchsorted(self._firsts, number, "right")) - 1
         first, path = int(self._firsts[shard]), self._paths[shard]
         begin = int(self._ends[number - 1]) if number > first else 0
@@ -103,13 +103,14 @@ class RecordSource:
             raise tfrecord.RecordError(path, record.number, begin, str(e)) from e
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
-        """Several records at once, as PyTorch asks for a batch: from a store in threads."""
+        """Reads several records, as PyTorch asks for a batch; from a store in threads."""
+        # Threads hide the delay of a store's answers; a disk has hardly any.
         if all(map(storage.is_local, self._paths)):
             return [self[index] for index in indices]
         return list(storage.map_concurrently(lambda index: self[index], indices))
 
     def _value(self, name: str, values: Values) -> tuple[str, Any]:
-        """Name and value of a feature, as they are given out; raises ValueError, OSError."""
+        """Returns the name and value of a feature; raises ValueError or OSError for damage."""
         if name == self._decoded:
             (encoded,) = values
             with open_picture(encoded) as image:  # type: ignore[arg-type]
@@ -118,5 +119,6 @@ class RecordSource:
         spec = self._features[name]
         if spec.shape is not None and len(values) != np.prod(spec.shape, dtype=int):
             raise ValueError(f"{name} has {counted(len(values), 'value')}, not {list(spec.shape)}")
+        # `spec.shape` is () for a single value and None for a variable length.
         array = np.array(values, _DTYPES[spec.dtype])
         return name, array[0] if spec.shape == () else array.reshape(spec.shape or -1)

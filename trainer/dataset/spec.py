@@ -1,4 +1,4 @@
-"""Types of the trainer's data: a dataset, the subset that is read, what a model is fed with."""
+"""Types of the trainer's data: a dataset, the subset that is read, the inputs of a model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from imageshards.errors import UserError
-from imageshards.manifest import (
-    FILENAME_FEATURE,
-    IMAGE_FEATURE,
-    LABEL_FEATURE,
-    Image,
-    Manifest,
-)
+from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE, Image, Manifest
 from imageshards.manifest import FeatureSpec as FeatureSpec
 from imageshards.page import number
 from imageshards.text import counted
@@ -27,35 +21,35 @@ if TYPE_CHECKING:
 
     from trainer.dataset.pieces import Pieces
 
-_NO_MANIFEST = Manifest(
-    format_version=1, splits={}, classes=[], features={}, image=Image(size=None, mode="none"),
-    listed=0, rejects={}, fingerprint="",
-)  # fmt: skip
-# The picture's name among a model's inputs.
+# Name of the picture among a model's inputs.
 IMAGE_INPUT = "image"
-# The four sides of a record's boxes and their labels, as one input or target.
+# Name of a record's boxes with their labels, as one input or target.
 BOXES = "bounding_boxes"
-# The dataset's own label among the targets.
+# Name of the dataset's own label among the targets.
 OWN_LABEL = "label"
 
-# What the reader makes and a model is trained on: `inputs` (`image` uint8 [B, height, width,
-# channels], `bounding_boxes`, and further features by their `input_name`), `label` (of a class
-# int64 [B], or float32 [B, classes] after MixUp; of labels float32 [B, classes], 1 where a record
-# has one; of values float32 [B] or [B, k]; of boxes `BoxesOf`; of several targets these by name;
-# left out where there is no target), `weight` float32 [B], `position` int64 [B] (index in the
-# endless training stream), `record` int64 [B] (number within the split) and `present` bool [B]
-# (false for a broken record, and for what fills up the last batch of an evaluation). A function of
-# the user's (`TrainingData.map`) puts `mapped` in the place of `inputs`.
+# A batch of B examples, as the reader makes it, has these keys:
+# - `inputs`: `image` uint8 [B, height, width, channels], `bounding_boxes`, and further features by
+#   their `input_name`. A function that the user gives to `TrainingData.map` replaces `inputs` by
+#   `mapped`.
+# - `label`: for a class int64 [B], or float32 [B, classes] after MixUp; for labels float32 [B,
+#   classes], 1 if a record has the label; for values float32 [B] or [B, k]; for boxes `BoxesOf`;
+#   for several targets a dictionary of these by name. Absent without a target.
+# - `weight`: float32 [B].
+# - `position`: int64 [B], the index in the endless training stream.
+# - `record`: int64 [B], the record's number within the split.
+# - `present`: bool [B], False for a broken record and for padding of an evaluation's last batch.
 Batch = dict[str, Any]
 
-# Bounding boxes of a batch, as Keras's layers take them: `boxes` float32 [B, most, 4], xmin, ymin,
-# xmax, ymax relative to the picture; `labels` int64 [B, most]. Both are -1 behind the last box.
+# Bounding boxes of a batch, in the form of Keras's layers: `boxes` float32 [B, most, 4] has xmin,
+# ymin, xmax, ymax relative to the picture; `labels` is int64 [B, most]. Both are -1 behind the last
+# box.
 BoxesOf: TypeAlias = "dict[str, tf.Tensor]"
 
-# The label of a batch: a tensor; or tensors by name, as of boxes and of several targets.
+# The label of a batch: a tensor, or tensors by name for boxes and for several targets.
 Labels: TypeAlias = "tf.Tensor | dict[str, Labels]"
 
-# Tensors in any structure that `tf.nest` knows, and what is known of such before they are there.
+# Tensors in any structure that `tf.nest` supports, and the specifications of these tensors.
 Tensors: TypeAlias = "tf.Tensor | Sequence[Tensors] | Mapping[str, Tensors] | None"
 Specs: TypeAlias = "tf.TypeSpec | Sequence[Specs] | Mapping[str, Specs] | None"
 
@@ -63,23 +57,23 @@ _Input = TypeVar("_Input")
 
 
 def input_of(batch: Batch) -> Tensors:
-    """What a model is called with for a batch."""
+    """Returns the model's argument for a batch."""
     return batch["mapped"] if "mapped" in batch else model_input(batch["inputs"])
 
 
 def model_input(inputs: Mapping[str, _Input]) -> _Input | dict[str, _Input]:
-    """What a model is called with: a lone picture, or all inputs by name."""
+    """Returns the model's argument: a lone picture, or all inputs by name."""
     return inputs[IMAGE_INPUT] if set(inputs) == {IMAGE_INPUT} else dict(inputs)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaSlices:
-    """In how many equal slices a batch is made: one for each replica, so that nobody has to cut it.
+    """The equal slices in which a host makes its part of a batch, one for each of its replicas.
 
     Attributes:
-        replicas: Of each host.
-        hosts: That share a batch.
-        host: Whose slices are made, one after the other.
+        replicas: Number of replicas of each host.
+        hosts: Number of hosts that share a batch.
+        host: Index of the host that makes these slices.
     """
 
     replicas: int = 1
@@ -87,19 +81,19 @@ class ReplicaSlices:
     host: int = 0
 
 
-# A batch in one slice.
+# The whole batch as one slice.
 WHOLE = ReplicaSlices()
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One TFRecord file.
+    """A TFRecord file.
 
     Attributes:
-        path: Of this machine, `gs://` or `s3://`.
-        num_records: How many it holds.
-        num_bytes: Its size on disk.
-        classes: Records per class name; None where they are not counted.
+        path: Local path, `gs://` or `s3://`.
+        num_records: Number of records.
+        num_bytes: Size in bytes.
+        classes: Number of records of each class by name; None if the manifest does not count them.
     """
 
     path: str
@@ -110,43 +104,39 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One split, its shards in the manifest's order.
-
-    Record number `i` of a split is counted over its shards in this order, from 0.
-    """
+    """A split, with its shards in the manifest's order; records are numbered over all shards."""
 
     name: str
     shards: tuple[Shard, ...]
 
     @property
     def num_records(self) -> int:
-        """Records in all shards."""
         return sum(shard.num_records for shard in self.shards)
 
     @property
     def num_bytes(self) -> int:
-        """Size of all shards on disk."""
+        """Size of all shards in bytes."""
         return sum(shard.num_bytes for shard in self.shards)
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """The number of every shard's first record within the split."""
+        """The number of each shard's first record within the split."""
         counts = (shard.num_records for shard in self.shards)
         return tuple(itertools.accumulate(counts, initial=0))[:-1]
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageSpec:
-    """What the pictures of a dataset look like.
+    """The form of a dataset's pictures.
 
     Attributes:
-        size: (height, width) in pixels, or None where it is not known; for the resize mode
-            `shortest` the shortest side, twice.
-        varies: Whether pictures may have other sizes than `size`.
+        size: (height, width) in pixels, or None if it is not known. For the resize mode `shortest`,
+            both are the shortest side.
+        varies: Whether pictures may differ from `size`.
         channels: 3 (RGB) or 1 (grey).
-        mean, std: One number per channel, of pixels scaled to 0..1.
-        options: How the pictures were made, as the manifest says; None where that is not known.
-        formats: The formats of the encoded pictures, some of `imageshards.jpeg.FORMATS`.
+        mean, std: A number for each channel, for pixels scaled to 0..1.
+        options: How the pictures were made, from the manifest; None if it is not known.
+        formats: Formats of the encoded pictures, among `imageshards.jpeg.FORMATS`.
     """
 
     size: tuple[int, int] | None
@@ -159,14 +149,17 @@ class ImageSpec:
 
     @property
     def is_jpeg(self) -> bool:
-        """Whether every picture is a JPEG, of which a part can be decoded alone."""
+        """Whether every picture is a JPEG, so that a part of it can be decoded alone."""
         return {*self.formats} <= {"JPEG"}
 
 
 def find_feature(
     name: str, features: Mapping[str, FeatureSpec], argument: str, received: str | None = None
 ) -> FeatureSpec:
-    """Returns the feature of this name, which `argument` received, or received as a part."""
+    """Returns the feature called `name`; refuses an unknown name.
+
+    `argument` received the name, or a text `received` that contains it.
+    """
     if name in features:
         return features[name]
     near = difflib.get_close_matches(name, features, n=1)
@@ -181,32 +174,31 @@ def find_feature(
 
 @dataclasses.dataclass(frozen=True)
 class DatasetSpec:
-    """A dataset.
+    """A dataset, with the target that was asked for.
 
     Attributes:
-        data: As `--data` named it.
-        splits: By name.
-        classes: Names of the classes or labels, in the order of the ids; none of values, nor where
+        data: The place of the dataset, as `--data` named it.
+        splits: Splits by name.
+        classes: Names of the classes or labels, in the order of their ids; empty for values, and if
             records have no label.
-        image: Its pictures.
-        features: Every feature of a record, by its name in the records.
-        image_feature, label_feature: Which of them hold the picture and the target; the latter is
-            empty where records have no label.
-        hot_features: Which of them hold a 0 or 1 for each of `classes`, in their order, in place of
-            `label_feature`, which then names them all; empty where that holds ids or names.
-        filename_feature: Which one names the source file; None where none does.
-        label_offset: Subtracted from the label in a record to get the class id.
-        target: What the label is: `class`, one of several; `labels`, any number of them; `values`;
-            `boxes`; or `none`.
-        label_values: What stands in the records for each of `classes`, in rising order, where that
-            is a column's own numbers or texts; empty where it is ids, or the names themselves.
+        image: The form of the pictures.
+        features: Every feature of a record, by name.
+        image_feature: Feature with the encoded picture.
+        label_feature: Feature with the target; empty if records have no label.
+        hot_features: Features with a 0 or 1 for each of `classes`, in their order. `label_feature`
+            then lists their names. Empty if `label_feature` has ids or names.
+        filename_feature: Feature with the name of the source file; None if there is none.
+        label_offset: Number that is subtracted from a record's label to get the class id.
+        target: Kind of the label: `class`, `labels` (any number), `values`, `boxes` or `none`.
+        label_values: Values of the target's column for each of `classes`, in rising order. Empty if
+            records have ids, or the names themselves.
         column: The `--target`; None for the dataset's own label.
-        weight_feature: The number that each record weighs; None where all weigh 1.
-        fingerprint: Changes whenever the records, or what is known of them, change.
-        adopted: Whether others wrote its records, and `imageshards adopt` its manifest.
-        manifest: What was read and checked when it was opened.
-        outputs: Where several targets are asked for, by the name of each the dataset with that
-            target as its label; the attributes above describe the first target.
+        weight_feature: Feature with the weight of each record; None if all weigh 1.
+        fingerprint: A hash that changes with the records and with their description.
+        adopted: Whether `imageshards adopt` wrote the manifest, for records from elsewhere.
+        manifest: The manifest, read and checked.
+        outputs: For several targets, the dataset with each target as its label, by the target's
+            name. The attributes above then describe the first target.
     """
 
     data: str
@@ -214,6 +206,7 @@ class DatasetSpec:
     classes: tuple[str, ...]
     image: ImageSpec
     features: Mapping[str, FeatureSpec]
+    manifest: Manifest = dataclasses.field(repr=False, compare=False)
     image_feature: str = IMAGE_FEATURE
     label_feature: str = LABEL_FEATURE
     filename_feature: str | None = FILENAME_FEATURE
@@ -224,7 +217,6 @@ class DatasetSpec:
     weight_feature: str | None = None
     fingerprint: str = ""
     adopted: bool = False
-    manifest: Manifest = dataclasses.field(default=_NO_MANIFEST, repr=False, compare=False)
     hot_features: tuple[str, ...] = ()
     outputs: Mapping[str, DatasetSpec] = dataclasses.field(default_factory=dict)
 
@@ -235,12 +227,12 @@ class DatasetSpec:
 
     @property
     def has_classes(self) -> bool:
-        """Whether the label is a class, or labels."""
+        """Whether the target is a class, or labels."""
         return self.target in ("class", "labels")
 
     @property
     def label_features(self) -> tuple[str, ...]:
-        """The features that a record's target is read from, besides boxes."""
+        """The features from which a record's target is read, except for boxes."""
         if self.outputs:
             names = (name for one in self.targets for name in one.label_features)
             return tuple(dict.fromkeys(names))
@@ -250,17 +242,17 @@ class DatasetSpec:
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """Of the values of a record: (k,), or () for one number; () for a class, and for labels."""
+        """Shape of a record's values: (k,), or () for a single number, a class and labels."""
         return (self.features[self.label_feature].shape or ()) if self.target == "values" else ()
 
     @property
     def num_outputs(self) -> int:
-        """How many numbers a model gives: a logit for each class, or k values."""
+        """Number of a model's outputs: a logit for each class, or k values."""
         return len(self.classes) or math.prod(self.target_shape)
 
 
 class MeanStd(NamedTuple):
-    """The mean and the standard deviation of each value of a target, in the unit of its column."""
+    """Mean and standard deviation of each value of a target, in the unit of its column."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -272,20 +264,20 @@ class Subset:
 
     Attributes:
         dataset: The dataset of `split`.
-        split: The whole split, as it lies on disk.
+        split: The whole split, as its shards store it.
         classes: The model's classes, in the order of its outputs.
-        class_ids: Where only some classes are read: for each of `classes` its id in the
-            dataset; None where all are, under their own ids.
-        filters: What every record has to pass, as `--where` gives it.
-        num_records: Records in one pass (an epoch), copies included.
-        class_counts: Records per class, copies not counted; None where they are not counted.
-        balance: How classes are balanced: by `weights` in the loss, or by `sampling`, which repeats
-            records of rare classes, so that every class comes max(class_counts) times in each pass;
-            `none`.
-        record_classes: For each record of the split its class of the model, -1 where it is not
-            read: NumPy int32 [records]; None where every record is read once.
-        missing_target: How many records pass `filters`, but are not read as their target, values,
-            is missing (NaN, or null in the index).
+        class_ids: The dataset's id for each of `classes` if only some classes are read. None if all
+            are read, under their ids in the dataset.
+        filters: Conditions that every record has to pass, as `--where` gives them.
+        num_records: Number of records in one pass (an epoch), copies included.
+        class_counts: Number of records of each class without copies; None if they are not counted.
+        balance: How classes are balanced. `weights`: by weights in the loss. `sampling`: records of
+            rare classes are repeated, so that every class comes max(class_counts) times in each
+            pass. `none`.
+        record_classes: The model's class of each record of the split, -1 if the record is not read:
+            NumPy int32 [records]. None if every record is read once.
+        missing_target: Number of records that pass `filters`, but are not read, as a value of their
+            target is missing (NaN, or null in the index).
     """
 
     dataset: DatasetSpec
@@ -301,48 +293,46 @@ class Subset:
 
     @functools.cached_property
     def pieces(self) -> Pieces:
-        """Those of the whole split, read from the index when they are first asked for."""
+        """The pieces of the whole split, read from the index at the first access."""
         from trainer.dataset.pieces import Pieces, record_sizes
 
         return Pieces.cut(record_sizes(self.dataset, self.split))
 
     @functools.cached_property
     def target_mean_std(self) -> MeanStd | None:
-        """Of the target's values in the records that are read; None where it is no values."""
+        """Mean and deviation of the target's values in the records that are read, if it has any."""
         from trainer.dataset.subset import mean_and_std
 
         return mean_and_std(self, self.dataset)
 
     @property
     def num_outputs(self) -> int:
-        """How many numbers a model of it gives: a logit for each class, or k values."""
+        """Number of a model's outputs: a logit for each class, or k values."""
         return len(self.classes) or self.dataset.num_outputs
 
     @property
     def class_weights(self) -> tuple[float, ...] | None:
-        """One weight in the loss for each class; None where all weigh 1."""
+        """The weight of each class in the loss; None if all weigh 1."""
         if self.balance != "weights" or self.class_counts is None:
             return None
         return balancing_weights(self.class_counts)
 
 
 def balancing_weights(counts: Sequence[float]) -> tuple[float, ...]:
-    """For each class N / (K * n_c), with N records in K classes, n_c of them in c.
-
-    A class without records keeps 1: there is nothing to weigh.
-    """
+    """Returns the weight N / (K * n_c) of each class c, for n_c of N records in K classes."""
+    # A class without records keeps 1, and does not count as one of the K classes.
     present = sum(1 for n in counts if n)
     return tuple(sum(counts) / (present * n) if n else 1.0 for n in counts)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """How shards are read. Nothing here changes which records are read.
+    """How shards are read. No option changes which records are read.
 
     Attributes:
-        threads: Of the reader's own pool.
+        threads: Number of threads of the reader.
         cache: `none`, or `pixels`: pictures are decoded once.
-        cache_folder: Local folder for them.
+        cache_folder: Local folder for the decoded pictures.
     """
 
     threads: int
@@ -355,11 +345,11 @@ class Boxes:
     """How the bounding boxes of a record become an input or a target.
 
     Attributes:
-        label_feature: Feature with the label of each box; None where every label is 0.
-        classes: Names of the labels, in the order of their ids; empty where records hold ids.
-        min_visibility: Share of its area, 0 to 1, that must be left of a box after crop, flip and
-            rotation; other boxes are dropped with their labels.
-        is_input: Whether the model is fed with them; otherwise they are a target.
+        label_feature: Feature with the label of each box; None if every label is 0.
+        classes: Names of the labels, in the order of their ids; empty if records have ids.
+        min_visibility: Share of a box's area, 0 to 1, that must remain after crop, flip and
+            rotation. Boxes with less are dropped with their labels.
+        is_input: Whether boxes are an input of the model; otherwise they are a target.
     """
 
     label_feature: str | None
@@ -370,17 +360,17 @@ class Boxes:
 
 @dataclasses.dataclass(frozen=True)
 class ModelInputs:
-    """What a model is fed with.
+    """The inputs of a model.
 
     Attributes:
-        size: (height, width) of the pictures it sees, in pixels.
+        size: (height, width) of the model's pictures, in pixels.
         image: Channels, mean and standard deviation.
         features: Inputs besides the picture, by their name in the records.
-        sequence_length: To which features of variable length are padded, or cut; None for a
-            batch's longest.
-        eval_crop: Share of each side that is kept around the centre, before resizing, of
-            pictures that are evaluated or served.
-        boxes: How bounding boxes are read; None where they are not.
+        sequence_length: Length to which features of variable length are padded or cut; None for the
+            longest of each batch.
+        eval_crop: Share of each side that is kept around the centre, before resizing, when pictures
+            are evaluated or served.
+        boxes: How bounding boxes are read; None if they are not read.
     """
 
     size: tuple[int, int]
@@ -392,28 +382,28 @@ class ModelInputs:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the inputs as `--inputs` gives them: `image` and the others."""
+        """Names of the inputs, as `--inputs` gives them."""
         has_boxes = self.boxes is not None and self.boxes.is_input
         return IMAGE_INPUT, *self.features, *[BOXES] * has_boxes
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
-    """What must be known to use a saved model: kept inside its `.keras` file.
+    """The facts that are needed to use a saved model. The `.keras` file contains them.
 
     Attributes:
-        classes: In the order of the logits; none of values.
-        inputs: What it is fed with.
-        image_feature, label_feature: Names in the records it was trained on.
-        fingerprint: Of the dataset it was trained on.
-        training: The training run's configuration, as JSON values.
-        step: Training steps behind it.
-        compiled: Whether it is a user's compiled model, which brings its own loss and metrics.
-        target: What it finds, as `DatasetSpec.target`.
-        target_shape: As `DatasetSpec.target_shape`.
-        column: The `--target` it was trained with; None for the dataset's own label.
-        target_mean_std: What the loss of values was divided by, and the model's last layer gives
-            them their unit with; None of other targets, and of a compiled model.
+        classes: Names in the order of the logits; empty for values.
+        inputs: The model's inputs.
+        image_feature, label_feature: Names of both features in the records of the training.
+        fingerprint: Fingerprint of the training dataset.
+        training: Configuration of the training run, as JSON values.
+        step: Number of training steps.
+        compiled: Whether the user compiled the model, with a loss and metrics of the user's choice.
+        target: Kind of the target, as `DatasetSpec.target`.
+        target_shape: Shape of a record's values, as `DatasetSpec.target_shape`.
+        column: The `--target` of the training; None for the dataset's own label.
+        target_mean_std: Mean and deviation by which the loss of values was divided, and with which
+            the model's last layer restores their unit. None for other targets and compiled models.
     """
 
     classes: tuple[str, ...]
@@ -431,17 +421,18 @@ class ModelCard:
 
     @property
     def num_outputs(self) -> int:
-        """How many numbers the model gives for a picture."""
+        """Number of the model's outputs for a picture."""
         return len(self.classes) or math.prod(self.target_shape)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the outputs."""
+        """Names of the model's outputs."""
         return self.classes or value_names(self.label_feature, self.target_shape)
 
 
 def input_name(feature: str) -> str:
-    """The name of a feature as an input of a model: Keras allows no `/` there."""
+    """Returns the name of a feature as an input of a model."""
+    # Keras allows no "/" in the name of an input.
     return feature.replace("/", "_")
 
 
@@ -454,25 +445,25 @@ _KINDS = {
 
 
 def describe(target: DatasetSpec | ModelCard) -> str:
-    """The kind of a target for people, such as `3 numbers` or `a class`."""
+    """Returns the kind of a target for people, for example `3 numbers` or `a class`."""
     if target.target == "values":
         return counted(target.num_outputs, "number")
     return _KINDS[target.target]
 
 
 def described_target(dataset: DatasetSpec) -> str:
-    """The target of a dataset for people, or all of several."""
+    """Returns the target of a dataset, or all its targets, for people."""
     if dataset.outputs:
         return ", ".join(f"{name} ({describe(one)})" for name, one in dataset.outputs.items())
     return ", ".join(filter(None, [dataset.label_feature, describe(dataset)]))
 
 
 def describe_scale(mean_std: MeanStd) -> str:
-    """Mean and deviation of values for people."""
+    """Returns the mean and deviation of values, for people."""
     mean, std = (", ".join([*map(number, one[:3]), *["…"] * (len(one) > 3)]) for one in mean_std)
     return f"mean {mean} and deviation {std} in training"
 
 
 def value_names(column: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-    """What the values of a column are called: `price`, or `box[0]`, `box[1]`, … of a list."""
+    """Returns the names of a column's values: `price`, or `box[0]`, `box[1]`, … for a list."""
     return tuple(f"{column}[{i}]" for i in range(math.prod(shape))) if shape else (column,)

@@ -1,4 +1,4 @@
-"""Which records of a split are read, and how often: classes, filters (`--where`), balance."""
+"""Selects the records of a split that are read, and how often: classes, `--where`, balance."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# To read so many records of a store takes seconds.
+# Reading so many records from a store takes some seconds.
 MAX_SAMPLED = 1000
 
 
 def select(
     config: ReadConfig, dataset: DatasetSpec, split: Split, training: bool = False
 ) -> Subset:
-    """The records of `split` that `config` asks for, and how many they are.
+    """Returns the subset of `split` that `config` asks for; balanced if it is for `training`.
 
-    Their classes are those that the index tells, where some are chosen or repeated; chosen ones
-    are renumbered in the order of `config.classes`. For `training` they are balanced, too. Records
-    whose target is values and missing are left out, as far as the index tells them.
+    Chosen classes are renumbered in the order of `config.classes`. Records whose target is a
+    missing value are left out, if the index has the values.
 
     Raises:
-        UserError: A class is unknown, a filter is wrong, nothing is left, or less than a batch for
-            `training`, or a class that should be balanced has no records; or there is no index.
+        UserError: A class is unknown, a filter is wrong, too few records remain, a class to balance
+            has no records, or there is no index.
     """
     classes, filters, balance = config.classes, config.where, config.balance if training else "none"
     _check_kind(dataset, classes, balance)
@@ -54,6 +53,7 @@ def select(
         dataset, split, names, ids if classes else None, filters, split.num_records,
         known_counts(dataset, split), balance,
     )  # fmt: skip
+    # The manifest may count no classes; the index then has to be read to balance them.
     to_count = balance != "none" and subset.class_counts is None
     columns = [one.label_feature for one in dataset.targets if one.target == "values"]
     numbers = {column: _numbers(subset, column) for column in columns}
@@ -80,10 +80,10 @@ def select(
 
 
 def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
-    """Mean and population deviation of each value of a target, over the records that are read.
+    """Returns the mean and population deviation of each value of a target; None without values.
 
-    A deviation of 0 counts as 1. Where the index does not tell the values, as lists of more than
-    16, up to `MAX_SAMPLED` records are read, evenly apart. None where the target is no values.
+    Values that the index lacks, like lists of more than 16, are read from up to `MAX_SAMPLED`
+    evenly spaced records.
     """
     import numpy as np
 
@@ -96,12 +96,13 @@ def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
     numbers = _sampled(subset, target, read) if numbers is None else numbers[read]
     if not len(numbers):
         return None
+    # The loss divides by the deviation, so a value that is always the same has 1 instead of 0.
     std = np.where(np.ptp(numbers, 0) > 0, numbers.std(0), 1.0)
     return MeanStd(tuple(numbers.mean(0).tolist()), tuple(std.tolist()))
 
 
 def _sampled(subset: Subset, target: DatasetSpec, read: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The values of some of the records `read`, float64 [n, k], without those that are broken."""
+    """Reads the values of some of the records `read`, float64 [n, k], without broken records."""
     import numpy as np
 
     from trainer.dataset.source import RecordSource
@@ -122,10 +123,10 @@ def _sampled(subset: Subset, target: DatasetSpec, read: NDArray[np.int64]) -> ND
 
 
 def refuse_missing_inputs(subset: Subset, inputs: Mapping[str, FeatureSpec]) -> None:
-    """Refuses an input, floats, that is missing in a record of `subset`, as far as the index tells.
+    """Refuses float inputs that are missing in a record of `subset`.
 
     Raises:
-        UserError: There is such a record: the loss of a training would become NaN.
+        UserError: The index has a record without the input, which would make the loss NaN.
     """
     for name, spec in inputs.items():
         if spec.dtype == "float32" and spec.shape is not None:
@@ -152,12 +153,14 @@ def _nothing_left(subset: Subset) -> UserError:
 
 
 def _chosen(subset: Subset, ids: Sequence[int], missing: NDArray[np.bool_] | None) -> Subset:
-    """`subset` with the classes of its records, those that are left out aside, and their counts.
+    """Returns `subset` with the classes of its records and their counts, as the index has them.
 
-    `missing` is what `_missing` returns.
+    `missing` says which records have no target, see `_missing`.
     """
-    import numpy as np  # a dataset is opened without it
+    # Opening a dataset does not need NumPy.
+    import numpy as np
 
+    # The model's class for each class id of the dataset, -1 if the class is not read.
     table = np.full(len(subset.dataset.classes), -1, np.int32)
     table[list(ids)] = range(len(ids))
     passes, records, labels = record_labels(subset.dataset, subset.split, subset.filters)
@@ -165,8 +168,9 @@ def _chosen(subset: Subset, ids: Sequence[int], missing: NDArray[np.bool_] | Non
     passes &= ~missing
     wanted = passes[records] & (table[labels] >= 0)
     records, labels = records[wanted], table[labels[wanted]]
+    # A record without a label is read only if no classes were chosen.
     classes = np.where(passes & (subset.class_ids is None), 0, -1).astype(np.int32)
-    # Of several labels any will do: their records are not balanced.
+    # A record with several labels gets any of them: only records of one class are balanced.
     classes[records] = labels
     counts = tuple(np.bincount(labels, minlength=len(ids)).tolist())
     return dataclasses.replace(
@@ -179,10 +183,10 @@ def _chosen(subset: Subset, ids: Sequence[int], missing: NDArray[np.bool_] | Non
 
 
 def model_labels(subset: Subset, labels: Labels) -> Labels:
-    """What a record of the dataset is to the model, of several targets for the first.
+    """Converts labels of the dataset to labels of the model; of several targets the first.
 
-    Ids of classes, int64 [b], by the model's numbers: 0 where it does not have them. Of labels,
-    float32 [b, classes], the model's own; values as they are.
+    Class ids, int64 [b], become the model's ids, and labels, float32 [b, classes], the model's
+    labels. Values stay as they are.
     """
     if subset.class_ids is None:
         return labels
@@ -195,14 +199,14 @@ def model_labels(subset: Subset, labels: Labels) -> Labels:
     if subset.dataset.target == "labels":
         return tf.gather(labels, subset.class_ids, axis=1)
     known = {number: place for place, number in enumerate(subset.class_ids or ())}
-    # A placeholder has label 0 of the dataset, which the model may not know. Its weight is 0, so
-    # any class of the model will do. Other unknown classes were filtered out.
+    # A placeholder has the dataset's label 0, which the model may not know. Its weight is 0, so any
+    # class of the model will do. Records of all other unknown classes were filtered out.
     table = [known.get(number, 0) for number in range(len(subset.dataset.classes))]
     return tf.gather(tf.constant(table, tf.int64), labels)
 
 
 def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
-    """For each class of `subset` its number among the model's `classes`; refuses any other."""
+    """Returns the model's id for each class of `subset`; refuses classes that the model lacks."""
     known = {composed(name): number for number, name in enumerate(classes)}
     unknown = [name for name in subset.classes if composed(name) not in known]
     if unknown:
@@ -211,17 +215,17 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
             remedy = "name them by " + Arg("class_names") + " of imageshards adopt"
         raise UserError(
             argument="data",
-            received=f"{subset.dataset.data!r}, whose classes {_some(unknown)} the model does not "
-            "know",
-            expected=f"some of {_some(classes)}",
+            received=f"{subset.dataset.data!r}, whose classes {some_names(unknown)} are new to the "
+            "model",
+            expected=f"some of {some_names(classes)}",
             remedy=remedy,
         )
     return tuple(known[composed(name)] for name in subset.classes)
 
 
 def known_counts(dataset: DatasetSpec, split: Split) -> tuple[int, ...] | None:
-    """Records per class id, added up over the shards; None where one has no counts."""
-    # Shards count the classes that the dataset was built with, not those of another column.
+    """Returns the number of records of each class id; None if a shard does not count them."""
+    # The manifest counts the classes of the dataset's own label, not the values of a column.
     if not dataset.classes or dataset.label_values:
         return None
     totals: Counter[str] = Counter()
@@ -235,7 +239,8 @@ def known_counts(dataset: DatasetSpec, split: Split) -> tuple[int, ...] | None:
 def _class_id(dataset: DatasetSpec, name: str) -> int:
     if name in dataset.classes:
         return dataset.classes.index(name)
-    for number, known in enumerate(dataset.classes):  # datasets of others have names in any form
+    # Adopted names may have any Unicode form, so "é" may be one or two characters.
+    for number, known in enumerate(dataset.classes):
         if composed(known) == composed(name):
             return number
     near = difflib.get_close_matches(name, dataset.classes, n=1)
@@ -244,32 +249,32 @@ def _class_id(dataset: DatasetSpec, name: str) -> int:
     raise UserError(
         argument="classes",
         received=f"{name!r}, which is no class of {dataset.data!r}{hint}",
-        expected=f"names among {_some(dataset.classes, repr)}",
+        expected=f"names among {some_names(dataset.classes, repr)}",
     )
 
 
-def _some(names: Sequence[str], shown: Callable[[str], str] = str) -> str:
+def some_names(names: Sequence[str], shown: Callable[[str], str] = str) -> str:
+    """Returns the first names of a list, for people."""
     return ", ".join([*map(shown, names[:8]), *["…"] * (len(names) > 8)])
 
 
 def _repeated(subset: Subset, counts: tuple[int, ...]) -> Subset:
     empty = [name for name, n in zip(subset.classes, counts, strict=True) if not n]
     if empty:
+        missing = f"no record of {some_names(empty)} to repeat"
+        remedy = "leave classes out by " + Arg("classes") + ", or use " + Arg("balance", "weights")
         raise UserError(
             argument="balance",
-            received=f"'sampling', but the split {subset.split.name} has no record of "
-            f"{_some(empty)} to repeat",
+            received=f"'sampling', but the split {subset.split.name} has {missing}",
             expected="some of every class",
-            remedy="leave classes out by "
-            + Arg("classes")
-            + ", or use "
-            + Arg("balance", "weights"),
+            remedy=remedy,
         )
+    # Each class is read as often as the largest one.
     return dataclasses.replace(subset, num_records=max(counts) * len(counts))
 
 
 def _check_kind(dataset: DatasetSpec, classes: Sequence[str] | None, balance: str) -> None:
-    """Refuses what is asked of classes where the target has none."""
+    """Refuses options about classes for a target without classes."""
     what = f"but the target is {described_target(dataset)}"
     if classes and not dataset.has_classes:
         raise UserError(
@@ -292,7 +297,7 @@ def _numbers(subset: Subset, column: str) -> NDArray[np.float64] | None:
 
 
 def _missing(columns: Iterable[NDArray[np.float64] | None]) -> NDArray[np.bool_] | None:
-    """Which records miss a value of a column, bool [records]; None where none is known to."""
+    """Returns which records miss a value, bool [records]; None if no missing value is known."""
     import numpy as np
 
     found = [np.isnan(numbers).any(1) for numbers in columns if numbers is not None]
@@ -301,15 +306,11 @@ def _missing(columns: Iterable[NDArray[np.float64] | None]) -> NDArray[np.bool_]
 
 
 def _check_numbers(
-    subset: Subset,
-    column: str,
-    numbers: NDArray[np.float64] | None,
-    argument: str,
-    least: float,
+    subset: Subset, column: str, numbers: NDArray[np.float64] | None, argument: str, least: float
 ) -> None:
-    """Refuses `numbers` of a column that are none, or below `least`, in a record that is read.
+    """Refuses numbers of a column that are missing or below `least` in a record that is read.
 
-    `numbers`: float64 [records, k]; None where the index does not tell them.
+    `numbers` are float64 [records, k], or None if the index does not have them.
     """
     import numpy as np
 
@@ -322,6 +323,7 @@ def _check_numbers(
         return
     first = int(np.flatnonzero(wrong)[0])
     others = f", and as little in {int(wrong.sum()) - 1} more" * (int(wrong.sum()) > 1)
+    # No comparison finds NaN, but any `>=` is false for NaN and so leaves the record out.
     remedy = f", for example '{column}>={max(least, -1e30):g}'"
     if numbers.shape[1] > 1 or numbers[first, 0] == math.inf:
         remedy = " on another column"

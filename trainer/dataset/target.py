@@ -1,4 +1,4 @@
-"""What a model is to find: the dataset's own label, or a column (`--target`), and its kind."""
+"""Chooses the target of a model: the dataset's own label or a column (`--target`)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from trainer.dataset.spec import (
     input_name,
 )
 
-# With fewer values, classes of one record each may be meant. More whole numbers are a quantity,
-# unless --target_kind says otherwise.
+# Fewer values may be classes even with one record each. More different whole numbers are taken for
+# a quantity, unless --target_kind is given.
 _FEW_VALUES = 20
-# How a list of each type is declared to a build that is to be a target.
+# The type of a column that would be a valid target, for the remedy of an error.
 _DECLARED = {"float32": "float[3]", "int64": "int[]", "string": "string[]"}
 
 
 def target_kind(spec: FeatureSpec) -> str | None:
-    """The kind of target that a column of this form is: `DatasetSpec.target`; None for none.
+    """Returns the kind of target that a feature can be, as `DatasetSpec.target`; None for none.
 
-    Numbers with a fraction are values, one or k of them; a whole number or a text is a class, and
-    a list of them, of any length, labels.
+    One or k floats are values, a whole number or a text is a class, a list of these is labels.
     """
     if spec.dtype == "float32":
         is_vector = spec.shape is not None and len(spec.shape) <= 1 and 0 not in spec.shape
@@ -44,20 +43,20 @@ def target_kind(spec: FeatureSpec) -> str | None:
 def with_target(
     dataset: DatasetSpec, column: str | None = None, asked_kind: str | None = None
 ) -> DatasetSpec:
-    """The dataset with another column of its records as the label.
+    """Returns the dataset with another column of its records as the label.
 
-    The classes of a column, and the labels, are its distinct values in all splits, in rising order:
-    texts that are whole numbers come first, as numbers. They are read from the index, no record is.
+    The classes or labels are the distinct values of the column in all splits, from the index, in
+    rising order. Texts that are whole numbers come first, sorted as numbers.
 
     Args:
-        dataset: As `open_dataset` gives it.
+        dataset: The result of `open_dataset`.
         column: Name of a feature; None for the dataset's own label.
-        asked_kind: `class` for whole numbers that are classes, however many or large they are;
-            None to refuse those that look like a quantity.
+        asked_kind: `class` if whole numbers are classes, however many or large they are; None to
+            refuse numbers that look like a quantity.
 
     Raises:
-        UserError: There is no such column, it cannot be a target of this kind, or the dataset has
-            no label of its own; or the index does not tell the column's values.
+        UserError: The column does not exist or cannot be a target of this kind, the index lacks its
+            values, or the dataset has no label of its own.
     """
     if asked_kind is not None:
         _check_asked(dataset, column, asked_kind)
@@ -71,6 +70,7 @@ def with_target(
         )
     if column == dataset.label_feature:
         return dataclasses.replace(dataset, column=column)
+    # A feature that happens to have this name comes first.
     if column == BOXES and BOXES not in dataset.features:
         return dataclasses.replace(_without_target(dataset), target="boxes", column=BOXES)
     kind = _checked_kind(dataset, column)
@@ -93,24 +93,23 @@ def with_target(
 def with_targets(
     dataset: DatasetSpec, wanted: str | Sequence[str] | None, asked_kind: str | None = None
 ) -> DatasetSpec:
-    """The dataset with what `Data.train` is asked for as its targets.
+    """Returns the dataset with the targets that `Data.train` is asked for.
 
     Args:
-        dataset: As `open_dataset` gives it.
-        wanted: `label`, the dataset's own where it has one, or a column as of `with_target`; a
-            list of these for several targets by name; None for none.
-        asked_kind: As of `with_target`, for the columns of whole numbers.
+        dataset: The result of `open_dataset`.
+        wanted: `label` for the dataset's own label, or a column as in `with_target`; a list of
+            these for several targets by name; None for no target.
+        asked_kind: As in `with_target`, for the columns of whole numbers.
 
     Raises:
-        UserError: As `with_target`; or the list is empty, or two names in it are the same.
+        UserError: As in `with_target`; or the list is empty, or has a name twice.
     """
     if wanted is None:
         return _without_target(dataset)
     if isinstance(wanted, str):
-        is_own = wanted == OWN_LABEL and (
-            dataset.label_feature or OWN_LABEL not in dataset.features
-        )
-        return with_target(dataset, None if is_own else wanted, asked_kind)
+        # A feature called `label` counts only if the dataset has no label of its own.
+        has_own = dataset.label_feature or OWN_LABEL not in dataset.features
+        return with_target(dataset, None if wanted == OWN_LABEL and has_own else wanted, asked_kind)
     names = [input_name(name) for name in wanted]
     if not names or len({*names}) < len(names):
         raise UserError(
@@ -118,6 +117,7 @@ def with_targets(
             received=repr(list(wanted)),
             expected="at least one name, each of them once, or None for no target",
         )
+    # The kind is for the whole numbers alone. Without any, each target gets it, and refuses it.
     whole = [name for name in wanted if _is_whole_number(dataset, name)]
     kinds = [asked_kind if name in whole or not whole else None for name in wanted]
     found = [with_targets(dataset, name, kind) for name, kind in zip(wanted, kinds, strict=True)]
@@ -125,8 +125,9 @@ def with_targets(
 
 
 def target_name(dataset: DatasetSpec) -> str | list[str] | None:
-    """What a run remembers of its targets: a column, None for the dataset's own label, a list of
-    several, an empty one for none.
+    """Returns the targets as a run records them.
+
+    A column is its name, the dataset's own label None, several targets a list, no target [].
     """
     if dataset.outputs:
         return [f"{name}={one.column or OWN_LABEL}" for name, one in dataset.outputs.items()]
@@ -140,10 +141,10 @@ def _without_target(dataset: DatasetSpec) -> DatasetSpec:
 
 
 def with_target_of(dataset: DatasetSpec, card: ModelCard) -> DatasetSpec:
-    """The dataset with what a trained model finds as the label.
+    """Returns the dataset with the target of a trained model as the label.
 
     Raises:
-        UserError: As `with_target`; or the column is of another kind here, or has other values.
+        UserError: As in `with_target`; or the column has another kind or shape in this dataset.
     """
     # A model of many whole numbers was trained with --target_kind class.
     kind = "class" if card.column and _is_whole_number(dataset, card.column) else None
@@ -162,7 +163,7 @@ def _is_whole_number(dataset: DatasetSpec, column: str) -> bool:
 
 
 def _check_asked(dataset: DatasetSpec, column: str | None, asked: str) -> None:
-    """Refuses `--target_kind` of anything but a column of whole numbers."""
+    """Refuses `--target_kind` unless the target is a column of whole numbers."""
     if column is None:
         what: Text = "without " + Arg("target")
     elif column in dataset.features and not _is_whole_number(dataset, column):
@@ -173,9 +174,7 @@ def _check_asked(dataset: DatasetSpec, column: str | None, asked: str) -> None:
     raise UserError(
         argument="target_kind",
         received=f"{asked!r} " + what,
-        expected="a column of single whole numbers as "
-        + Arg("target")
-        + ", whose values are classes",
+        expected=Arg("target") + " with a column of single whole numbers, which are classes",
         remedy="leave " + Arg("target_kind") + " out",
     )
 
@@ -183,7 +182,7 @@ def _check_asked(dataset: DatasetSpec, column: str | None, asked: str) -> None:
 def _refuse_quantity(
     dataset: DatasetSpec, column: str, values: tuple[int, ...] | tuple[str, ...]
 ) -> None:
-    """Refuses whole numbers that are not a few classes, numbered from 0."""
+    """Refuses whole numbers unless they are a few classes, numbered from 0."""
     if len(values) <= _FEW_VALUES and values == tuple(range(len(values))):
         return
     count = counted(len(values), "different whole number")
@@ -221,7 +220,7 @@ def _checked_kind(dataset: DatasetSpec, column: str) -> str:
 
 
 def _possible(dataset: DatasetSpec) -> str:
-    """The columns that can be a target, for people."""
+    """Returns the columns that can be a target, for people."""
     names = [
         name
         for name, spec in dataset.features.items()
@@ -247,10 +246,10 @@ def _warn_of_unique_values(
 
 
 def with_sample_weight(dataset: DatasetSpec, column: str | None) -> DatasetSpec:
-    """The dataset with records that weigh what a column says.
+    """Returns the dataset with the weights of its records in a column.
 
     Raises:
-        UserError: There is no such column, or it is not one number for each record.
+        UserError: The column does not exist, or is not a single number for each record.
     """
     if column is None:
         return dataset

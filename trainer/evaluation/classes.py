@@ -1,4 +1,4 @@
-"""One class of several: accuracy, and for each class recall, precision and its confusions."""
+"""Evaluates a classifier: accuracy, and recall, precision and confusions of each class."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TOP = 5
 
 @dataclasses.dataclass(frozen=True)
 class ClassEvaluation(Evaluation):
-    """Of logits for classes that exclude each other.
+    """The evaluation of logits for classes, of which each example has exactly one.
 
     Attributes:
         label, predicted: int64, class ids of the model.
-        rank: int64, how many classes have a higher logit than that of the label.
+        rank: int64, number of classes whose logit is higher than the label's.
         probability_of_label, probability_of_prediction: float32.
     """
 
@@ -33,13 +33,14 @@ class ClassEvaluation(Evaluation):
 
     @staticmethod
     def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Of logits, and class ids, int64 [b]."""
+        """Measures logits [b, classes] against class ids, int64 [b]."""
         log_probability = tf.nn.log_softmax(outputs)
         of_label = tf.gather(log_probability, label, batch_dims=1)
-        # Of equal logits the first ranks highest, as in argmax. A NaN is never behind another.
-        others = tf.range(tf.shape(outputs, tf.int64)[1])[tf.newaxis, :]
+        # The first of several equal logits ranks highest, as in argmax. No comparison with a NaN is
+        # true, so a class with a NaN is never behind the label, and a label with a NaN ranks last.
+        ids = tf.range(tf.shape(outputs, tf.int64)[1])[tf.newaxis, :]
         mine = tf.gather(outputs, label, batch_dims=1)[:, tf.newaxis]
-        behind = (outputs < mine) | (tf.equal(outputs, mine) & (others > label[:, tf.newaxis]))
+        behind = (outputs < mine) | (tf.equal(outputs, mine) & (ids > label[:, tf.newaxis]))
         num_behind = tf.reduce_sum(tf.cast(behind, tf.int64), 1)
         return {
             "label": label,
@@ -51,15 +52,14 @@ class ClassEvaluation(Evaluation):
 
     @staticmethod
     def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
-        """Class ids."""
         return tf.gather(tf.constant(ids, tf.int64), label)
 
     def epoch_figures(self) -> dict[str, float]:
-        """Loss and accuracy."""
+        """Returns loss and accuracy."""
         return super().epoch_figures() | {"accuracy": mean(self.predicted == self.label)}
 
     def figures(self) -> dict[str, float]:
-        """Top-5 accuracy is NaN for up to five classes; in the mean of classes all count alike."""
+        """Adds top-5 accuracy, NaN for up to five classes, and the unweighted mean of recalls."""
         examples, _, right = self._counts()
         return self.epoch_figures() | {
             "top5_accuracy": mean(self.rank < TOP) if len(self.names) > TOP else math.nan,
@@ -67,30 +67,22 @@ class ClassEvaluation(Evaluation):
         }
 
     def table(self) -> Table:
-        """Classes that have examples, the lowest recall first, the larger one where it is equal."""
+        """Lists the classes with examples: the lowest recall first, then the larger class."""
         examples, predicted, right = self._counts()
+        # The most frequent confusion of each class comes first, and `setdefault` keeps it.
         taken: dict[int, str] = {}
         for label, predicted_as, times in self.confusions():
             taken.setdefault(label, f"{isolated(self.names[predicted_as])} ({times:,})")
         present = [i for i in range(len(self.names)) if examples[i]]
         present.sort(key=lambda i: (right[i] / examples[i], -examples[i], self.names[i]))
-        return Table(
-            "worst",
-            ("class", "examples", "recall", "precision", "most often taken for"),
-            [
-                (
-                    self.names[i],
-                    int(examples[i]),
-                    share(right[i], examples[i]),
-                    share(right[i], predicted[i]),
-                    taken.get(i),
-                )
-                for i in present
-            ],
-        )
+        rows = []
+        for i in present:
+            shares = (share(right[i], count) for count in (examples[i], predicted[i]))
+            rows.append((self.names[i], int(examples[i]), *shares, taken.get(i)))
+        head = ("class", "examples", "recall", "precision", "most often taken for")
+        return Table("worst", head, rows)
 
     def described(self, i: int) -> tuple[str, str]:
-        """Its class and that predicted, with their probabilities."""
         own, other = self.probability_of_label[i], self.probability_of_prediction[i]
         return (
             f"{isolated(self.names[self.label[i]])} ({percent(float(own))})",
@@ -98,15 +90,12 @@ class ClassEvaluation(Evaluation):
         )
 
     def most_wrong(self) -> np.ndarray:
-        """Of wrongly classified examples only."""
         order = super().most_wrong()
         return order[(self.predicted != self.label)[order]]
 
     def confusions(self) -> list[list[int]]:
-        """Class id, the other one that it was taken for, how often: the most frequent pair first.
-
-        Counted without the matrix, which grows with the square of the number of classes.
-        """
+        """Returns [class id, predicted class id, count] of each confusion, most frequent first."""
+        # The full matrix would grow with the square of the number of classes.
         wrong = self.label != self.predicted
         pairs, counts = np.unique(
             np.stack([self.label[wrong], self.predicted[wrong]]), axis=1, return_counts=True
@@ -116,7 +105,7 @@ class ClassEvaluation(Evaluation):
         return found
 
     def _counts(self) -> tuple[np.ndarray, ...]:
-        """Of each class its examples, those predicted as it, and both."""
+        """Counts the examples of each class, its predictions, and its right predictions."""
         right = self.label[self.label == self.predicted]
         found = (self.label, self.predicted, right)
         return tuple(np.bincount(ids, minlength=len(self.names)) for ids in found)

@@ -1,4 +1,4 @@
-"""What was measured of a split, example by example, and what a kind of target sums up of it."""
+"""Collects the measurements of a pass over a split; base classes of all kinds of evaluations."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ import numpy as np
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# How many labels or values of one example are shown.
+# At most this many labels or values of one example are shown.
 MAX_SHOWN = 6
-# Joins arrays of all hosts: see `trainer.cluster.hosts.Hosts.concatenate`.
+# The type of `trainer.cluster.hosts.Hosts.concatenate`, which joins arrays of all hosts.
 Concatenate = Callable[..., dict[str, np.ndarray]]
 
 
 class Share(float):
-    """A figure from 0 to 1: pages draw it as a bar."""
+    """A figure from 0 to 1, which pages draw as a bar."""
 
 
 class Table(NamedTuple):
-    """Figures of single outputs, the `worst` or the `first` ones in front, as `order` says.
+    """The figures of each output of a model.
 
-    `head` begins with what an output is called, a row with its name; None where a figure is not
-    known.
+    Attributes:
+        order: The order of the rows: `worst` output first, or the `first` output first.
+        head: Titles of the columns, beginning with `class`, `label` or `value`.
+        rows: Name and figures of each output; None for an unknown figure.
     """
 
     order: str
@@ -36,14 +38,14 @@ class Table(NamedTuple):
 
 
 class Collector:
-    """Collects what this host measures of one pass, batch by batch.
+    """A collector of this host's measurements during one pass.
 
-    A row for each example is kept. Subclasses sum up what would take too much memory to keep.
+    It keeps a row for each example. Subclasses sum up columns that would take too much memory.
 
     Args:
         kind: The class that `evaluation` returns.
-        names: Of the model's outputs.
-        num_records: Records in the pass, those of all hosts together.
+        names: Names of the model's outputs.
+        num_records: Number of records in the pass, over all hosts.
     """
 
     def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
@@ -52,11 +54,8 @@ class Collector:
         self._rows: list[dict[str, np.ndarray]] = []
 
     def add(self, batch: Mapping[str, np.ndarray]) -> None:
-        """Adds the examples of a batch; rows of weight 0 are broken records, or fill the batch up.
-
-        Besides what `measure` gives, `batch` has `losses`, `weight`, and `record`, which is -1 for
-        rows that fill the batch up.
-        """
+        """Adds a batch: the arrays of `measure`, `losses`, `record` and `weight`."""
+        # Weight 0 marks broken records, and also padding, whose record number is -1.
         counted = batch["weight"] > 0
         self._left_out += int(np.sum((batch["record"] >= 0) & ~counted))
         rows = {name: values[counted] for name, values in batch.items() if name != "weight"}
@@ -67,6 +66,7 @@ class Collector:
         names = self._rows[0]
         mine = {name: np.concatenate([rows[name] for rows in self._rows]) for name in names}
         left_out = concatenate("left out", {"left_out": np.array([self._left_out])})["left_out"]
+        # Hosts and replicas share the batches, so the rows are sorted back into record order.
         whole = concatenate("evaluation", mine)
         order = np.argsort(whole["record"], kind="stable")
         arrays = {name: values[order] for name, values in whole.items()}
@@ -74,11 +74,11 @@ class Collector:
         return self._kind(self._names, int(left_out.sum()), **arrays, **sums)
 
     def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns those columns of a batch's examples that are kept, and sums up the others."""
+        """Returns the columns of a batch to keep; subclasses sum up the remaining columns."""
         return rows
 
     def _sums(self, concatenate: Concatenate) -> dict[str, np.ndarray]:
-        """Returns the sums over all hosts, by the names of an evaluation's attributes."""
+        """Returns the sums over all hosts, named after attributes of the evaluation."""
         return {}
 
 
@@ -86,14 +86,14 @@ class Collector:
 class Evaluation(ABC):
     """The figures of a model on one split. Arrays have one entry per example, in record order.
 
-    Each kind of target has a class of these, whose attributes are what its `measure` gives, and
-    what its `Collector` sums up.
+    Each kind of target has a subclass. Its further attributes are the arrays of `measure` and the
+    sums of its collector.
 
     Attributes:
-        collector: Collects the measurements of a pass.
-        names: Of the model's outputs, in their order: of classes, labels or values.
-        left_out: Broken records, which are no examples.
-        record: int64, number within the split.
+        collector: Class that collects the measurements of a pass.
+        names: Names of the model's outputs: classes, labels or values.
+        left_out: Number of broken records, which do not count as examples.
+        record: int64, record numbers within the split.
         losses: float32, by the loss of the training, without label smoothing.
     """
 
@@ -106,71 +106,72 @@ class Evaluation(ABC):
     @staticmethod
     @abstractmethod
     def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
-        """TensorFlow: arrays by name, of float32 [b, outputs] and the `label` of a `Batch`."""
+        """Measures outputs, float32 [b, outputs], against labels, in a TensorFlow graph."""
 
     @staticmethod
     def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
-        """TensorFlow: labels by the model's outputs, those of the data's classes being `ids`."""
+        """Converts labels from the data's class ids to the model's, which are `ids`, in a graph."""
         return label
 
     def epoch_figures(self) -> dict[str, float]:
-        """Those of `figures` that every epoch of a training has: they take no time."""
+        """Returns the part of `figures` that is computed after every epoch, since it is fast."""
         return {"loss": self.loss}
 
     @abstractmethod
     def figures(self) -> dict[str, float]:
-        """The main figures; NaN where there is nothing to measure."""
+        """Returns the main figures; NaN if there is nothing to measure."""
 
     @abstractmethod
     def table(self) -> Table:
-        """Figures of single outputs."""
+        """Returns the figures of each output."""
 
     @abstractmethod
     def described(self, i: int) -> tuple[str, str]:
-        """What example `i` is, and what the model says that it is."""
+        """Returns two texts for example `i`: the true answer and the model's answer."""
 
     @property
     def estimate(self) -> str | None:
-        """A sentence that names the figures that are estimates; None where all are exact."""
+        """A sentence that names the estimated figures; None if all figures are exact."""
         return None
 
     @property
     def num_examples(self) -> int:
-        """Each counted once; broken records are none, but `left_out`."""
+        """Number of examples, without broken records."""
         return len(self.record)
 
     @property
     def loss(self) -> float:
-        """The mean of `losses`; NaN where there is no example."""
+        """The mean of `losses`; NaN without examples."""
         return mean(self.losses)
 
     def most_wrong(self) -> np.ndarray:
-        """Indices of the examples that are wrong, the highest loss first."""
+        """Returns the indices of wrong examples, the highest loss first."""
         return np.lexsort((self.record, -self.losses))
 
 
 def mean(values: np.ndarray | Sequence[float]) -> float:
-    """In float64: the mean of a million float32 losses would lose digits. NaN of nothing."""
+    """Returns the mean; NaN without values."""
+    # In float32, the mean of a million losses would lose digits.
     return float(np.mean(values, dtype=np.float64)) if len(values) else math.nan
 
 
 def share(part: float, whole: float) -> Share | None:
-    """`part` of `whole`; None of nothing."""
+    """Returns `part` divided by `whole`; None for a `whole` of 0."""
     return Share(part / whole) if whole else None
 
 
 def finite(value: float | None) -> float | None:
-    """The value, or None where it is NaN or infinite, which JSON has no number for."""
+    """Returns the value; None for NaN and infinity, which JSON cannot represent."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def plain(value: str | float | None) -> str | float | None:
-    """A cell of a table as JSON has it."""
-    if isinstance(value, str):
+    """Converts a cell of a table for JSON."""
+    if isinstance(value, str):  # without the marks of `isolated`
         return value.translate({0x2068: None, 0x2069: None})
     return finite(value) if isinstance(value, float) else value
 
 
 def isolated(name: str) -> str:
-    """A name, which may be written from right to left: what stands beside it is not moved."""
+    """Encloses a name in marks of direction, so that Arabic or Hebrew does not move its context."""
     return f"\u2068{name}\u2069"

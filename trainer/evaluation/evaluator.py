@@ -1,4 +1,4 @@
-"""Evaluation: every example counts exactly once, for any batch and number of replicas."""
+"""Measures a model on a split; each example counts once for any batch size and replica count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.stream import distributed, next_batch
 from trainer.reader.unreadable import explain
 
-# What is measured of each kind of target.
 KINDS: Mapping[str, type[Evaluation]] = {
     "class": ClassEvaluation,
     "labels": LabelsEvaluation,
@@ -39,20 +38,21 @@ KINDS: Mapping[str, type[Evaluation]] = {
 
 
 class Evaluator:
-    """Measures a model on one split, any number of times; its graph is traced once.
+    """An evaluation of a model on one split, which can be repeated with the same traced graph.
 
     Args:
-        strategy: Whose replicas, on all `hosts`, share each batch; the model was made in its scope.
-        broken: Counts damaged records, which are left out.
-        classes: The model's, where the data may have fewer of them, or in another order, none of
-            values; None for those of `data`.
+        strategy: The strategy in whose scope the model was made. Its replicas, on all `hosts`,
+            share each batch.
+        broken: Counter of damaged records, which are left out.
+        classes: The model's classes (empty for values), of which the data may have a part, in any
+            order; None for the classes of `data`.
         loss: The `--loss` of the training.
-        mean_std: Of values: what the loss of the training was divided by.
-        own_step: Whether the model is a compiled one of the user's, whose `test_step`, loss and
-            metrics say how good it is. Otherwise it gives logits, or values.
+        mean_std: Statistics by which the training scaled the loss of values.
+        own_step: Whether a user's compiled model is measured by its own `test_step`, loss and
+            metrics. Any other model returns logits or values.
 
     Attributes:
-        evaluation: Every example of the last pass; None before it, and with `own_step`.
+        evaluation: Result of the last pass; None before, and with `own_step`.
 
     Raises:
         UserError: The data has a class that the model does not know.
@@ -86,22 +86,22 @@ class Evaluator:
             ids = class_ids(data.subset, classes)
             same = ids == tuple(range(len(classes)))
             by = make_loss(OptimizerConfig(loss=loss), dataset.target, len(self._names), mean_std)
-            self._step = _make_step(model, strategy, self._kind, by, None if same else ids)
+            self._step = self._make_step(by, None if same else ids)
 
     @property
     def subset(self) -> Subset:
-        """What is read."""
+        """The split and classes that are read."""
         return self._data.subset
 
     def run(
         self, callbacks: CallbackList | None = None, show_progress: bool = False
     ) -> dict[str, float]:
-        """One pass: loss, of a class accuracy, and further metrics, or what the own step says.
+        """Reads the split once; returns loss, accuracy of classes and the model's metrics.
 
-        Hooks are called around each batch of such a step.
+        With `own_step`, the model's step computes all figures, and callbacks run around each batch.
 
         Raises:
-            UserError: A record cannot be read, or more are damaged than may be.
+            UserError: A record cannot be read, or too many records are damaged.
         """
         batches = self._read()
         if show_progress:
@@ -112,13 +112,42 @@ class Evaluator:
             else:
                 collector = self._measure_examples(batches)
         self._broken.merge(self._hosts.gather("evaluation", self._broken.as_json()))
-        if not self._own_step:
-            return self._figures(collector)
         with self._hosts.limited("The metrics of an evaluation"):
-            return logs_of_hosts(self._model, logs, self._hosts.gather)
+            if self._own_step:
+                return logs_of_hosts(self._model, logs, self._hosts.gather)
+            further = {one.name: float(one.result()) for one in further_metrics(self._model)}
+        self.evaluation = found = collector.evaluation(self._hosts.concatenate)
+        return found.epoch_figures() | further
+
+    def _make_step(self, loss: keras.losses.Loss, ids: tuple[int, ...] | None) -> Step:
+        """Returns a function that measures every example of one distributed batch.
+
+        `ids` are the model's outputs for the data's classes; None if both are in the same order.
+        """
+        model, strategy, kind = self._model, self._strategy, self._kind
+        metrics = further_metrics(model)
+
+        def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
+            outputs = tf.cast(model(input_of(batch), training=False), tf.float32)
+            label = batch["label"]
+            if ids is not None:
+                label = kind.renumbered(label, ids, outputs.shape[-1])
+            for metric in metrics:
+                metric.update_state(label, outputs, sample_weight=batch["weight"])
+            known = {"record": batch["record"], "weight": batch["weight"]}
+            # `call` returns a loss for each example, while `__call__` would return the mean.
+            return known | {"losses": loss.call(label, outputs)} | kind.measure(outputs, label)
+
+        # The length of padded sequences differs between batches and must not cause new traces.
+        @tf.function(autograph=False, reduce_retracing=True)
+        def step(batch: Batch) -> dict[str, tf.Tensor]:
+            return strategy.run(on_replica, args=(batch,))
+
+        return step
 
     def _read(self) -> Iterator[Batch]:
         data, broken = self._data, self._broken
+        # Every pass reads the same pipeline again.
         self._batches = self._batches or distributed(
             self._strategy, lambda slices: data.batches(slices, broken)
         )
@@ -134,7 +163,7 @@ class Evaluator:
     def _take_own_steps(
         self, batches: Iterable[Batch], callbacks: CallbackList
     ) -> dict[str, tf.Tensor]:
-        """What the last of the model's own steps returned; nothing where there was no batch."""
+        """Runs the model's own step on each batch; returns the last logs, which sum up the pass."""
         self._model.reset_metrics()
         logs: dict[str, tf.Tensor] = {}
         for number, batch in enumerate(batches):
@@ -144,14 +173,14 @@ class Evaluator:
         return logs
 
     def _measure_examples(self, batches: Iterable[Batch]) -> Collector:
-        """What `_make_step` measures of the examples of each batch, on the host."""
+        """Runs the step of `_make_step` on each batch; collects the results on the host."""
         for metric in further_metrics(self._model):
             metric.reset_state()
         collector = self._kind.collector(self._kind, self._names, self._data.num_records)
         pending = None
         for batch in batches:
             measured = self._step(batch)
-            # One batch behind: the devices have work while the host collects.
+            # Collecting lags a batch behind, so that the devices work while the host collects.
             if pending is not None:
                 collector.add(self._of_replicas(pending))
             pending = measured
@@ -160,7 +189,6 @@ class Evaluator:
         return collector
 
     def _of_replicas(self, measured: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
-        """A batch's measurements, of all replicas."""
         return {
             name: np.concatenate(
                 [part.numpy() for part in self._strategy.experimental_local_results(values)]
@@ -169,45 +197,8 @@ class Evaluator:
         }
 
     def _explain(self, error: tf.errors.OpError, batch: int) -> UserError:
-        """Returns what a person is told where reading a batch has failed."""
+        """Returns the error for a batch that could not be read, which names the record."""
         data, subset = self._data, without_copies(self._data.subset)
         begin, order = batch * data.batch_size, evaluation_order(subset, data.batch_size)
         suspects = order.records_at(begin, min(begin + data.batch_size, subset.num_records))
         return explain(error, subset, suspects, data.model_inputs)
-
-    def _figures(self, collector: Collector) -> dict[str, float]:
-        with self._hosts.limited("The metrics of an evaluation"):
-            further = {one.name: float(one.result()) for one in further_metrics(self._model)}
-        self.evaluation = found = collector.evaluation(self._hosts.concatenate)
-        return found.epoch_figures() | further
-
-
-def _make_step(
-    model: keras.Model,
-    strategy: tf.distribute.Strategy,
-    kind: type[Evaluation],
-    loss: keras.losses.Loss,
-    ids: tuple[int, ...] | None,
-) -> Step:
-    """A function that measures every example of one distributed batch.
-
-    `ids`: of the data's classes, where the model has others or another order.
-    """
-    metrics = further_metrics(model)
-
-    def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
-        outputs = tf.cast(model(input_of(batch), training=False), tf.float32)
-        label = batch["label"]
-        if ids is not None:
-            label = kind.renumbered(label, ids, outputs.shape[-1])
-        for metric in metrics:
-            metric.update_state(label, outputs, sample_weight=batch["weight"])
-        known = {"record": batch["record"], "weight": batch["weight"]}
-        return known | {"losses": loss.call(label, outputs)} | kind.measure(outputs, label)
-
-    # Padded sequences change their length from batch to batch.
-    @tf.function(autograph=False, reduce_retracing=True)
-    def step(batch: Batch) -> dict[str, tf.Tensor]:
-        return strategy.run(on_replica, args=(batch,))
-
-    return step

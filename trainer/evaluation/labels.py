@@ -1,4 +1,4 @@
-"""Any number of labels: of each of them its average precision, and how often it is found."""
+"""Evaluates a model of several labels: average precision, recall and precision of each label."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ from trainer.evaluation.evaluation import (
     share,
 )
 
-# Up to so many logits (records x labels) are kept, 4 bytes each, and a byte for the label. Of more
-# logits those of each label are counted by their size, in bins from `-_RANGE` to `_RANGE`. All
-# counters together, two for each bin, are no more than this number either.
+# Up to this many logits (records x labels) are kept, with 4 bytes each and a byte for the label.
+# More logits are counted in bins of each label, from `-_RANGE` to `_RANGE`. The number of counters,
+# two per bin, has the same limit.
 MAX_LOGITS = 32 * 1024**2
 _MAX_BINS = 512
 _RANGE = 16
 
 
 class LabelsCollector(Collector):
-    """Counts of each label how many examples have it, and how often it is predicted; collects what
-    its average precision is computed from.
-    """
+    """A collector that counts examples and predictions of each label, and logits in bins."""
 
     def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
         super().__init__(kind, names, num_records)
@@ -53,10 +51,12 @@ class LabelsCollector(Collector):
         if not self._binned.size:
             return rows
         num_labels, bins = self._binned.shape[1:]
+        # A NaN counts as the lowest logit.
         bin_of = (np.nan_to_num(logits, nan=-_RANGE) + _RANGE) * (bins / (2 * _RANGE))
         place = np.clip(bin_of, 0, bins - 1).astype(np.int64) + np.arange(num_labels) * bins
         every, relevant = self._binned.reshape(2, -1)
-        # Within one example no place comes twice, so that a sum by index counts each of them.
+        # `every[own] += 1` counts a repeated index only once. Indices repeat between examples, but
+        # not within an example, as each label has its own bins.
         for own, one in zip(place, has, strict=True):
             every[own] += 1
             relevant[own[one]] += 1
@@ -69,18 +69,20 @@ class LabelsCollector(Collector):
 
 @dataclasses.dataclass(frozen=True)
 class LabelsEvaluation(Evaluation):
-    """Of logits for labels of which an example may have any number.
+    """The evaluation of logits for labels of which an example may have any number.
+
+    A label is predicted if its logit is not negative.
 
     Attributes:
         wrong: bool [examples], whether any label is predicted wrongly.
-        shown: int32 [examples, 2, k], of the labels that an example has, and of those predicted,
-            the most probable ones; -1 where there are fewer.
-        shown_logits: float32, theirs.
-        counts: int64 [3, labels], how many examples have a label, are predicted to have it, both.
-        binned: int32 [2, labels, bins], how many logits of all examples, and of those that have
-            the label, are in each bin, the lowest first; no bins where all logits are kept.
-        label: bool [examples, labels]; None where logits are counted in bins.
-        logits: float32 [examples, labels], or None; a label is predicted where it is not negative.
+        shown: int32 [examples, 2, k], the most probable of the true labels, and of the predicted
+            labels; filled up with -1.
+        shown_logits: float32 [examples, 2, k], logits of `shown`.
+        counts: int64 [3, labels], examples with the label, predicted examples, and both.
+        binned: int32 [2, labels, bins], number of logits in each bin, the lowest bin first: of all
+            examples, and of examples with the label. 0 bins if all logits are kept.
+        label: bool [examples, labels]; None if logits are counted in bins.
+        logits: float32 [examples, labels]; None if logits are counted in bins.
     """
 
     collector = LabelsCollector
@@ -94,10 +96,10 @@ class LabelsEvaluation(Evaluation):
 
     @staticmethod
     def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Of logits, and 1 for each label that an example has, float32 [b, labels]."""
+        """Measures logits against labels, float32 [b, labels], which are 1 for each true label."""
         has, predicted = label > 0.5, outputs >= 0
         both = tf.stack([has, predicted], 1)
-        # One more than is shown, to know whether there are more.
+        # One label more than is shown, as a sign that there are more.
         found = tf.where(both, outputs[:, tf.newaxis], -math.inf)
         logits, ids = tf.math.top_k(found, min(MAX_SHOWN + 1, outputs.shape[-1]))
         return {
@@ -110,12 +112,12 @@ class LabelsEvaluation(Evaluation):
 
     @staticmethod
     def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
-        """0 for labels that the data does not know."""
+        # Labels that the data does not know become 0.
         return tf.matmul(label, tf.one_hot(ids, num_outputs))
 
     @property
     def estimate(self) -> str | None:
-        """Of average precisions, where there are too many logits to keep."""
+        """A sentence about average precisions from bins; None if all logits are kept."""
         if not (bins := self.binned.shape[2]):
             return None
         count, num_labels = self.num_examples + self.left_out, len(self.names)
@@ -126,12 +128,12 @@ class LabelsEvaluation(Evaluation):
         )
 
     def figures(self) -> dict[str, float]:
-        """The mean is that over the labels that an example has."""
+        # The mean skips labels without examples, whose average precision is NaN.
         found = [one for one in self._average_precisions if not math.isnan(one)]
         return self.epoch_figures() | {"mean_average_precision": mean(found)}
 
     def table(self) -> Table:
-        """The lowest average precision first, last the labels that no example has."""
+        """Lists the labels by average precision, the lowest first, then labels without examples."""
         rows = []
         for name, average, own in zip(
             self.names, self._average_precisions, self.counts.T.tolist(), strict=True
@@ -144,7 +146,7 @@ class LabelsEvaluation(Evaluation):
         return Table("worst", (*head, "average precision", "recall", "precision"), rows)
 
     def described(self, i: int) -> tuple[str, str]:
-        """Labels with their probabilities, the most probable ones first, six at most."""
+        # The sigmoid of the logits, without overflow.
         shares = np.exp(-np.logaddexp(0, -self.shown_logits[i].astype(np.float64)))
         own, said = (
             [f"{isolated(self.names[k])} ({percent(float(p))})" for k, p in pairs if k >= 0]
@@ -153,14 +155,13 @@ class LabelsEvaluation(Evaluation):
         return _listed(own), _listed(said)
 
     def most_wrong(self) -> np.ndarray:
-        """Of examples with a mistake only."""
         order = super().most_wrong()
         return order[self.wrong[order]]
 
     @functools.cached_property
     def _average_precisions(self) -> list[float]:
         if self.label is None or self.logits is None:
-            every, relevant = self.binned[..., ::-1]
+            every, relevant = self.binned[..., ::-1]  # the highest bin first
             return [_average(*one) for one in zip(relevant, every, strict=True)]
         return [average_precision(*one) for one in zip(self.label.T, self.logits.T, strict=True)]
 
@@ -170,10 +171,10 @@ def _listed(names: list[str]) -> str:
 
 
 def average_precision(relevant: np.ndarray, score: np.ndarray) -> float:
-    """The precision at the threshold that finds a relevant example, averaged over all of them.
+    """Returns the precision at each relevant example's threshold, averaged over these examples.
 
-    That is Σ (Rₙ - Rₙ₋₁) Pₙ over the thresholds, highest first, with recall R and precision P;
-    equal scores, float [n], are one threshold. NaN where nothing is `relevant`, bool [n].
+    This is Σ (Rₙ - Rₙ₋₁) Pₙ over the thresholds, highest first, with recall R and precision P.
+    Equal scores, float [n], are one threshold. NaN if no example is `relevant`, bool [n].
     """
     if not len(score):
         return math.nan
@@ -184,7 +185,7 @@ def average_precision(relevant: np.ndarray, score: np.ndarray) -> float:
 
 
 def _average(relevant: np.ndarray, every: np.ndarray) -> float:
-    """The average precision of how many examples each threshold adds, the highest one first."""
+    """Returns the average precision from the examples that each threshold adds, highest first."""
     hits, found = np.cumsum(relevant), np.cumsum(every)
     if not hits[-1]:
         return math.nan

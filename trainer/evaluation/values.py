@@ -1,4 +1,4 @@
-"""Values, as a price or a place: how far off the predicted ones are."""
+"""Evaluates a model of values, such as a price or a position: the errors of its predictions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ERRORS = ("mse", "mae", "rmse", "r2")
 
 
 class ValuesCollector(Collector):
-    """Sums up the errors of every value, and keeps the first `MAX_SHOWN` values of each example."""
+    """A collector that sums up errors, and keeps the first `MAX_SHOWN` values of each example."""
 
     def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
         super().__init__(kind, names, num_records)
@@ -40,7 +40,7 @@ class ValuesCollector(Collector):
 
 @dataclasses.dataclass(frozen=True)
 class ValuesEvaluation(Evaluation):
-    """Of numbers.
+    """The evaluation of predicted values.
 
     Attributes:
         label, predicted: float32 [examples, values], the first `MAX_SHOWN` values at most.
@@ -55,22 +55,20 @@ class ValuesEvaluation(Evaluation):
 
     @staticmethod
     def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Of values, and true ones, float32 [b] or [b, values]."""
+        """Measures values [b, values] against true values, float32 [b] or [b, values]."""
         return {"label": tf.reshape(label, tf.shape(outputs)), "predicted": outputs}
 
     def figures(self) -> dict[str, float]:
-        """Means over the values; the root is that of the mean."""
+        # The figures are means over all values, except for the root, which is of the mean square.
         squared, absolute, _, explained = np.mean(self._errors(), 0).tolist()
         known = (self.loss, squared, absolute, math.sqrt(squared), explained)
         return dict(zip(("loss", *_ERRORS), known, strict=True))
 
     def table(self) -> Table:
-        """In the order of the outputs."""
         rows = zip(self.names, self._errors().tolist(), strict=True)
         return Table("first", ("value", *_ERRORS), [(name, *errors) for name, errors in rows])
 
     def described(self, i: int) -> tuple[str, str]:
-        """Its values and those predicted, the first six at most."""
         more = ", …" * (len(self.names) > MAX_SHOWN)
         true, said = (
             ", ".join(map(number, of[i].tolist())) + more for of in (self.label, self.predicted)
@@ -78,9 +76,7 @@ class ValuesEvaluation(Evaluation):
         return true, said
 
     def _errors(self) -> np.ndarray:
-        """`_ERRORS` of each value, float64 [values, 4]; R², the explained share of its variance, is
-        NaN where it does not vary.
-        """
+        """Returns `_ERRORS` of each value, float64 [values, 4]; NaN for R² without variance."""
         count, _, varies, squared, absolute = self.moments
         examples = np.where(count > 0, count, math.nan)
         explained = 1 - squared / np.where(varies > 0, varies, math.nan)
@@ -89,11 +85,8 @@ class ValuesEvaluation(Evaluation):
 
 
 def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The moments of the examples of both.
-
-    Chan, Golub and LeVeque, 1983: sums of squares themselves would lose the digits of a variance
-    that is small beside the mean.
-    """
+    """Adds up the moments of two sets of examples, after Chan, Golub and LeVeque, 1983."""
+    # Plain sums of squares would lose the digits of a variance that is small beside the mean.
     count, apart = one[0] + other[0], other[1] - one[1]
     share = other[0] / np.maximum(count, 1)
     middle, squares = one[1] + apart * share, apart**2 * one[0] * share

@@ -1,4 +1,4 @@
-"""The architectures of `keras.applications`, with the pixels their weights were published for."""
+"""Builds the architectures of `keras.applications`, with the pixels that their weights expect."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ import keras
 from imageshards.errors import Arg, UserError
 from trainer.models.keras_internals import weights_file
 
-# The value of --weights that means what Keras publishes.
+# The value of --weights for the weights that Keras publishes.
 IMAGENET = "imagenet"
-# Else Keras waits for minutes where nobody answers.
+# Without a timeout, Keras waits for minutes for a server that does not answer.
 _NETWORK_TIMEOUT_SEC = 20.0
-# Of the features of published weights, as in Keras's guide to transfer learning.
+# Dropout of the features below a new head, as in Keras's guide to transfer learning.
 _DROPOUT = 0.2
+# The mean and deviation of ImageNet's pixels, as PyTorch's models use them.
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class _Scaling(NamedTuple):
-    """How pixels 0..255 become what an architecture takes: `pixel * scale + offset`, for all
-    channels or one for each; with `reverse` they are blue, green, red.
+    """The pixels that an architecture takes, from pixels 0..255: `pixel * scale + offset`.
+
+    `scale` and `offset` are for all channels, or for each; `reverse` turns RGB into BGR.
     """
 
     scale: float | tuple[float, ...]
@@ -42,36 +44,26 @@ _TORCH = _Scaling(
     tuple(1 / (255 * std) for std in _IMAGENET_STD),
     tuple(-mean / std for mean, std in zip(_IMAGENET_MEAN, _IMAGENET_STD, strict=True)),
 )
-# What the larger models of EfficientNetV2 do inside.
+# The scaling inside the larger models of EfficientNetV2.
 _HALVES = _Scaling(1 / 128, -1.0)
 
-# By the module that an architecture is defined in.
+_TF_MODULES = (
+    "inception_resnet_v2", "inception_v3", "mobilenet", "mobilenet_v2", "mobilenet_v3", "nasnet",
+    "resnet_v2", "xception",
+)  # fmt: skip
+# The scaling of each module that defines architectures.
 _SCALINGS = {
-    "convnext": _TORCH,
-    "densenet": _TORCH,
-    "efficientnet": _TORCH,
-    "efficientnet_v2": _TORCH,
-    "inception_resnet_v2": _TF,
-    "inception_v3": _TF,
-    "mobilenet": _TF,
-    "mobilenet_v2": _TF,
-    "mobilenet_v3": _TF,
-    "nasnet": _TF,
-    "resnet": _CAFFE,
-    "resnet_v2": _TF,
-    "vgg16": _CAFFE,
-    "vgg19": _CAFFE,
-    "xception": _TF,
+    **dict.fromkeys(("convnext", "densenet", "efficientnet", "efficientnet_v2"), _TORCH),
+    **dict.fromkeys(("resnet", "vgg16", "vgg19"), _CAFFE),
+    **dict.fromkeys(_TF_MODULES, _TF),
 }
-# These scale pixels themselves, some by numbers that are among the published weights.
+# These modules scale pixels themselves, some by numbers that are among the published weights.
 _SCALES_INSIDE = ("convnext", "efficientnet", "efficientnet_v2", "mobilenet_v3")
-_SCALINGS_BY_NAME = dict.fromkeys(
-    ("EfficientNetV2S", "EfficientNetV2M", "EfficientNetV2L"), _HALVES
-)
+_SCALINGS_BY_NAME = {f"EfficientNetV2{size}": _HALVES for size in "SML"}
 
 
 def application_names() -> list[str]:
-    """The architectures of `keras.applications`, as their functions are called."""
+    """Returns the architectures of `keras.applications`, by the names of their functions."""
     names = (name for name in dir(keras.applications) if name[0].isupper())
     return sorted(name for name in names if _module(name) in _SCALINGS)
 
@@ -79,17 +71,18 @@ def application_names() -> list[str]:
 def preprocess(
     name: str, pixels: keras.KerasTensor, weights: str | None = None
 ) -> keras.KerasTensor:
-    """What `preprocess_input` of an architecture's module does, or the architecture itself inside.
+    """Scales pixels, RGB [batch, height, width, 3], 0..255, as an architecture expects them.
 
-    With published weights the latter is left to the architecture. Made of Keras's own layers alone,
-    so that a saved model needs no code of ours; in float32 even under mixed precision. `pixels` are
-    RGB, symbolic [batch, height, width, 3], 0..255.
+    Does the same as `preprocess_input` of the architecture's module, or as the architecture itself.
+    With `weights="imagenet"`, an architecture that scales pixels itself gets them as they are.
     """
     if weights == IMAGENET and _module(name) in _SCALES_INSIDE:
         return keras.ops.cast(pixels, "float32")
     scaling = _SCALINGS_BY_NAME.get(name) or _SCALINGS[_module(name)]
     if scaling.reverse:
         pixels = keras.ops.flip(pixels, axis=-1)
+    # A layer of Keras, so that a saved model needs no code of ours. A scaled pixel has more digits
+    # than float16 or bfloat16, so it is float32 under mixed precision, too.
     layer = keras.layers.Rescaling(
         scaling.scale, scaling.offset, name="preprocess", dtype="float32"
     )
@@ -99,13 +92,13 @@ def preprocess(
 def application_logits(
     name: str, x: keras.KerasTensor, num_classes: int, weights: str | None = None
 ) -> keras.KerasTensor:
-    """The logits of an architecture; `x` is what `preprocess` returned.
+    """Returns the logits of an architecture for `x`, the result of `preprocess`.
 
-    Published weights are those below the head, which is new: the mean of the features, dropout and
-    a matrix. All others are random.
+    With published weights, the head alone is random: the mean of the features, dropout and a
+    matrix. Without them, all weights are random.
 
     Raises:
-        UserError: It refuses pictures of this size, or its weights cannot be had.
+        UserError: The architecture refuses pictures of this size, or its weights cannot be fetched.
     """
     build: Callable[..., keras.Model] = getattr(keras.applications, name)
     shape = tuple(x.shape[1:])
@@ -113,14 +106,17 @@ def application_logits(
         if weights == IMAGENET:
             with _published(name):
                 body = build(include_top=False, pooling="avg", input_shape=shape)
+            # Everything that scales pixels is float32.
             for layer in _preprocessing(body):
-                layer.dtype_policy = "float32"  # as all that scales pixels
+                layer.dtype_policy = "float32"
             features = keras.layers.Dropout(_DROPOUT)(body(x))
             return keras.layers.Dense(num_classes, name="predictions")(features)
+        # Without an activation, the architecture returns logits.
         application = build(
             weights=None, classes=num_classes, classifier_activation=None, input_shape=shape
         )
     except ValueError as e:
+        # Keras's message is long; its first sentence says which size would fit.
         reason = re.split(r"(?<=[.;]) ", " ".join(str(e).split()))[0].rstrip(".;")
         raise UserError(
             argument="model",
@@ -132,15 +128,16 @@ def application_logits(
 
 @contextmanager
 def _published(name: str) -> Iterator[None]:
-    """Says of an architecture's published weights, as a `UserError`, why they cannot be had."""
+    """Turns a failure to fetch or read published weights into a `UserError`."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_NETWORK_TIMEOUT_SEC)
     try:
         with warnings.catch_warnings():
-            # That those of MobileNet were trained with pictures of another size.
+            # Keras warns if MobileNet's weights were trained with pictures of another size.
             warnings.simplefilter("ignore")
             yield
-    except Exception as e:  # Keras raises Exception itself.
+    except Exception as e:
+        # Keras raises a bare Exception if a download fails.
         if (file := weights_file(e)) is None:
             raise
         path, url, digest = file
@@ -160,17 +157,15 @@ def _published(name: str) -> Iterator[None]:
 
 
 def _preprocessing(application: keras.Model) -> list[keras.layers.Layer]:
-    """The input of an architecture, and the layers with which some scale pixels themselves."""
+    """Returns the input of an architecture and the layers with which it may scale pixels itself."""
     kinds = (keras.layers.InputLayer, keras.layers.Rescaling, keras.layers.Normalization)
     return list(itertools.takewhile(lambda x: isinstance(x, kinds), application.layers))
 
 
 def _without_preprocessing(application: keras.Model) -> keras.Model:
-    """The architecture from behind the layers with which some scale pixels themselves.
-
-    EfficientNet's are not right with random weights: its mean and variance are weights, and a
-    third layer is there for published weights only.
-    """
+    """Returns the architecture without the layers with which it may scale pixels itself."""
+    # EfficientNet's layers are wrong with random weights: mean and variance are among the weights,
+    # and a third layer corrects the published weights only.
     last = _preprocessing(application)[-1]
     if isinstance(last, keras.layers.InputLayer):
         return application

@@ -1,4 +1,4 @@
-"""Layers that keep their weights at first: `--freeze` and `--unfreeze_after`."""
+"""Keeps the weights of layers at first: `--freeze` and `--unfreeze_after`."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from trainer.config import OptimizerConfig
 from trainer.models.keras_internals import without_loss_scale
 from trainer.models.optimizer import make_schedule
 
-# Of the learning rate, from where everything trains.
+# The share of the learning rate with which all layers train.
 _SHARE = 0.1
 
 
 class Frozen:
     """The layers of a compiled model that keep their weights until an epoch begins.
 
-    Batch normalisations among them use, and keep, their averages, as in Keras. The optimizer knows
-    all variables from the start, so that every checkpoint has the same ones.
+    Batch normalisations among them use and keep their averages, as in Keras. The optimizer has all
+    variables from the start, so that every checkpoint has the same variables.
 
     Args:
         model: Compiled by `trainer.models.model.compile_model`.
-        freeze: `all` below the head, or how many layers from the first one on, as `model.layers`
-            of the architecture counts them.
-        after: Epochs after which it begins; None for never.
-        schedule: The learning rates from that epoch on.
+        freeze: `all` for all layers below the head, or the number of layers from the first one on,
+            as `model.layers` of the architecture counts them.
+        after: Number of epochs after which all layers train; None for never.
+        schedule: Learning rates from that epoch on.
 
     Raises:
-        UserError: There are fewer layers.
+        UserError: The model has fewer layers.
     """
 
     def __init__(
@@ -43,8 +43,9 @@ class Frozen:
         schedule: LearningRateSchedule | None = None,
     ) -> None:
         self._model, self._after, self._schedule = model, after, schedule
+        # The head is the last layer with weights.
         head = [layer for layer in _leaves([model]) if layer.weights][-1]
-        # Of a model with an architecture inside, what stands behind it is new.
+        # If the model contains an architecture, the layers behind it are the new head.
         inside = [layer for layer in model.layers if isinstance(layer, keras.Model)]
         below = [layer for layer in _leaves(inside or [model]) if layer is not head]
         if isinstance(freeze, int) and freeze > len(below):
@@ -59,9 +60,9 @@ class Frozen:
             layer.trainable = False
 
     def begin_epoch(self, epoch: int) -> bool:
-        """Whether all layers train from here on; the step must then be made anew.
+        """Frees the layers after `after` epochs; returns whether the step must be made again.
 
-        The optimizer begins anew as well, as a model that is compiled again, with its own schedule.
+        The optimizer then starts anew with its second schedule, as if the model was compiled again.
         """
         if self._after is None or epoch < self._after or not self._layers:
             return False
@@ -69,24 +70,23 @@ class Frozen:
             self._layers.pop().trainable = True
         optimizer = without_loss_scale(self._model.optimizer)
         optimizer.learning_rate = self._schedule
-        if epoch == self._after:  # else a checkpoint has what it remembers
+        # In a later epoch the run was resumed, and its checkpoint has the optimizer's state.
+        if epoch == self._after:
             for variable in optimizer.variables:
                 variable.assign(np.zeros(variable.shape))
         return True
 
 
 def schedule_after(config: OptimizerConfig, batch_size: int, steps: int) -> LearningRateSchedule:
-    """Returns the learning rates of the last `steps` of a run, in which all layers train.
-
-    They are a tenth of those of a run of so many steps without a warm-up.
-    """
+    """Returns the learning rates of the last `steps` of a run, in which all layers train."""
+    # A tenth of the rates of a run with so many steps, without another warm-up.
     rate = _SHARE * config.learning_rate
     slower = dataclasses.replace(config, learning_rate=rate, warmup_steps=0)
     return make_schedule(slower, batch_size, steps)
 
 
 def _leaves(layers: Sequence[keras.layers.Layer]) -> list[keras.layers.Layer]:
-    """Layers in their order, in place of models those inside."""
+    """Returns the layers in order, with the layers of inner models in place of the models."""
     found: list[keras.layers.Layer] = []
     for layer in layers:
         found += _leaves(layer.layers) if isinstance(layer, keras.Model) else [layer]

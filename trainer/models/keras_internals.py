@@ -1,6 +1,6 @@
-"""What this package uses of Keras that Keras does not promise.
+"""Uses the parts of Keras that Keras does not promise to keep.
 
-The training loop uses a few names more: ARCHITECTURE.md says in which files.
+ARCHITECTURE.md lists the files of the training loop that use a few more private names.
 """
 
 from __future__ import annotations
@@ -15,19 +15,14 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
-# The minor release of Keras that this package was tested with; setup.py allows no other.
+# The only minor release of Keras that setup.py allows, with which this package was tested.
 TESTED = "3.15"
-# What `sum_before_clipping` replaces in an optimizer.
+# The methods of an optimizer that `sum_before_clipping` replaces.
 _HOOKS = ("_backend_apply_gradients", "_all_reduce_sum_gradients")
 
 
 def check_keras() -> None:
-    """Refuses another release of Keras, and settings that would train another model.
-
-    A release whose private parts differ might not fail by itself: were gradients summed elsewhere,
-    replicas would sum them twice, or never. Layers that expect the channels first would take the
-    rows of a picture for its channels.
-    """
+    """Refuses an untested release of Keras, and settings with which a model trains differently."""
     if (backend := keras.config.backend()) != "tensorflow":
         raise UserError(
             argument="KERAS_BACKEND",
@@ -36,12 +31,15 @@ def check_keras() -> None:
             remedy="set KERAS_BACKEND before Keras is imported, or read the same batches as NumPy "
             "arrays by train.as_numpy()",
         )
+    # Layers that expect the channels first would take the rows of a picture for its channels.
     if (order := keras.config.image_data_format()) != CHANNELS_LAST:
         raise UserError(
             f"Keras's image_data_format is {order!r}",
             expected=f"{CHANNELS_LAST!r}, as pictures are [height, width, channels]",
             remedy=CHANNELS_REMEDY,
         )
+    # A release with other private parts might not fail: if it summed gradients elsewhere, replicas
+    # would sum them twice, or never.
     if not keras.__version__.startswith(f"{TESTED}."):
         raise UserError(
             f"Keras {keras.__version__} is installed",
@@ -51,23 +49,23 @@ def check_keras() -> None:
 
 
 def clips(optimizer: keras.optimizers.Optimizer | None) -> bool:
-    """Whether an optimizer clips gradients."""
+    """Returns whether an optimizer clips gradients."""
     names = ("clipnorm", "clipvalue", "global_clipnorm")
     return any(getattr(optimizer, name, None) for name in names)
 
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:
-    """The model, its layers, and those inside of them, at any depth."""
+    """Returns the model, its layers, and the layers inside of them, at any depth."""
     return list(model._flatten_layers())
 
 
 def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
-    """Those of every random layer of a model."""
+    """Returns the seed generators of every random layer of a model."""
     return [generator for layer in layers_of(model) for generator in layer._seed_generators]
 
 
 def applies(name: str, output: keras.KerasTensor) -> bool:
-    """Whether what made `output`, a symbolic tensor, ends with `softmax` or `sigmoid`, by name."""
+    """Returns whether the symbolic tensor `output` comes from the activation or layer `name`."""
     made_by = output._keras_history.operation
     if isinstance(made_by, keras.Model):
         return any(applies(name, one) for one in getattr(made_by, "outputs", None) or [])
@@ -76,23 +74,23 @@ def applies(name: str, output: keras.KerasTensor) -> bool:
 
 
 def trained_variables(model: keras.Model) -> list[keras.Variable]:
-    """What the optimizer of a compiled model changes, or will when it is no longer frozen."""
+    """Returns the variables that the optimizer changes, or will change when no layer is frozen."""
     return getattr(without_loss_scale(model.optimizer), "_trainable_variables", [])
 
 
 def without_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """`optimizer` itself or, under loss scaling, the one inside."""
+    """Returns the optimizer inside a loss-scaling one, or `optimizer` itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | None:
-    """The rate with which weights were changed last; None where they never were."""
+    """Returns the learning rate of the last change of the weights; None before the first change."""
     if optimizer is None:
         return None
     optimizer = without_loss_scale(optimizer)
     rate = optimizer._learning_rate
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-        # Keras counts batches; with accumulation only every n-th of them changes the weights.
+        # Keras counts batches. With accumulation, only every n-th batch changes the weights.
         batches = int(keras.ops.convert_to_numpy(optimizer._iterations))
         last = batches - batches % (optimizer.gradient_accumulation_steps or 1) - 1
         if last < 0:
@@ -102,12 +100,10 @@ def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | 
 
 
 def sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
-    """Lets an optimizer without loss scaling sum gradients over the replicas before it clips them.
-
-    Keras clips what each replica has and sums afterwards, so that the result depends on their
-    number.
-    """
-    # Of the class: a step made for another run may have replaced that of the instance.
+    """Lets an optimizer without loss scaling sum gradients over replicas before it clips them."""
+    # Keras clips each replica's gradients and sums them afterwards, so that the result would depend
+    # on the number of replicas. The method comes from the class, as an earlier run may have
+    # replaced the method of this instance.
     apply = functools.partial(type(optimizer)._backend_apply_gradients, optimizer)
 
     def apply_sums(gradients: list[tf.Tensor], variables: list[keras.Variable]) -> None:
@@ -119,16 +115,17 @@ def sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 def undo_sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
-    """Leaves an optimizer as Keras has it, for Keras's own `fit`."""
+    """Restores Keras's methods of an optimizer, for Keras's own `fit`."""
     for name in _HOOKS:
         vars(optimizer).pop(name, None)
 
 
 def weights_file(error: Exception) -> tuple[str, str | None, str | None] | None:
-    """The file of published weights that Keras failed with: only frames of its own know.
+    """Returns the path, URL and hash of the weights with which Keras failed; None for other errors.
 
-    Its path; where it could not be fetched, also the URL, and the hash if Keras checks that.
+    The URL and the hash are None if the file was fetched, and the hash if Keras does not check it.
     """
+    # Keras's error does not name the file; only local variables of its functions do.
     for frame, _ in traceback.walk_tb(error.__traceback__):
         found = frame.f_locals
         if path := found.get("download_target") or found.get("weights_path"):
@@ -139,13 +136,13 @@ def weights_file(error: Exception) -> tuple[str, str | None, str | None] | None:
 def check_weights(
     model: keras.Model, step: int, gather: Callable[[str, list[int]], list[list[int]]]
 ) -> None:
-    """Ends a run whose replicas have come to have other trainable weights.
+    """Refuses to go on if the replicas have different trainable weights after `step` steps.
 
     `gather` returns the values of all hosts, given a name and this host's value.
     """
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
-    # TensorFlow's variable of every replica; the variable itself where a host has one.
+    # A variable has a part for each replica; with one replica on this host it has no parts.
     parts = [getattr(v.value, "values", (v.value,)) for v in model.trainable_variables]
     by_replica = zip(*parts, strict=True)
     mine = [int(tf.add_n([_sum_of_bits(one) for one in weights])) for weights in by_replica]
@@ -159,7 +156,8 @@ def check_weights(
 
 
 def _sum_of_bits(variable: tf.Variable) -> tf.Tensor:
-    """As whole numbers: exact, in whatever order a device adds."""
+    """Sums the bits of a variable as integers."""
+    # Integers sum exactly, in any order in which a device adds them; floats do not.
     kinds = {2: tf.int16, 4: tf.int32, 8: tf.int64}
     bits = tf.bitcast(variable, kinds[variable.dtype.size])
     return tf.reduce_sum(tf.cast(bits, tf.int64))

@@ -1,4 +1,4 @@
-"""Metrics of a model's outputs: accuracy, and Keras's own by their names."""
+"""Makes the metrics of a model's outputs: accuracy, and metrics of Keras by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imageshards.errors import Arg, UserError
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# What the field calls them → what Keras does, with its arguments; by the kind of the target.
+# For each kind of target: common names of metrics → Keras's class and its arguments.
 _SHORT: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "class": {
         "top5": ("SparseTopKCategoricalAccuracy", {"k": 5}),
@@ -23,7 +23,7 @@ _SHORT: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
     "labels": {
         "binary_accuracy": ("BinaryAccuracy", {}),
-        # The area under precision against recall, of each label, and the mean of these.
+        # The area under the curve of precision and recall, averaged over the labels.
         "auc_pr": ("AUC", {"multi_label": True, "curve": "PR"}),
         "auc": ("AUC", {"multi_label": True}),
         "f1": ("F1Score", {"average": "macro", "threshold": 0.5}),
@@ -35,7 +35,7 @@ _SHORT: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "mape": ("MeanAbsolutePercentageError", {}),
     },
 }
-# Those of every run.
+# The metrics of every run.
 ALWAYS = {
     "class": ("accuracy",),
     "labels": ("binary_accuracy", "auc_pr"),
@@ -50,7 +50,7 @@ _OF_ONE_CLASS = ("Sparse", "Categorical", "TopK")
 class Accuracy(keras.metrics.Mean):
     """The share of examples whose class has the highest logit.
 
-    Of labels that are shares of classes, as MixUp makes them, the largest share counts.
+    If labels are shares of classes, after MixUp, the class with the largest share is the label.
     """
 
     def __init__(self, name: str = "accuracy") -> None:
@@ -59,23 +59,20 @@ class Accuracy(keras.metrics.Mean):
     def update_state(
         self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None = None
     ) -> None:
-        """Class ids [b] or shares [b, K], logits [b, K], weights [b]."""
+        """Adds class ids [b] or shares [b, K], logits [b, K] and weights [b]."""
         right = ops.equal(ops.argmax(y_pred, -1), class_ids(y_true))
         super().update_state(ops.cast(right, "float32"), sample_weight)
 
 
 class OfOutputs(keras.metrics.Metric):
-    """One of Keras's metrics given what a model's outputs mean: probabilities, or values.
-
-    Of a class, metrics with `Sparse` in their name get class ids, all others one-hot labels.
-    """
+    """A metric of Keras on probabilities or values, which it computes from a model's outputs."""
 
     def __init__(
         self, metric: keras.metrics.Metric, num_outputs: int, target: str = "class"
     ) -> None:
         super().__init__(name=metric.name)
         self.metric, self.num_outputs, self.target = metric, num_outputs, target
-        # Built now: a checkpoint is restored before the first step.
+        # The variables must exist before the first step, when a checkpoint is restored.
         if not metric.variables:
             labels = ops.zeros([1], "int64") if target == "class" else ops.zeros([1, num_outputs])
             self.update_state(labels, ops.zeros([1, num_outputs]), ops.ones([1]))
@@ -84,35 +81,36 @@ class OfOutputs(keras.metrics.Metric):
     def update_state(
         self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None = None
     ) -> None:
-        """Labels as a `Batch` has them, outputs [b, K], weights [b]."""
+        """Adds labels as in a `Batch`, outputs [b, K] and weights [b]."""
         y_pred = ops.cast(y_pred, "float32")
         if self.target == "class":
             y_pred, y_true = ops.softmax(y_pred), class_ids(y_true)
+            # Keras's metrics of a class take one-hot labels, unless their name has "Sparse".
             if "Sparse" not in type(self.metric).__name__:
                 y_true = ops.one_hot(y_true, self.num_outputs)
         elif self.target == "labels":
-            # Of the two pictures that MixUp mixed, those of the larger share count.
+            # After MixUp, the labels of the picture with the larger share count.
             y_pred, y_true = ops.sigmoid(y_pred), ops.cast(y_true >= 0.5, "float32")
         else:
             y_true = ops.reshape(y_true, [-1, self.num_outputs])
         self.metric.update_state(y_true, y_pred, sample_weight=sample_weight)
 
     def result(self) -> tf.Tensor:
-        """The metric's own."""
+        """Returns the value of the metric."""
         return self.metric.result()
 
     def reset_state(self) -> None:
-        """Begins anew."""
+        """Forgets all examples."""
         self.metric.reset_state()
 
 
 def make_metrics(
     names: Sequence[str], num_outputs: int, target: str = "class"
 ) -> list[keras.metrics.Metric]:
-    """Those of every run with such a target, and the metrics of these names.
+    """Makes the metrics of every run for this kind of target, and the metrics called `names`.
 
-    Create them inside the strategy's scope. A name is one of `_SHORT`, or a class in
-    `keras.metrics` such as `AUC`.
+    Names are short, like `top5`, or classes of `keras.metrics`, like `AUC`. Call it inside the
+    strategy's scope.
     """
     ours: list[keras.metrics.Metric] = [Accuracy()] if target == "class" else []
     names = [*([] if ours else ALWAYS[target]), *names]
@@ -121,16 +119,16 @@ def make_metrics(
 
 
 def further_metrics(model: keras.Model) -> list[OfOutputs]:
-    """The metrics of a compiled model besides accuracy; none of one that is not compiled."""
+    """Returns the metrics of a model besides accuracy; none if it is not compiled."""
     if not model.compiled:
         return []
-    # Keras keeps those of `compile` inside one of its own.
+    # Keras wraps the metrics of `compile` in a single metric.
     found = [one for metric in model.metrics for one in getattr(metric, "metrics", [metric])]
     return [metric for metric in found if isinstance(metric, OfOutputs)]
 
 
 def class_ids(labels: tf.Tensor) -> tf.Tensor:
-    """int64 [b] from ids [b], or from shares [b, K], of which the largest counts."""
+    """Returns class ids, int64 [b], from ids [b] or from the largest of shares [b, K]."""
     return ops.cast(ops.argmax(labels, -1) if len(labels.shape) == 2 else labels, "int64")
 
 
@@ -141,6 +139,7 @@ def _make(name: str, num_outputs: int, target: str) -> keras.metrics.Metric:
     is_one = isinstance(kind, type) and issubclass(kind, keras.metrics.Metric)
     if kind is None or not is_one or not _fits(kind, target):
         public = [n for n in dir(keras.metrics) if n[0].isupper()]
+        # Suggestions are for misspelt names, not for a class that exists but does not fit.
         near = difflib.get_close_matches(name, [*short, *public], n=3) if not is_one else []
         hint = f" (near: {', '.join(near)})" if near else ""
         raise UserError(
@@ -161,9 +160,10 @@ def _make(name: str, num_outputs: int, target: str) -> keras.metrics.Metric:
 
 
 def _fits(kind: type, target: str) -> bool:
-    """Whether one of Keras's metrics can say anything of such a target."""
+    """Returns whether a metric of Keras makes sense for a kind of target."""
     if kind is keras.metrics.Accuracy:
-        return False  # compares ids, not probabilities
+        # It compares ids, but the model gives probabilities.
+        return False
     if target == "values":
         return kind.__module__.endswith("regression_metrics")
     return target == "class" or not any(word in kind.__name__ for word in _OF_ONE_CLASS)

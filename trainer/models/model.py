@@ -1,4 +1,4 @@
-"""The models: pixels 0..255 in, a logit per class or values out, normalisation inside."""
+"""Builds models: pixels 0..255 in, a logit for each class or values out, normalisation inside."""
 
 from __future__ import annotations
 
@@ -23,12 +23,7 @@ from trainer.dataset.spec import (
     model_input,
 )
 from trainer.models import user_model
-from trainer.models.applications import (
-    IMAGENET,
-    application_logits,
-    application_names,
-    preprocess,
-)
+from trainer.models.applications import IMAGENET, application_logits, application_names, preprocess
 from trainer.models.keras_internals import layers_of
 from trainer.models.metrics import make_metrics
 from trainer.models.optimizer import exempt_from_decay, make_loss, make_optimizer
@@ -36,19 +31,18 @@ from trainer.models.pretrained import load_weights
 from trainer.models.strategy import separate_replicas
 
 CNN = "cnn"
-# A channel that hardly varies would be blown up to noise.
+# Dividing by a smaller deviation would turn a channel that hardly varies into noise.
 MIN_STD = 1 / 255
 LARGE_PX = 96
 
 
 def resolve_name(name: str) -> str:
-    """`name` as this module spells it: `cnn`, an architecture, or `module:function`.
+    """Returns `name` as this module spells it: `cnn`, an architecture, or `module:function`.
 
-    Case, `_` and `-` do not count for the first two: `mobilenet_v2` is `MobileNetV2`. A
-    module is imported.
+    Case, `_` and `-` do not matter: `mobilenet_v2` is `MobileNetV2`. A module is imported.
 
     Raises:
-        UserError: There is no such model; the sentence lists the nearest names.
+        UserError: The model does not exist; the message lists the nearest names.
     """
     if user_model.is_user_model(name):
         user_model.load_function(name)
@@ -76,28 +70,29 @@ def build_model(
     sync_batchnorm: bool = False,
     mean_std: MeanStd | None = None,
 ) -> keras.Model:
-    """A model to compile, or the user's compiled one; build it inside the strategy's scope.
+    """Builds a model to compile, or the user's compiled model. Call it in the strategy's scope.
 
     Random layers draw differently on each replica.
 
     Args:
-        name: As `resolve_name` returns it.
-        num_outputs: Logits of classes or of labels, or values, as `target` says.
-        weights: File to start from, see `trainer.models.pretrained`, or `imagenet` for what Keras
-            publishes; None for random ones. One line is printed that says what fitted.
-        precision: One of `trainer.config.PRECISIONS`, for the arithmetic. Weights, the
+        name: The result of `resolve_name`.
+        inputs: The model's inputs.
+        num_outputs: Number of logits or values.
+        target: Kind of the target: `class`, `labels`, `values` or `boxes`.
+        weights: File with initial weights, see `trainer.models.pretrained`, or `imagenet` for
+            published weights; None for random weights. A printed line says which fit.
+        precision: A name in `trainer.config.PRECISIONS`, for the arithmetic. Weights, the
             normalisation of pixels, and logits are float32 in any case.
-        sync_batchnorm: Takes batch statistics over all replicas together; not of a user's model.
-        mean_std: Of values: the last layer turns numbers around 0 into numbers of this mean and
-            deviation, so that a network learns a quantity whatever its unit.
+        sync_batchnorm: Computes batch statistics over all replicas; not for a user's model.
+        mean_std: For values, the last layer turns numbers around 0 into numbers of this mean and
+            deviation, so that the unit of a quantity does not matter for learning.
 
     Returns:
-        uint8 or float [batch, *size, channels] with values 0..255 → float32 [batch,
-        num_outputs], not passed through softmax or sigmoid. With more inputs than the picture it
-        takes a dictionary, keyed by `input_name` of each feature and `image`; features have the
-        shape of the records: [batch, *shape], [batch, length] for a variable length.
-        A compiled model of the user's is returned as it is: it takes the same inputs, and its
-        outputs, loss and metrics are its own.
+        A model from uint8 or float [batch, *size, channels], 0..255, to float32 [batch,
+        num_outputs], without softmax or sigmoid. With further inputs it takes a dictionary,
+        keyed by `image` and by the `input_name` of each feature; features have the shape
+        [batch, *shape], or [batch, length] for a variable length. A user's compiled model is
+        returned as it is: it takes the same inputs, and has its own outputs, loss and metrics.
 
     Raises:
         UserError: The architecture refuses this size or these inputs, or weights do not fit.
@@ -120,7 +115,7 @@ def build_model(
         if isinstance(logits, keras.Model):
             model = logits
         else:
-            # Under mixed precision the loss still wants full precision.
+            # The loss needs full precision, also under mixed precision.
             logits = _last_layer(mean_std)(logits)
             own_name = re.sub(r"\W+", "_", name.partition(":")[2] or name).strip("_")
             model = keras.Model(model_input(tensors), logits, name=own_name)
@@ -135,7 +130,7 @@ def build_model(
 
 
 def _last_layer(mean_std: MeanStd | None) -> keras.layers.Layer:
-    """Outputs → float32 outputs, in the unit of the target."""
+    """Returns the layer that makes outputs float32, in the unit of the target."""
     if mean_std is None:
         return keras.layers.Activation("linear", dtype="float32", name="logits")
     scale, offset = list(mean_std.std), list(mean_std.mean)
@@ -151,14 +146,14 @@ def compile_model(
     target: str = "class",
     mean_std: MeanStd | None = None,
 ) -> None:
-    """Gives `model` an optimizer, and metrics and a loss that fit `target`, as of `build_model`.
+    """Gives `model` an optimizer, and the loss and metrics of its target.
 
-    Everything that has variables is built, so that a checkpoint can be put back right
-    away. Call it inside the strategy's scope.
+    Builds all variables, so that a checkpoint can be restored immediately. Call it inside the
+    strategy's scope. The arguments are as for `build_model` and `make_schedule`.
 
     Raises:
-        UserError: The warm-up is as long as the run, there is nothing to tell apart, or no such
-            metric or loss for it.
+        UserError: The warm-up is as long as the run, there is only one class, or a metric or loss
+            does not fit the target.
     """
     num_outputs = model.output_shape[-1]
     if num_outputs < 2 and target == "class":
@@ -170,6 +165,7 @@ def compile_model(
             expected="at least two classes to tell apart",
         )
     optimizer = make_optimizer(config, batch_size, total_steps)
+    # Keras accepts exemptions only before the optimizer is built.
     exempt_from_decay(optimizer, model)
     model.compile(
         optimizer=optimizer,
@@ -181,14 +177,14 @@ def compile_model(
 
 
 def state_variables(model: keras.Model) -> list[keras.Variable]:
-    """Everything that a compiled model remembers between two steps, always in the same order.
+    """Returns the variables of a compiled model that a checkpoint stores, always in the same order.
 
-    Weights, states of the random layers, the optimizer (averages, accumulated gradients, loss
-    scale and step counters included) and the metrics of the epoch so far. Assigning their
-    values, of every replica where these differ, to a model built and compiled alike continues bit
-    for bit: see `trainer.training.checkpoint`.
+    These are weights, states of random layers, all variables of the optimizer (averages,
+    accumulated gradients, loss scale, counters) and the metrics of the epoch so far. Assigned to a
+    model that was built and compiled in the same way, their values (of every replica, if they
+    differ) continue a run bit for bit: see `trainer.training.checkpoint`.
     """
-    # A model with a step of its own may have several optimizers.
+    # A model with its own `train_step` may have several optimizers.
     others = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
     optimizers = [model.optimizer] if model.optimizer is not None else []
     variables = [*model.variables, *model.metrics_variables]
@@ -197,7 +193,8 @@ def state_variables(model: keras.Model) -> list[keras.Variable]:
 
 
 def check_optimizers(model: keras.Model) -> None:
-    """Refuses a model with an optimizer that no checkpoint would fit before the first step."""
+    """Refuses a model with an optimizer that has no variables before the first step."""
+    # A checkpoint is restored before the first step, and would not find these variables.
     for name, value in vars(model).items():
         if isinstance(value, keras.optimizers.Optimizer) and not value.built:
             raise UserError(
@@ -210,7 +207,8 @@ def check_optimizers(model: keras.Model) -> None:
 
 @contextmanager
 def _dtype_policy(precision: str) -> Iterator[None]:
-    if precision == "float32":  # Keras's default, unless the user's module has set another
+    # The user's module may have set a policy, which "float32", the default, must not replace.
+    if precision == "float32":
         yield
         return
     before = keras.config.dtype_policy()
@@ -222,7 +220,7 @@ def _dtype_policy(precision: str) -> Iterator[None]:
 
 
 def input_tensors(inputs: ModelInputs) -> dict[str, Any]:
-    """Symbolic inputs of a model, by name."""
+    """Returns the symbolic inputs of a model, by name."""
     shape = (*inputs.size, inputs.image.channels)
     tensors = {IMAGE_INPUT: keras.Input(shape, dtype="uint8", name=IMAGE_INPUT)}
     for feature, spec in inputs.features.items():
@@ -241,19 +239,19 @@ def input_tensors(inputs: ModelInputs) -> dict[str, Any]:
 def _normalise(
     name: str, pixels: keras.KerasTensor, image: ImageSpec, weights: str | None
 ) -> keras.KerasTensor:
-    # Weights of the architectures were published for RGB; grey has no such convention.
+    # The architectures' scaling is for RGB. Grey pictures get the dataset's mean and deviation.
     if name in application_names() and image.channels == len("RGB"):
         return preprocess(name, pixels, weights)
     if user_model.is_preset(name):
         return pixels
-    # In float32 even under mixed precision: a scaled pixel has more digits than bfloat16.
+    # Float32 also under mixed precision: a scaled pixel has more digits than bfloat16.
     x = keras.layers.Rescaling(1 / 255, name="to_unit", dtype="float32")(pixels)
     variance = [max(std, MIN_STD) ** 2 for std in image.std]
     layer = keras.layers.Normalization(
         mean=list(image.mean), variance=variance, name="normalise", dtype="float32"
     )
     normalised = layer(x)
-    # So that a user's own keras.Model of it finds it under the name it was given.
+    # A keras.Model that the user's function makes from it has an input of this name.
     normalised.name = IMAGE_INPUT
     return normalised
 
@@ -279,9 +277,7 @@ def _logits(
         others = sorted(set(inputs) - {IMAGE_INPUT})
         raise UserError(
             argument="inputs",
-            received=f"{', '.join(others)} besides the picture, of which "
-            + Arg("model", name)
-            + " makes no use",
+            received=f"{', '.join(others)}, which " + Arg("model", name) + " would ignore",
             expected=Arg("model", "module:function")
             + " that uses all inputs, see recipes/multi_input.py",
         )
@@ -292,24 +288,24 @@ def _logits(
 
 
 def _cnn(x: keras.KerasTensor, num_outputs: int) -> keras.KerasTensor:
-    """Four convolutions, each normalised and pooled, then two poolings and a dense layer."""
-    # Larger pictures are halved at once: full resolution is most of the work, least of use.
+    """Builds four convolutions, each normalised and pooled, then two poolings and a dense layer."""
+    # The first layer halves large pictures: full resolution costs most of the work and helps least.
     strides = 2 if min(x.shape[1:3]) >= LARGE_PX else 1
     for filters in (16, 32, 64, 128):
         x = keras.layers.Conv2D(filters, 3, strides, padding="same", use_bias=False)(x)
-        # A short run has few steps: at Keras's momentum of 0.99 the averages lag behind.
+        # A short run has few steps, in which averages with Keras's momentum of 0.99 lag behind.
         x = keras.layers.BatchNormalization(momentum=0.9)(x)
         x = keras.layers.ReLU()(x)
         x = keras.layers.MaxPooling2D(padding="same")(x)
         strides = 1
-    # The mean tells how much of something there is; the maximum, that it is there at all.
+    # The mean says how much of a feature a picture has; the maximum says whether it has any.
     mean = keras.layers.GlobalAveragePooling2D()(x)
     peak = keras.layers.GlobalMaxPooling2D()(x)
     return keras.layers.Dense(num_outputs)(keras.layers.Concatenate()([mean, peak]))
 
 
 def _synchronise(model: keras.Model) -> None:
-    """Lets every batch normalisation see the global batch."""
+    """Lets every batch normalisation compute its statistics over the global batch."""
     for layer in layers_of(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True

@@ -1,4 +1,4 @@
-"""How weights are changed: the loss, the learning rate of every step, the optimizer."""
+"""Makes the loss, the learning rate of every step, and the optimizer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from trainer.dataset.spec import MeanStd
 from trainer.models.keras_internals import clips, layers_of, trained_variables, without_loss_scale
 from trainer.models.strategy import gpu_count
 
-# The global batch that --learning_rate is meant for under --scale_learning_rate.
+# The global batch size to which --scale_learning_rate relates --learning_rate.
 REFERENCE_BATCH = 256
 
-# Losses of values that are the same in any unit.
+# Losses that are the same in any unit of the values.
 WITHOUT_UNIT = ("mean_absolute_percentage_error", "mean_squared_logarithmic_error")
 _CLASSES: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "sgd": keras.optimizers.SGD,
@@ -39,10 +39,7 @@ _NORMS = (
 
 @keras.saving.register_keras_serializable("imageshards")
 class CrossEntropy(keras.losses.Loss):
-    """Cross-entropy of logits: the mean over a batch, so that a weight of 0 counts as loss 0.
-
-    The divisor is the number of examples, not the sum of their weights: otherwise replicas
-    with lighter examples would weigh more, and results would depend on their number.
+    """Cross-entropy of logits, averaged over the batch; an example of weight 0 counts as loss 0.
 
     `label_smoothing` is the share of every label that is spread evenly over all classes.
     """
@@ -50,14 +47,17 @@ class CrossEntropy(keras.losses.Loss):
     def __init__(
         self, num_classes: int, label_smoothing: float = 0.0, name: str = "cross_entropy"
     ) -> None:
+        # The divisor is the number of examples, not the sum of their weights: replicas with lighter
+        # examples would otherwise weigh more, and results would depend on the number of replicas.
         super().__init__(name=name, reduction="sum_over_batch_size")
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Class ids [b] or shares [b, K], and logits [b, K] → float32 [b]."""
+        """Returns the loss, float32 [b], of logits [b, K] for class ids [b] or shares [b, K]."""
         if len(y_true.shape) < 2 and not self.label_smoothing:
             return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+        # Keras smooths one-hot labels only.
         if len(y_true.shape) < 2:
             y_true = ops.one_hot(ops.cast(y_true, "int32"), self.num_classes)
         return keras.losses.categorical_crossentropy(
@@ -65,17 +65,16 @@ class CrossEntropy(keras.losses.Loss):
         )
 
     def get_config(self) -> dict[str, str | float]:
-        """What `from_config` needs."""
         names = ("num_classes", "label_smoothing", "name")
         return {name: getattr(self, name) for name in names}
 
 
 @keras.saving.register_keras_serializable("imageshards")
 class InDeviations(keras.losses.Loss):
-    """A loss of the errors of values, each divided by its standard deviation: it has no unit.
+    """A loss of errors divided by the standard deviation of the values, so that it has no unit.
 
-    `name` is that of a function in `keras.losses` which knows true values and predicted ones by
-    their difference alone. Of the squared error the quotient is that of the variance.
+    `name` is a function in `keras.losses` that depends on the difference of true and predicted
+    values alone, for example the squared error.
     """
 
     def __init__(self, name: str, std: Sequence[float]) -> None:
@@ -83,26 +82,25 @@ class InDeviations(keras.losses.Loss):
         self.std = list(std)
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Values [b] or [b, k], and outputs [b, k] → float32 [b]."""
+        """Returns the loss, float32 [b], of outputs [b, k] for values [b] or [b, k]."""
         y_true = ops.reshape(ops.cast(y_true, y_pred.dtype), ops.shape(y_pred))
-        # Divided before anything is squared: the square of a large unit has no float32.
+        # Errors are divided before the square, as the square of a large unit overflows float32.
         errors = (y_pred - y_true) / ops.convert_to_tensor(self.std, y_pred.dtype)
         return getattr(keras.losses, self.name)(ops.zeros_like(errors), errors)
 
     def get_config(self) -> dict[str, str | list[float]]:
-        """What `from_config` needs."""
         return {"name": self.name, "std": self.std}
 
 
 def make_loss(
     config: OptimizerConfig, target: str, num_outputs: int, mean_std: MeanStd | None = None
 ) -> keras.losses.Loss:
-    """The loss of a model's outputs, by the kind of its `target`.
+    """Returns the loss of a model's outputs for its kind of target.
 
-    With the deviations of values in `mean_std` it has no unit.
+    The deviations of values in `mean_std` take the unit out of the loss.
 
     Raises:
-        UserError: The loss is one of another kind, or of numbers, which are not smoothed.
+        UserError: The loss belongs to another kind of target, or label smoothing is set for values.
     """
     names = LOSSES[target]
     if config.loss is not None and config.loss not in names:
@@ -134,8 +132,8 @@ def make_schedule(
     """Returns Keras's schedule for a run of `total_steps` batches.
 
     The peak is scaled as in Goyal et al., 2017 (arXiv:1706.02677): in proportion to the examples
-    behind one change of the weights, accumulated batches included. Step s of a warm-up over W
-    steps has (s + 1) / (W + 1) of the peak, so that no step is wasted on a rate of 0.
+    behind one change of the weights, accumulated batches included. Step s of a warm-up over W steps
+    has (s + 1) / (W + 1) of the peak, so that no step is wasted on a rate of 0.
 
     Raises:
         UserError: The warm-up takes the whole run.
@@ -151,9 +149,11 @@ def make_schedule(
     if config.scale_learning_rate:
         peak *= batch_size * config.accumulate_steps / REFERENCE_BATCH
     schedules, first = keras.optimizers.schedules, peak / (warmup_steps + 1)
-    if config.schedule == "constant":  # A polynomial of degree 1 up to the peak, where it stays.
+    # A polynomial of degree 1 rises to the peak, and then keeps it.
+    if config.schedule == "constant":
         return schedules.PolynomialDecay(first, max(1, warmup_steps), peak)
-    if config.schedule == "linear":  # It has no warm-up, see `OptimizerConfig`.
+    # `OptimizerConfig` refuses a warm-up with this schedule.
+    if config.schedule == "linear":
         return schedules.PolynomialDecay(peak, total_steps, 0.0)
     target = peak if warmup_steps else None
     return schedules.CosineDecay(
@@ -163,14 +163,12 @@ def make_schedule(
 
 @keras.saving.register_keras_serializable("imageshards")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
-    """Skips a step if the gradients of any replica overflow.
-
-    Keras 3.15 asks the first replica only, before gradients are summed: an overflow on
-    another one would reach the weights as NaN.
-    """
+    """A loss-scaling optimizer that skips a step if the gradients of any replica overflow."""
 
     def check_finite(self, grads: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Whether the gradients of all replicas are finite: a bool scalar."""
+        """Returns whether the gradients of all replicas are finite, a bool scalar."""
+        # Keras 3.15 asks the first replica only, before gradients are summed: an overflow on
+        # another replica would reach the weights as NaN.
         finite = super().check_finite(grads)
         replica = tf.distribute.get_replica_context()
         if replica is None or replica.num_replicas_in_sync == 1:
@@ -182,7 +180,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 def make_optimizer(
     config: OptimizerConfig, batch_size: int, total_steps: int
 ) -> keras.optimizers.Optimizer:
-    """An optimizer that is not built yet; create it inside the strategy's scope.
+    """Returns an optimizer that is not built yet. Call it inside the strategy's scope.
 
     Weight decay is decoupled: every step takes learning rate · `weight_decay` · weight off.
     """
@@ -190,35 +188,35 @@ def make_optimizer(
         "learning_rate": make_schedule(config, batch_size, total_steps),
         "weight_decay": config.weight_decay or None,
         "global_clipnorm": config.clipnorm,
+        "gradient_accumulation_steps": config.accumulate_steps
+        if config.accumulate_steps > 1
+        else None,
     }
     if config.ema:
-        # Keras updates the average after every batch, also where several make one step.
+        # Keras updates the average after every batch, also if several batches make one step.
         momentum = config.ema ** (1 / config.accumulate_steps)
         options |= {"use_ema": True, "ema_momentum": momentum}
-    if config.accumulate_steps > 1:
-        options["gradient_accumulation_steps"] = config.accumulate_steps
     if config.optimizer in ("sgd", "rmsprop"):
         options["momentum"] = float(config.momentum)
     if config.optimizer == "sgd":
         options["nesterov"] = True
-    if config.optimizer == "adamw":  # The only one that takes no None.
+    # AdamW is the only optimizer that refuses None.
+    if config.optimizer == "adamw":
         options["weight_decay"] = config.weight_decay
     optimizer = _CLASSES[config.optimizer](**options)
     return LossScaleOptimizer(optimizer) if config.precision == "float16" else optimizer
 
 
 def check_replicas(model: keras.Model, replicas: int) -> None:
-    """Refuses a compiled model that several replicas would fail with, or train otherwise.
-
-    TensorFlow and Keras check none of it. Each was seen with TensorFlow 2.21 and Keras 3.15. XLA
-    on several GPUs was never tried, which a note says.
+    """Refuses a compiled model with which several replicas would fail, or train differently.
 
     Raises:
-        UserError: XLA compiles it on CPUs, or its optimizer accumulates gradients, overwrites
-            weights by their average, or scales the loss and clips inside of that.
+        UserError: XLA compiles the model on CPUs, or its optimizer accumulates gradients,
+            overwrites weights by their average, or clips inside of loss scaling.
     """
     if replicas == 1:
         return
+    # TensorFlow and Keras check none of these problems, seen with TensorFlow 2.21 and Keras 3.15.
     optimizer = without_loss_scale(model.optimizer)
     problem = ""
     if model.jit_compile and gpu_count():
@@ -239,7 +237,7 @@ def check_replicas(model: keras.Model, replicas: int) -> None:
 
 
 def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> None:
-    """Exempts norms, biases and everything else of at most one dimension from weight decay.
+    """Exempts norms, biases and all variables of at most one dimension from weight decay.
 
     Call it before `optimizer.build`.
     """
@@ -256,11 +254,12 @@ def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model)
 
 @contextmanager
 def averaged_weights(model: keras.Model) -> Iterator[None]:
-    """Puts the running average in place of a compiled model's weights for a while.
+    """Replaces a compiled model's weights by their running average for a while.
 
-    Enter it outside `strategy.run`, to validate or to save. Without `ema`, and before the
-    first step, when there is no average yet, it does nothing.
+    Enter it outside `strategy.run`, to validate or to save. It does nothing without `ema`, and
+    before the first step.
     """
+    # Before the first step there is no average yet.
     optimizer = without_loss_scale(model.optimizer)
     if optimizer is None or not optimizer.use_ema or not int(optimizer.iterations.numpy()):
         yield

@@ -1,4 +1,4 @@
-"""Weights from a file, as far as they fit."""
+"""Loads the weights of a file that fit a model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ _KINDS = (".keras", ".weights.h5", ".h5")
 
 
 def load_weights(model: keras.Model, path: str) -> str:
-    """Loads what fits into `model`, or into the architecture inside it; returns a sentence on it.
+    """Loads the weights that fit into `model`, or into the architecture inside it.
 
-    Layers are matched by their place (`.keras`, `.weights.h5`) or their name (the `.h5` files
-    `keras.applications` publishes); those whose shape differs, such as a head for other
+    Layers are matched by their place (`.keras`, `.weights.h5`) or their name (`.h5` files that
+    `keras.applications` publishes). Layers with another shape, for example a head for other
     classes, keep their values.
 
+    Returns:
+        A sentence that says how many layers were loaded.
+
     Raises:
-        UserError: There is no such file, it is none of these kinds, or nothing in it fits.
+        UserError: The file does not exist, has another format, or nothing in it fits.
     """
     local_path = _local(path)
     variables = {id(v): v for v in model.weights if "float" in v.dtype}
@@ -33,10 +36,11 @@ def load_weights(model: keras.Model, path: str) -> str:
     best: dict[int, Any] = {}
     for target in [model, *(layer for layer in model.layers if isinstance(layer, keras.Model))]:
         _load(target, local_path)
-        # Keras tells by warnings alone, and not always, what it skipped: what is the same
-        # afterwards was. Constants such as zeros may be those of the file, so they do not tell.
+        # Keras does not always warn about a skipped variable, so an unchanged variable counts as
+        # skipped. Constants, for example zeros, may be equal in the file and do not count below.
         values = {key: variable.numpy() for key, variable in variables.items()}
         found = {k: value for k, value in values.items() if not np.array_equal(value, initial[k])}
+        # The file may be of the whole model, or of the architecture: the better match wins.
         best = max(best, found, key=len)
         for key, variable in variables.items():
             variable.assign(initial[key])
@@ -46,11 +50,8 @@ def load_weights(model: keras.Model, path: str) -> str:
     layers = {key: variables[key].path.rpartition("/")[0] for key in random}
     left = list(dict.fromkeys(layers[key] for key in random if key not in best))
     if not best:
-        raise UserError(
-            argument="weights",
-            received=f"{path!r}, in which nothing fits the model {model.name}",
-            expected="weights of the same architecture",
-        )
+        why = f", in which nothing fits the model {model.name}"
+        raise _refused(path, why, "weights of the same architecture")
     total = len(set(layers.values()))
     sentence = f"weights  {path}: {total - len(left)} of {total} layers"
     if left:
@@ -60,41 +61,33 @@ def load_weights(model: keras.Model, path: str) -> str:
 
 
 def _load(target: keras.Model, path: str) -> None:
-    """Loads what fits."""
+    # Only the old format matches layers by name; Keras refuses the option for newer formats.
     options = {} if path.endswith((".keras", ".weights.h5")) else {"by_name": True}
-    # Keras tolerates other shapes, but not every other structure.
+    # `skip_mismatch` covers other shapes, but not every other structure.
     with warnings.catch_warnings(), contextlib.suppress(ValueError, KeyError):
         warnings.simplefilter("ignore")
         target.load_weights(path, skip_mismatch=True, **options)
 
 
 def _local(path: str) -> str:
-    """The file on this machine, looked at; one in a store is copied."""
+    """Checks the file and returns its local path, after a copy if it is in a store."""
     if not path.endswith(_KINDS):
-        raise UserError(
-            argument="weights",
-            received=repr(path),
-            expected="a file that ends in .keras, .weights.h5 or .h5",
-        )
+        raise _refused(path, "", "a file that ends in .keras, .weights.h5 or .h5")
     try:
         storage.check_bucket(path, "weights", must_list=False)
         if not storage.exists(path):
-            raise UserError(
-                argument="weights", received=f"{path!r}, which is not there", expected="a file"
-            )
+            raise _refused(path, ", which is not there", "a file")
         local_path = storage.local_copy(path)
         sound = zipfile.is_zipfile(local_path) or h5py.is_hdf5(local_path)
     except OSError as e:
-        raise UserError(
-            argument="weights",
-            received=f"{path!r}, which cannot be read ({e.strerror or e})",
-            expected="a file that may be read",
-        ) from e
+        why = f", which cannot be read ({e.strerror or e})"
+        raise _refused(path, why, "a file that may be read") from e
+    # A file that was cut off keeps its name, so the content is checked, too.
     if not sound:
-        raise UserError(
-            argument="weights",
-            received=f"{path!r}, which is no Keras archive and no HDF5 file",
-            expected="a Keras archive or an HDF5 file",
-            remedy="copy the whole file again",
-        )
+        expected = "a Keras archive or an HDF5 file: copy the whole file again"
+        raise _refused(path, ", which is no Keras archive and no HDF5 file", expected)
     return local_path
+
+
+def _refused(path: str, why: str, expected: str) -> UserError:
+    return UserError(argument="weights", received=f"{path!r}{why}", expected=expected)

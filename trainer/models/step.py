@@ -1,4 +1,4 @@
-"""One step of a compiled model on every replica: its own `train_step`, or its own `test_step`."""
+"""Runs a step of a compiled model on every replica: its own `train_step` or `test_step`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainer.cluster.connection import note_work
 from trainer.dataset.spec import Batch, Specs, Tensors, input_of
 from trainer.models.keras_internals import clips, sum_before_clipping
 
-# A distributed global batch → what the model's own step returns: numbers by name.
+# A distributed global batch → the logs of the model's own step: numbers by name.
 Step = Callable[[Batch], dict[str, tf.Tensor]]
 # (inputs, label, weight) of one replica.
 Data: TypeAlias = "tuple[Tensors, Tensors, tf.Tensor | None]"
-# The batches of a training, by step.
+# An iterator over the batches of a training.
 Batches: TypeAlias = "tf.data.Iterator | tf.distribute.DistributedIterator"
 _Compute: TypeAlias = "Callable[[Data], dict[str, tf.Tensor]]"
 # A name and this host's value → the values of all hosts.
@@ -33,27 +33,29 @@ def make_train_step(
     class_weight: Sequence[float] = (),
     drops_absent: bool = False,
 ) -> Step:
-    """A function that trains a compiled and built model on one distributed `Batch`.
+    """Returns a function that trains a compiled and built model on one distributed `Batch`.
 
-    Each replica does `prepare` to its share first, for example augmentation, and multiplies the
-    weight of an example by that of its class, if there are such. What the model's `train_step`
-    returned is given back as the mean over this host's replicas: see `logs_of_hosts`.
+    It returns the logs of the `train_step`, averaged over this host's replicas: see
+    `logs_of_hosts`.
 
     Args:
+        prepare: What each replica does to its share first, for example augmentation.
+        class_weight: Factor of the weight of an example, by its class.
         drops_absent: Whether a batch may have broken records, which the model must not see. The
-            batches that the model sees then have no static size.
+            model's batches then have no static size.
     """
 
     def prepared(batch: Batch) -> Batch:
         batch = batch if prepare is None else prepare(batch)
         if class_weight:
             label = batch["label"]
-            # Of a mixed label the largest share says the class, as in Keras.
+            # The largest share of a mixed label says the class, as in Keras.
             label = tf.argmax(label, -1) if label.shape.rank > 1 else label
             weight = tf.gather(tf.constant(class_weight, tf.float32), label)
             batch = {**batch, "weight": batch.get("weight", 1.0) * weight}
         return batch
 
+    # Keras would clip the gradients of each replica, and then sum them.
     if strategy.num_replicas_in_sync > 1 and clips(model.optimizer):
         sum_before_clipping(model.optimizer)
     compute = _compiled(model, model.train_step)
@@ -61,11 +63,11 @@ def make_train_step(
 
 
 class ReadError(Exception):
-    """A batch of training cannot be read.
+    """A training batch cannot be read.
 
     Attributes:
-        error: What TensorFlow said.
-        steps_done: How many steps of the same call were taken before.
+        error: TensorFlow's error.
+        steps_done: Number of steps that the same call had taken before.
     """
 
     def __init__(self, error: tf.errors.OpError, steps_done: int) -> None:
@@ -77,19 +79,20 @@ class Execution:
     """Takes training steps, each with the next batch of an iterator.
 
     Args:
-        step: What `make_train_step` returned.
-        several: Whether `take` takes several steps, in one call of the graph.
+        step: The result of `make_train_step`.
+        several: Whether `take` takes several steps in one call of the graph.
         eagerly: Whether steps run without a graph.
 
     Attributes:
-        calls: How often `take` was called; the first call makes the graph.
-        fetch_sec: How long the last call waited for its batch; 0 with `several`.
+        calls: Number of calls of `take`; the first call makes the graph.
+        fetch_sec: Time for which the last call waited for its batch; 0 with `several`.
     """
 
     def __init__(self, step: Step, several: bool = False, eagerly: bool = False) -> None:
         self._step = step
         self.calls, self.fetch_sec = 0, 0.0
-        # 2 for each step that the last call has taken, and 1 where it failed within the next.
+        # Each step of a call adds 1 when its batch is there, and 1 when it is done: after an error,
+        # an odd number says that the step failed, not the reading.
         with tf.device("CPU:0"):
             self._halves = tf.Variable(0, trainable=False, dtype=tf.int64)
         graph = tf.function(self._take, autograph=False, reduce_retracing=True)
@@ -99,7 +102,7 @@ class Execution:
         """Takes `steps` steps (1 without `several`), and returns the logs of the last one.
 
         Raises:
-            ReadError: A batch cannot be read. What a step fails with is raised as it is.
+            ReadError: A batch cannot be read. Errors of a step are raised as they are.
         """
         self.calls += 1
         if self._call is not None:
@@ -117,7 +120,7 @@ class Execution:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Raises a `ReadError` for what is raised inside, if it is no error of a step."""
+        """Raises a `ReadError` for an error inside, unless it is an error of a step."""
         try:
             yield
         except (tf.errors.OpError, UnicodeDecodeError) as e:
@@ -125,7 +128,8 @@ class Execution:
             if within:
                 raise
             error = e
-            if isinstance(e, UnicodeDecodeError):  # TensorFlow has quoted a broken record
+            # TensorFlow's message about a broken record quotes its bytes, which are no UTF-8.
+            if isinstance(e, UnicodeDecodeError):
                 error = tf.errors.InvalidArgumentError(None, None, "Could not parse example input")
             raise ReadError(error, steps) from e
 
@@ -141,7 +145,7 @@ class Execution:
     def _take_one(
         self, batches: Batches, done: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        # One thing after the other: an error would leave what runs beside it half done.
+        # The operations must run in order: an error would leave a parallel operation half done.
         with tf.control_dependencies([done]):
             batch = batches.get_next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
@@ -153,9 +157,9 @@ class Execution:
 
 
 def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step:
-    """A function that adds one distributed `Batch` to the metrics of a compiled model.
+    """Returns a function that adds one distributed `Batch` to the metrics of a compiled model.
 
-    It returns the means over this host's replicas: hosts need not take steps together.
+    It returns means over this host's replicas: hosts need not take steps together.
     """
     return _make_step(model, strategy, _compiled(model, model.test_step), drops_absent=True)
 
@@ -165,15 +169,16 @@ def logs_of_hosts(
 ) -> dict[str, float]:
     """Returns the figures of an epoch or a validation, the same on all hosts.
 
-    The model's metrics are summed over the replicas of all hosts. Of other values in `logs`, which
-    the last step returned, the mean over hosts is taken.
+    Metrics are summed over the replicas of all hosts; values in `logs`, the logs of the last step,
+    that are no metrics are averaged over hosts. `gather` returns the values of all hosts, given a
+    name and this host's value.
     """
     found = model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
     if found is logs and model.distribute_strategy.num_replicas_in_sync > 1:
         found = logs | _exact(model, logs)
     mine = {name: keras.ops.convert_to_numpy(one).tolist() for name, one in found.items()}
     of_hosts = gather("logs", mine)
-    # As TensorFlow takes it over replicas, so that hosts and replicas give the same bits.
+    # The mean is float32, as TensorFlow's over replicas: hosts and replicas give the same bits.
     return {
         name: np.mean([one[name] for one in of_hosts], 0, dtype=np.float32).tolist()
         for name in mine
@@ -181,10 +186,8 @@ def logs_of_hosts(
 
 
 def _exact(model: keras.Model, logs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The results of those metrics that a step of the user's own has updated and returned.
-
-    `logs` has means over replicas, which are other numbers where one of them had fewer records.
-    """
+    """Returns the results of the metrics that a user's step has updated and returned."""
+    # `logs` has means over replicas, which are wrong if a replica had fewer records.
     found: dict[str, tf.Tensor] = {}
     for metric in model.metrics:
         if any(np.any(keras.ops.convert_to_numpy(variable)) for variable in metric.variables):
@@ -200,7 +203,7 @@ def _as_keras(model: keras.Model, batch: Batch) -> Data:
 def preprocessed(
     model: keras.Model, inputs: Tensors, label: Tensors, weight: tf.Tensor | None
 ) -> Data:
-    """What the model's own steps take: what KerasHub's models do to data in their `fit` is done."""
+    """Returns the arguments of the model's steps, after the preprocessing of KerasHub's models."""
     if hasattr(model, "preprocess_samples"):
         return tuple(model.preprocess_samples(inputs, y=label, sample_weight=weight))
     return inputs, label, weight
@@ -213,13 +216,13 @@ def build_variables(
     validates: bool = True,
     weighs: bool = True,
 ) -> None:
-    """Makes every variable that a compiled model will have: of metrics and optimizer, too.
+    """Makes every variable that a compiled model will have, also of metrics and the optimizer.
 
     Keras makes them in the first step, when it is too late to restore them. `batch` begins with the
-    specifications of `TrainingData.dataset`; `validates` says whether there will be a `test_step`.
+    specifications of `TrainingData.dataset`; `validates` says whether `test_step` will run.
     """
     inputs, label, *_ = batch if isinstance(batch, tuple) else (batch, None)
-    # The steps of this module may give weights to the model where `dataset()` gives none.
+    # The steps of this module may give weights to the model although `dataset()` gives none.
     rows = tf.nest.flatten(inputs)[0].shape[:1]
     label = None if isinstance(label, tf.NoneTensorSpec) else label
     batch = inputs, label, tf.TensorSpec(rows, tf.float32) if weighs else None
@@ -232,8 +235,8 @@ def build_variables(
         with strategy.scope():
             model._symbolic_build(data_batch=trace(lambda data: data))
         return
-    # Only a train_step of its own knows what its loss and metrics are given. It is traced as on one
-    # replica, and what it assigns is dropped; variables are made when the scope is left.
+    # Only the user's train_step knows the arguments of its loss and metrics. It is traced as on one
+    # replica. The stateless scope drops its assignments, and makes the variables at its end.
     for step in (
         lambda data: model(data[0], training=False),
         model.train_step,
@@ -256,10 +259,8 @@ def build_variables(
 
 
 def _compiled(model: keras.Model, compute: _Compute) -> _Compute:
-    """`compute`, compiled by XLA where the model asks for it.
-
-    Augmentation stays outside: XLA knows no projective transform.
-    """
+    """Returns `compute`, compiled by XLA if the model asks for it."""
+    # Augmentation stays outside of XLA, which has no projective transform.
     if not model.jit_compile or model.run_eagerly:
         return compute
     return tf.function(compute, autograph=False, reduce_retracing=True, jit_compile=True)
@@ -277,6 +278,7 @@ def _make_step(
         if not drops_absent:
             return compute(_as_keras(model, batch))
         batch, has_records = _without_absent(batch)
+        # A share without records still runs a step, so the metrics are put back after it.
         metrics = [variable.value for variable in model.metrics_variables]
         before = [tf.identity(metric) for metric in metrics]
         logs = compute(_as_keras(model, batch))
@@ -290,18 +292,16 @@ def _make_step(
 
     if model.run_eagerly:
         return step
-    # Padded sequences change their length from batch to batch. As in Keras's own loop, nothing is
-    # converted by autograph, which would take longer than tracing.
+    # `reduce_retracing`: padded sequences change their length from batch to batch. As in Keras's
+    # loop, autograph converts nothing, as it would take longer than tracing.
     return tf.function(step, autograph=False, reduce_retracing=True)
 
 
 def _without_absent(batch: Batch) -> tuple[Batch, tf.Tensor]:
-    """Drops the rows of a replica's share that hold no record, and says whether any row does.
-
-    Keras's losses divide by the number of rows, and its `metrics` ignore weights, so rows of weight
-    0 would count. A share without any record keeps its first row, of weight 0: layers fail on, or
-    make NaN of, an empty batch, and all replicas have to take part in sums over replicas.
-    """
+    """Drops the rows of a replica's share without a record, and says whether any row has one."""
+    # Keras's losses divide by the number of rows and its `metrics` ignore weights, so rows of
+    # weight 0 would count. A share without records keeps its first row, of weight 0: layers fail on
+    # an empty batch or make NaN of it, and all replicas have to take part in sums over replicas.
     present = batch["present"]
     has_records = tf.reduce_any(present)
     is_first = tf.equal(tf.range(tf.size(present)), 0)

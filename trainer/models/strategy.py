@@ -1,4 +1,4 @@
-"""Replicas: which devices share a batch, and how their random layers are kept apart."""
+"""Chooses the devices that share a batch, and keeps the random layers of replicas apart."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trainer.models.keras_internals import layers_of, seed_generators
 
 # A large odd number keeps the replicas' seeds of one layer apart from those of its neighbours.
 _REPLICA_STRIDE = 0x9E3779B97F4A7C15 >> 2
-# In the memory of a GPU.
+# Number of batches that wait in the memory of a GPU.
 PREFETCH_BATCHES = 2
-# There while the driver of NVIDIA's GPUs is loaded, whether or not TensorFlow finds CUDA.
+# This folder exists while NVIDIA's driver is loaded, whether or not TensorFlow finds CUDA.
 NVIDIA_DRIVER = "/proc/driver/nvidia"
-# First entries of CUDA_VISIBLE_DEVICES that hide all GPUs; Slurm sets the last.
+# First entries of CUDA_VISIBLE_DEVICES that hide all GPUs. Slurm sets the last of these.
 _NO_GPU = ("", "-1", "NoDevFiles")
-# What `shared_strategy` has made, by the number of replicas that was asked for.
+# Strategies of `shared_strategy`, by the number of replicas that the caller asked for.
 _shared: dict[int | None, tf.distribute.Strategy] = {}
 _GPU_REMEDY = (
     "install CUDA for TensorFlow by pip install 'tensorflow[and-cuda]', or set "
@@ -37,16 +37,15 @@ _GPU_REMEDY = (
 def make_strategy(
     replicas: int | None, batch_size: int, hosts: Hosts = ONE_HOST
 ) -> tf.distribute.Strategy:
-    """The strategy over `replicas` GPUs or, on a machine without any, logical CPU devices.
+    """Returns the strategy over `replicas` GPUs or, on a host without GPUs, logical CPU devices.
 
-    TensorFlow allows logical devices only before it touches the first one, and a second
-    `MirroredStrategy` in the same process may hang: call this once, first. `replicas` are those of
-    each host, by default every GPU, or one CPU; `batch_size` is global. For a single replica it is
-    TensorFlow's default strategy, which does the same without the cost of mirroring.
+    Call it once, before anything else uses TensorFlow: logical devices cannot be made later, and a
+    second `MirroredStrategy` in the same process may hang. `replicas` is for each host, by default
+    every GPU, or one CPU; `batch_size` is global.
 
     Raises:
-        UserError: There are fewer GPUs, TensorFlow sees none of those that the machine has, or the
-            replicas cannot share the batch equally.
+        UserError: There are fewer GPUs, TensorFlow does not see the machine's GPUs, or the replicas
+            cannot share the batch equally.
     """
     gpus = tf.config.list_physical_devices("GPU")
     count = replicas if replicas is not None else max(1, len(gpus))
@@ -59,6 +58,7 @@ def make_strategy(
         )
     if batch_size % (count * hosts.count):
         raise uneven_batch(batch_size, count * hosts.count)
+    # Several replicas were meant for GPUs. One replica on the CPU is slow, which a note says.
     if count > 1 and misses_gpus():
         raise UserError(
             argument="replicas",
@@ -71,6 +71,7 @@ def make_strategy(
         _hide_others(gpus[:count])
     if hosts.count > 1:
         return _multi_worker(count, len(gpus), hosts)
+    # The default strategy does the same for one replica, without the cost of mirroring.
     if count == 1:
         return tf.distribute.get_strategy()
     if not gpus:
@@ -80,13 +81,13 @@ def make_strategy(
 
 
 def shared_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Strategy:
-    """The strategy for a function that people may call several times in their own program.
+    """Returns the strategy of a function that people may call several times in their program.
 
-    It is that in whose scope the function is called, unless `replicas` are given; else that of
-    `make_strategy`, which is made once.
+    This is the strategy in whose scope the caller is, unless `replicas` are given; otherwise the
+    result of `make_strategy`, which is made once for each number of replicas.
 
     Raises:
-        UserError: As `make_strategy`.
+        UserError: As in `make_strategy`.
     """
     if replicas is None and tf.distribute.has_strategy():
         strategy = tf.distribute.get_strategy()
@@ -101,7 +102,7 @@ def shared_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Stra
 
 @contextlib.contextmanager
 def memory_errors(batch_size: int) -> Iterator[None]:
-    """Says of a model's step, as a `UserError`, that the memory of the devices does not suffice."""
+    """Raises a `UserError` if a step of a model needs more memory than the devices have."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as e:
@@ -113,12 +114,12 @@ def memory_errors(batch_size: int) -> Iterator[None]:
 
 
 def gpu_count() -> int:
-    """GPUs TensorFlow sees."""
+    """Returns the number of GPUs that TensorFlow sees."""
     return len(tf.config.list_physical_devices("GPU"))
 
 
 def misses_gpus() -> bool:
-    """Whether TensorFlow sees no GPU on a machine that has, or was given, NVIDIA's."""
+    """Returns whether TensorFlow sees no GPU although the machine or the job has NVIDIA's GPUs."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if gpu_count() or (named is not None and named.split(",")[0].strip() in _NO_GPU):
         return False
@@ -126,7 +127,7 @@ def misses_gpus() -> bool:
 
 
 def note_missed_gpus() -> None:
-    """Says on stderr that the CPU trains in place of a GPU, for TensorFlow's warnings are off."""
+    """Says on stderr that the CPU trains instead of a GPU, as TensorFlow's own warnings are off."""
     if misses_gpus():
         print(
             f"note: TensorFlow sees no GPU of this machine and runs on the CPU; {_GPU_REMEDY}.",
@@ -135,7 +136,7 @@ def note_missed_gpus() -> None:
 
 
 def describe(strategy: tf.distribute.Strategy) -> str:
-    """For example `2 replicas on CPU`."""
+    """Returns the devices for people, for example `2 replicas on CPU`."""
     count = strategy.num_replicas_in_sync
     kind = "GPU" if gpu_count() else "CPU"
     hosts = host_count(strategy)
@@ -144,7 +145,7 @@ def describe(strategy: tf.distribute.Strategy) -> str:
 
 
 def host_count(strategy: tf.distribute.Strategy) -> int:
-    """How many hosts share a batch."""
+    """Returns the number of hosts that share a batch."""
     resolver = strategy.cluster_resolver
     return resolver.cluster_spec().num_tasks("worker") if resolver is not None else 1
 
@@ -152,13 +153,13 @@ def host_count(strategy: tf.distribute.Strategy) -> int:
 class ReplicaSeeds(keras.random.SeedGenerator):
     """A seed generator whose seeds differ between replicas.
 
-    Keras gives all replicas the same seed, and so the same dropout mask. Here the number of
-    the replica is mixed in as the seed is handed out; the state itself, which is kept in
-    checkpoints, stays the same on all of them. The first replica draws what Keras draws.
+    Keras gives all replicas the same seed, and so the same dropout mask. This class mixes the
+    number of the replica into each seed. The first replica draws the same numbers as with Keras.
+    The state, which checkpoints store, stays the same on all replicas.
     """
 
     def next(self, ordered: bool = True) -> tf.Tensor:
-        """The next seed: int64 [2]."""
+        """Returns the next seed, int64 [2]."""
         seed = super().next(ordered)
         replica = tf.distribute.get_replica_context()
         if replica is None:
@@ -171,24 +172,23 @@ class ReplicaSeeds(keras.random.SeedGenerator):
 def separate_replicas(model: keras.Model) -> None:
     """Makes every random layer inside `model` draw differently on each replica."""
     for generator in seed_generators(model):
-        # The layer holds on to this very object and its state, so it is not replaced.
+        # The layer refers to this object and its state, so the object cannot be replaced.
         generator.__class__ = ReplicaSeeds
 
 
 def average_statistics(
-    model: keras.Model,
-    concatenate: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]],
+    model: keras.Model, concatenate: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]]
 ) -> None:
-    """Gives all replicas the mean of what batch normalisations have averaged on each of them.
+    """Gives all replicas the mean of the statistics that their batch normalisations have averaged.
 
-    Keras would evaluate with each replica's own, and save the first one's. `concatenate` joins
-    arrays of all hosts along their first axis, given a name and this host's arrays.
+    `concatenate` joins the arrays of all hosts along the first axis, given a name and arrays.
     """
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
     norms = [x for x in layers_of(model) if isinstance(x, keras.layers.BatchNormalization)]
     found = [variable for norm in norms for variable in norm.non_trainable_variables]
-    # In float64 the mean of equal values is that value: to do it again changes nothing.
+    # Keras would evaluate with each replica's own statistics, and save those of the first one. In
+    # float64 the mean of equal values is exactly this value, so a second call changes nothing.
     mine = {
         f"{i}": np.stack([part.numpy().astype(np.float64) for part in variable.value.values])
         for i, variable in enumerate(found)
@@ -198,11 +198,9 @@ def average_statistics(
 
 
 def to_device(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> tf.data.Dataset:
-    """Batches that are copied to the GPU while the step before still runs.
-
-    Only for one GPU without a strategy, which would copy each within its step: several, and hosts,
-    prefetch by themselves.
-    """
+    """Returns a dataset that copies batches to the GPU while the step before still runs."""
+    # Without a strategy, a batch would be copied within its step. Strategies over several GPUs and
+    # hosts prefetch batches themselves.
     if strategy.num_replicas_in_sync > 1 or not gpu_count():
         return dataset
     return dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0", PREFETCH_BATCHES))
@@ -226,21 +224,21 @@ def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy
         num_accelerators={"GPU": count if gpus else 0},
         rpc_layer="grpc",
     )
-    # TensorFlow waits for the others without letting any thread of Python run, ours that look after
-    # them neither: its own time-out is set, by the only way there is.
+    # While TensorFlow waits for the other hosts, no Python thread runs, so our threads cannot watch
+    # them. This private call is the only way to set TensorFlow's own timeout.
     context.context().configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/replica:0/task:0",
         cluster_register_timeout_in_ms=1000 * int(hosts.timeout_sec),
         coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=hosts.count)],
     )
-    # Its port was free when the hosts met.
+    # The port that this opens was free when the hosts met.
     return tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
 def _hide_others(gpus: list[tf.config.PhysicalDevice]) -> None:
-    """Leaves all other GPUs alone, of whose memory TensorFlow would take nearly all, too."""
-    # Where TensorFlow has begun, it has taken it already.
+    """Hides all other GPUs from TensorFlow, which would take nearly all of their memory."""
+    # If TensorFlow has started, it has taken the memory already.
     with contextlib.suppress(RuntimeError):
         tf.config.set_visible_devices(gpus, "GPU")
 
@@ -251,6 +249,7 @@ def _split_cpu(count: int) -> None:
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * count
         )
+    # TensorFlow refuses after its start, but an earlier call may have made enough devices.
     except RuntimeError as e:
         if len(tf.config.list_logical_devices("CPU")) < count:
             raise UserError(

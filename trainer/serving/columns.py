@@ -1,7 +1,7 @@
-"""Raw columns → a model's other inputs, through the graph tensorflow-transform exported.
+"""Makes a model's inputs besides the picture from raw columns, by a tensorflow-transform graph.
 
-The graph is loaded with plain TensorFlow: importing tensorflow_transform would switch this
-process to Keras 2.
+Plain TensorFlow loads the graph, since importing tensorflow_transform would switch this process to
+Keras 2.
 """
 
 from __future__ import annotations
@@ -21,10 +21,17 @@ PICTURE_FACTS = ("image/height", "image/width", "image/channels")
 class Columns(tf.Module):
     """The inputs of a model besides its picture.
 
-    Three kinds: what the transform, a folder or None, makes from raw columns; size and channels of
-    the picture, which are read from it; and any others, `given` by a request as records have them.
-    `signature` is what a request has to bring, by name: raw columns under their own names (`/`
-    becomes `_`), dense; of a variable length filled up with 0 or "" at the end.
+    The transform makes some inputs from raw columns. Size and channels of the picture are read from
+    its JPEG. A request gives all further inputs as the records hold them.
+
+    Args:
+        inputs: The inputs of the model.
+        transform: Folder of the tensorflow-transform graph, or None.
+
+    Attributes:
+        signature: Name → specification of each tensor in a request. Columns have their own names
+            with `_` for `/`, and are dense: a variable length is padded with 0 or "" at the end.
+        given: Names of the features that a request gives as the records hold them.
 
     Raises:
         UserError: The graph cannot be loaded.
@@ -50,8 +57,8 @@ class Columns(tf.Module):
             self._raw = dict(function.structured_input_signature[0][0])
             self._transformed = [n for n in inputs.features if n in function.structured_outputs]
             self._needed = _needed(function, self._transformed)
-        others = {*self._transformed, *PICTURE_FACTS}
-        self.given = tuple(name for name in inputs.features if name not in others)
+        made_here = {*self._transformed, *PICTURE_FACTS}
+        self.given = tuple(name for name in inputs.features if name not in made_here)
         for name in sorted(self._needed):
             self.signature[input_name(name)] = _dense_spec(self._raw[name], input_name(name))
         for name in self.given:
@@ -69,14 +76,18 @@ class Columns(tf.Module):
     def __call__(
         self, columns: Mapping[str, tf.Tensor], records: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """The model's inputs besides `image`, by `input_name`: [b, *shape], or [b, length],
-        padded, from columns by the names in `signature`, and JPEGs of records, string [b].
+        """Returns the model's inputs besides `image`: [b, *shape], or padded [b, length].
+
+        Args:
+            columns: Tensors by the names in `signature`.
+            records: JPEGs of records, string [b].
         """
         batch = tf.shape(records)[0]
         features: dict[str, tf.Tensor | tf.SparseTensor] = {
             name: columns[input_name(name)] for name in self.given
         }
         if self._loaded is not None and self._transformed:
+            # The graph takes all columns of the dataset; columns without effect are empty.
             raw = {
                 name: _as_raw(columns[input_name(name)], spec)
                 if name in self._needed
@@ -105,7 +116,7 @@ def _load(folder: str) -> Any:
 
 
 def _needed(function: tf.types.experimental.ConcreteFunction, outputs: Iterable[str]) -> set[str]:
-    """The raw columns that the outputs depend on: the graph is walked backwards."""
+    """Returns the raw columns that the outputs depend on, by following the graph backwards."""
     specs = function.structured_outputs
     flat = [name for name in sorted(specs) for _ in tf.nest.flatten(specs[name], True)]
     pending = [t.op for name, t in zip(flat, function.outputs, strict=True) if name in outputs]
@@ -114,7 +125,7 @@ def _needed(function: tf.types.experimental.ConcreteFunction, outputs: Iterable[
         operation = pending.pop()
         if operation.name not in seen:
             seen.add(operation.name)
-            # Not its control inputs: those order the side effects, and carry no value.
+            # Control inputs are left out, because they order side effects and carry no value.
             pending += [tensor.op for tensor in operation.inputs]
     raw = function.structured_input_signature[0][0]
     columns = [name for name in sorted(raw) for _ in tf.nest.flatten(raw[name], True)]
@@ -133,7 +144,7 @@ def _dense_spec(spec: tf.TensorSpec | tf.SparseTensorSpec, name: str) -> tf.Tens
 def _as_raw(
     column: tf.Tensor, spec: tf.TensorSpec | tf.SparseTensorSpec
 ) -> tf.Tensor | tf.SparseTensor:
-    """A column as the transform takes it, without the padding of a variable length."""
+    """Converts a column for the transform, removing the padding of a variable length."""
     if not isinstance(spec, tf.SparseTensorSpec):
         return column
     return tf.RaggedTensor.from_tensor(column, padding=_zero(spec.dtype)).to_sparse()
@@ -142,7 +153,7 @@ def _as_raw(
 def _empty(
     spec: tf.TensorSpec | tf.SparseTensorSpec, batch: tf.Tensor
 ) -> tf.Tensor | tf.SparseTensor:
-    """What the transform takes for a column that no input of the model depends on."""
+    """Returns an empty column for the transform."""
     sides = [0] if isinstance(spec, tf.SparseTensorSpec) else spec.shape[1:].as_list()
     return _as_raw(tf.fill(tf.stack([batch, *sides]), _zero(spec.dtype)), spec)
 
@@ -154,6 +165,7 @@ def _zero(dtype: tf.DType) -> tf.Tensor:
 def _facts(records: tf.Tensor, names: list[str]) -> dict[str, tf.Tensor]:
     if not names:
         return {}
+    # A record's picture has the size that the builder wrote beside it.
     shapes = tf.map_fn(tf.io.extract_jpeg_shape, records, fn_output_signature=tf.int32)
     shapes = tf.ensure_shape(tf.cast(shapes, tf.int64), (None, 3))
     return {name: shapes[:, PICTURE_FACTS.index(name)] for name in names}
@@ -162,7 +174,7 @@ def _facts(records: tf.Tensor, names: list[str]) -> dict[str, tf.Tensor]:
 def _as_input(
     value: tf.Tensor | tf.SparseTensor | tf.RaggedTensor, spec: FeatureSpec, inputs: ModelInputs
 ) -> tf.Tensor:
-    """One feature as the model wants it, exactly as the trainer's reader batches it."""
+    """Converts a feature to a model input, exactly as the trainer's reader batches it."""
     dtype = tf.as_dtype(spec.dtype)
     if spec.shape is not None:
         return tf.ensure_shape(tf.cast(value, dtype), (None, *spec.shape))

@@ -1,4 +1,4 @@
-"""A compiled model of the user's own, made again by the function that made it."""
+"""Rebuilds a model that the user compiled, by calling the user's function again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.dataset.parse import label_spec
-from trainer.dataset.spec import ModelCard, Specs, describe, model_input
+from trainer.dataset.spec import ModelCard, describe, model_input
 from trainer.models.keras_internals import applies
 from trainer.models.model import build_model, input_tensors
 from trainer.models.step import build_variables, preprocessed
 
-# Of each kind of target: losses that say that a model finds it, by their names and types, and the
-# activation after which outputs have to be made logits again, and how.
+# Kind of target → the losses of models for this target, by name and by type; and the activation of
+# outputs that are no logits, with the function that turns such outputs into logits.
 _LOSSES: dict[str, Any] = {
     "class": (
         ("sparse_categorical_crossentropy", "categorical_crossentropy"),
@@ -34,10 +34,13 @@ _LOSSES: dict[str, Any] = {
 
 
 def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> keras.Model:
-    """The model by its function, compiled, with the weights of a file; refuses one with others.
+    """Calls the user's function `name`, and loads the weights of a file into its compiled model.
 
-    Its class, loss and metrics need not be known to Keras. Call it inside the strategy's scope.
-    `path` is the file in messages, `local_path` where it is on this machine.
+    The model's class, loss and metrics need not be registered with Keras. Call this function inside
+    the strategy's scope. Errors name `path`, and `local_path` is the file or its local copy.
+
+    Raises:
+        UserError: The model is not compiled, or has different variables than the file.
     """
     strategy = tf.distribute.get_strategy()
     model = build_model(name, card.inputs, card.num_outputs, card.target)
@@ -47,10 +50,16 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> keras.Mod
             received=f"{name!r}, which returns no compiled model",
             expected=f"the function that {path!r} was trained with, {card.training.get('model')!r}",
         )
-    build_variables(model, strategy, _batch(card))
+    specs = keras.tree.map_structure(
+        lambda tensor: tf.TensorSpec((1, *tensor.shape[1:]), tensor.dtype),
+        input_tensors(card.inputs),
+    )
+    label = label_spec(card, card.inputs, card.num_outputs, 1)
+    # Weights can be loaded only into variables that exist.
+    build_variables(model, strategy, (model_input(specs), label))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the optimizer's state, which is not needed
+            warnings.simplefilter("ignore")  # Keras warns that the optimizer's state is not loaded.
             model.load_weights(local_path)
     except (ValueError, KeyError) as e:
         reason = " ".join(str(e).split())[:200]
@@ -63,13 +72,14 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> keras.Mod
 
 
 def as_ours(model: keras.Model, card: ModelCard, path: str) -> keras.Model:
-    """A compiled model as one that takes pictures 0..255 and gives logits, or values.
+    """Converts a compiled model to a model from pictures 0..255 to logits or values.
 
-    Refuses one whose loss does not say that it finds what the card says, or of another shape.
+    Raises:
+        UserError: The loss or the shape of the output does not fit the card's target.
     """
     loss = keras.losses.get(model.loss) if isinstance(model.loss, str) else model.loss
     names, types, (activation, logits_of) = _LOSSES[card.target]
-    is_logits: bool | None = None
+    is_logits: bool | None = None  # None means an unknown loss.
     if getattr(loss, "__name__", "") in names:
         is_logits = False
     elif isinstance(loss, types):
@@ -85,15 +95,7 @@ def as_ours(model: keras.Model, card: ModelCard, path: str) -> keras.Model:
             f"{' and a loss of ' * bool(names)}{' or '.join(names)}",
             remedy="use imageshards evaluate, or load the model with Keras in your own program",
         )
+    # A model may end with a softmax although its loss expects logits.
     if not is_logits or applies(activation, found):
         found = logits_of(found)
     return keras.Model(taken, found, name=model.name)
-
-
-def _batch(card: ModelCard) -> tuple[Specs, Specs]:
-    """Specifications of (inputs, label), as training has them."""
-    specs = keras.tree.map_structure(
-        lambda tensor: tf.TensorSpec((1, *tensor.shape[1:]), tensor.dtype),
-        input_tensors(card.inputs),
-    )
-    return model_input(specs), label_spec(card, card.inputs, card.num_outputs, 1)

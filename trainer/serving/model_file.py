@@ -1,4 +1,4 @@
-"""A trained model as one file: Keras's own `.keras` format, with a model card added."""
+"""Saves and loads a trained model as one file: Keras's `.keras` format with a model card."""
 
 from __future__ import annotations
 
@@ -9,52 +9,50 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.typed import convert
-from trainer.dataset.spec import (
-    ModelCard,
-)
+from trainer.dataset.spec import ModelCard
 from trainer.output_errors import output_errors
 
 if TYPE_CHECKING:
     import keras
 
-# In the output folder of a run: the model after the last step, that of the lowest val_loss where
-# it was another, and the tensorflow-transform graph of the dataset.
+# Names in the output folder of a run: the model after the last step, the model with the lowest
+# val_loss if it is a different one, and the tensorflow-transform graph of the dataset.
 MODEL_FILE = "model.keras"
 BEST_MODEL_FILE = "best.keras"
 TRANSFORM_FOLDER = "transform_fn"
-# The beginning of the name of a folder in which a model is made, beside its final place.
+# Prefix of the temporary folder, beside the model file, in which the file is written.
 SAVING_PREFIX = ".saving-"
-# Inside a model file.
-CARD_FILE = "imageshards.json"
+CARD_FILE = "imageshards.json"  # inside a model file
 FORMAT_VERSION = 1
 
 _METADATA_FILE = "metadata.json"
-# The earliest time a zip file can hold, so that the same model gives the same bytes.
+# The earliest time in a zip file, used for all members so that equal models give equal bytes.
 NO_TIME = (1980, 1, 1, 0, 0, 0)
+_OURS = "a model that imageshards train wrote"
 _TRUST = Arg("trust", True) + " if you know where the file comes from"
 _KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
 
 
 def save_model(model: keras.Model, path: str, card: ModelCard) -> None:
-    """Saves a Keras model and its card as a `.keras` file, whole or not at all.
+    """Saves a Keras model and its card as a `.keras` file, which appears whole or not at all.
 
-    Without the optimizer, loss and metrics, which checkpoints hold, but of a user's compiled model.
-    The bytes are a function of the model, the card and the versions of Keras and h5py, except for
-    the `shared_object_id`s in `config.json`: Keras writes memory addresses there.
+    The optimizer, loss and metrics are saved only for a model that the user compiled; checkpoints
+    hold them in any case. The bytes depend only on the model, the card and the versions of Keras
+    and h5py, except for the `shared_object_id`s in `config.json`, which are memory addresses.
 
     Raises:
         UserError: The file cannot be written, for example to a full disk.
     """
     folder, name = storage.parent_of(path), storage.name_of(path)
+    # A rename needs the same file system; a model for a store is made in the temporary folder.
     beside = folder if storage.is_local(path) else None
     with (
         output_errors(folder, name),
@@ -68,26 +66,27 @@ def save_model(model: keras.Model, path: str, card: ModelCard) -> None:
 
 
 def find_model(path: str) -> str:
-    """As `locate`, but a file of this machine: one in a store is copied, once in a process."""
+    """Returns a local path of the file that `locate` finds, copying it from a store if needed."""
     path = locate(path)
     with _reading(path):
         return storage.local_copy(path)
 
 
 def find_transform(path: str) -> str | None:
-    """The tensorflow-transform graph beside the `.keras` file `path`, if any, on this machine."""
+    """Returns a local path of the tensorflow-transform graph beside a `.keras` file, if any."""
     with _reading(path):
         folder = storage.join(storage.parent_of(path), TRANSFORM_FOLDER)
         return storage.local_copy(folder) if storage.is_folder(folder) else None
 
 
 def locate(path: str, last: bool = False) -> str:
-    """The `.keras` file that `path`, a file or the folder of a run, means, where it is.
+    """Returns the path of a `.keras` file, local or in a store.
 
-    Of a folder it is the model of the lowest val_loss, or that after the `last` step.
+    `path` is a file or the output folder of a run. In a folder, the model with the lowest val_loss
+    is chosen, or the model after the `last` step.
 
     Raises:
-        UserError: There is none, or it cannot be read.
+        UserError: There is no model, or it cannot be read.
     """
     with _reading(path):
         storage.check_bucket(path, "model_path", must_list=False)
@@ -98,12 +97,9 @@ def locate(path: str, last: bool = False) -> str:
         file = storage.join(path, MODEL_FILE) if is_run else path
         found = storage.exists(file)
     if not found:
-        what = f"a folder without {MODEL_FILE}" if is_run else "where there is no file"
-        raise UserError(
-            argument="model_path",
-            received=f"{path!r}, {what}",
-            expected="a .keras file that imageshards train wrote, or the output folder of a run",
-        )
+        why = f"a folder without {MODEL_FILE}" if is_run else "where there is no file"
+        expected = "a .keras file that imageshards train wrote, or the output folder of a run"
+        raise _refused(path, why, expected)
     if last and not is_run:
         raise UserError(
             argument="last",
@@ -114,77 +110,73 @@ def locate(path: str, last: bool = False) -> str:
     return file
 
 
-@contextmanager
+def _refused(path: str, why: str, expected: Text = "", remedy: Text = "") -> UserError:
+    received = f"{path!r}, {why}"
+    return UserError(argument="model_path", received=received, expected=expected, remedy=remedy)
+
+
+@contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise UserError(
-            argument="model_path",
-            received=f"{path!r}, which cannot be read ({e.strerror or e})",
-            expected="a model that may be read, and room in the temporary folder where the model "
-            "is in a store",
-        ) from e
+        expected = "a readable model, and space in the temporary folder to copy it from a store"
+        raise _refused(path, f"which cannot be read ({e.strerror or e})", expected) from e
 
 
 def read_card(path: str) -> ModelCard:
-    """The card of the model that `locate` finds, without TensorFlow; refuses other files."""
+    """Reads the card of the model that `locate` finds, without TensorFlow.
+
+    Raises:
+        UserError: The file is damaged, or has no card that this version can read.
+    """
     file = find_model(path)
     try:
         with zipfile.ZipFile(file) as members:
             text = members.read(CARD_FILE).decode()
     except KeyError as e:
-        raise UserError(
-            argument="model_path",
-            received=f"{path!r}, in which there is no {CARD_FILE}",
-            expected="a model that imageshards train wrote",
-        ) from e
+        raise _refused(path, f"in which there is no {CARD_FILE}", _OURS) from e
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as e:
-        raise UserError(
-            argument="model_path",
-            received=f"{path!r}, which is not a complete .keras file ({e})",
-            expected="a model that imageshards train wrote",
-        ) from e
+        raise _refused(path, f"which is not a complete .keras file ({e})", _OURS) from e
     try:
-        return _card_from_json(json.loads(text))
+        raw = json.loads(text)
+        version = raw["format_version"]
+        if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+            raise ValueError(f"format_version is {version}; this trainer knows {FORMAT_VERSION}")
+        return convert(raw, ModelCard)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise UserError(
-            argument="model_path",
-            received=f"{path!r}, whose {CARD_FILE} cannot be understood ({e})",
-            remedy="use the version of the trainer that wrote the file, or train again",
-        ) from e
+        remedy = "use the version of the trainer that wrote the file, or train again"
+        raise _refused(path, f"whose {CARD_FILE} cannot be understood ({e})", remedy=remedy) from e
 
 
 def check_code(path: str, card: ModelCard, code: str | None, trust: bool) -> None:
-    """Refuses a model that only code which is not allowed can make: its module may be anybody's."""
+    """Refuses a model that needs a module which the caller has not allowed to be imported."""
     if card.compiled and not (code or trust):
-        raise UserError(
-            argument="model_path",
-            received=f"{path!r}, a model compiled by {_function(card)!r}, a module that would be "
-            "imported",
-            remedy="give "
-            + Arg("model", _function(card))
-            + " if the module is your code, or "
-            + _TRUST,
-        )
+        own = "give " + Arg("model", _function(card)) + " if the module is your code, or "
+        why = f"a model compiled by {_function(card)!r}, a module that would be imported"
+        raise _refused(path, why, remedy=own + _TRUST)
 
 
 def load_model(
     path: str, code: str | None = None, trust: bool = False
 ) -> tuple[keras.Model, ModelCard]:
-    """Loads a model that `save_model` saved, and its card; only a user's own is compiled.
+    """Loads a model that `save_model` saved, and its card; only a user's own model is compiled.
 
-    No code is run but what is allowed, as the file may be a stranger's: `code` is the
-    `module:function` of its training, `trust` runs the one it names and the lambdas that it holds.
-    `path` may be the output folder of its run.
+    The file may come from a stranger, so its code does not run unless the caller allows it.
+
+    Args:
+        path: The file, or the output folder of a run.
+        code: `module:function` of the training, which may be imported.
+        trust: Whether the function that the card names, and lambdas in the file, may run.
 
     Raises:
-        UserError: There is no such file, it is broken, has no card, or needs a module that
-            is not allowed or cannot be imported.
+        UserError: The file is missing, damaged or without a card, or needs a module that is not
+            allowed or cannot be imported.
     """
     card = read_card(path)
     check_code(path, card, code, trust)
     named = _function(card)
+    # Keras takes seconds to import, and the refusals above do without.
     import keras
 
     if card.compiled:
@@ -194,43 +186,38 @@ def load_model(
     if code or (trust and named):
         from trainer.models.user_model import load_function
 
-        load_function(code or named)  # its import registers its layers
+        load_function(code or named)  # The import registers the layers with Keras.
     try:
         return keras.saving.load_model(find_model(path), compile=False, safe_mode=not trust), card
     except _KERAS_ERRORS as e:
         remedy: Text = (
-            "let its own layers be classes decorated with "
-            "@keras.saving.register_keras_serializable()"
+            "decorate the classes of its layers with @keras.saving.register_keras_serializable()"
         )
         if not (code or trust):
             own: Text = "give "
             if named:
                 own = own + Arg("model", named) + " to import that module of yours, or "
-            remedy = "no code of its own was run: " + (own + _TRUST) + "; and " + remedy
-        raise UserError(
-            argument="model_path",
-            received=f"{path!r}, which Keras cannot load ({_reason(e)})",
-            remedy=remedy,
-        ) from e
+            remedy = "no code of the model was run: " + (own + _TRUST) + "; and " + remedy
+        raise _refused(path, f"which Keras cannot load ({_reason(e)})", remedy=remedy) from e
 
 
 def _function(card: ModelCard) -> str:
-    """`module:function` that made the model; empty for one of ours."""
+    """Returns the user's `module:function` that made the model; empty for a built-in model."""
     name = str(card.training.get("model", ""))
     return name if ":" in name else ""
 
 
 def _reason(error: BaseException) -> str:
-    """What Keras says went wrong, without the configuration it quotes."""
+    """Returns Keras's reason for an error, without the configuration that Keras quotes."""
     text = " ".join(str(error).split())
-    # Errors of layers within layers are quoted one within the other.
+    # The error of an inner layer is quoted in the error of each outer layer.
     missing = re.search(r"Could not locate \w+ '[^']*'", text)
     return missing[0] if missing else text.rpartition("Exception encountered: ")[2][:300]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _not_compiled(model: keras.Model) -> Iterator[None]:
-    """Keras saves the optimizer of a compiled model, twice the size of the weights."""
+    """Hides the optimizer, which has twice the size of the weights, while Keras saves the model."""
     optimizer, compiled = getattr(model, "optimizer", None), getattr(model, "compiled", False)
     if not compiled:
         yield
@@ -243,7 +230,7 @@ def _not_compiled(model: keras.Model) -> Iterator[None]:
 
 
 def _add_card(source: str, target: str, card: ModelCard) -> None:
-    """Copies a `.keras` file, adds the card and leaves out the time of saving."""
+    """Copies a `.keras` file, adds the card and removes the time of saving."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for entry in old.infolist():
             info = zipfile.ZipInfo(entry.filename, NO_TIME)
@@ -252,15 +239,8 @@ def _add_card(source: str, target: str, card: ModelCard) -> None:
                 metadata.pop("date_saved", None)
                 new.writestr(info, json.dumps(metadata))
                 continue
-            info.file_size = entry.file_size  # tells whether it needs 64-bit offsets
+            info.file_size = entry.file_size  # `zipfile` chooses 64-bit offsets by this size.
             with old.open(entry) as reader, new.open(info, "w") as writer:
                 shutil.copyfileobj(reader, writer, 1 << 20)
         text = json.dumps({"format_version": FORMAT_VERSION, **msgspec.to_builtins(card)}, indent=1)
         new.writestr(zipfile.ZipInfo(CARD_FILE, NO_TIME), text)
-
-
-def _card_from_json(raw: Mapping[str, Any]) -> ModelCard:
-    version = raw["format_version"]
-    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
-        raise ValueError(f"format_version is {version}; this trainer knows {FORMAT_VERSION}")
-    return convert(raw, ModelCard)

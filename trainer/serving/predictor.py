@@ -1,4 +1,4 @@
-"""Image files → what a model says of them, prepared as a build prepares photos."""
+"""Predicts image files with a model, after preparing them as a build prepares photos."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What is predicted of one file.
+    """The prediction for one file.
 
     Attributes:
-        file: Its path, as given.
+        file: Path of the file, as given.
         found: Probabilities or values, in the order of the outputs; empty for a broken file.
-        error: Why it could not be read; empty where it could.
+        error: Why the file could not be read; empty if it could.
     """
 
     file: str
@@ -39,8 +39,7 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts files in batches by a model that `load_for_serving` gave; a broken file affects no
-    other.
+    """A predictor of files, in batches, with a model from `load_for_serving`.
 
     Raises:
         UserError: The model needs more than pictures.
@@ -65,15 +64,18 @@ class Predictor:
                 return answer(model, images, card)
             return answer(model, {"image": images, **columns({}, records)}, card)
 
+        # A batch dimension of None makes one trace serve batches of any size.
         self._predict = tf.function(predict, [tf.TensorSpec((None,), tf.string)], autograph=False)
 
     def predict(self, files: Sequence[str], batch_size: int) -> Iterator[Prediction]:
-        """Predicts `files`, local or remote, in their order."""
+        """Yields a prediction for each local or remote file, in order, also for broken files."""
+        # Threads suffice, because Pillow releases Python's lock while it works on pixels.
         with concurrent.futures.ThreadPoolExecutor(available_cores()) as pool:
             for start in range(0, len(files), batch_size):
                 batch = files[start : start + batch_size]
                 read = list(pool.map(self._record, batch))
                 records = [record for record in read if isinstance(record, bytes)]
+                # Rows exist only for the files that could be read.
                 rows = iter(self._predict(tf.constant(records)).numpy() if records else ())
                 for file, found in zip(batch, read, strict=True):
                     if isinstance(found, str):
@@ -82,7 +84,7 @@ class Predictor:
                         yield Prediction(file, next(rows).tolist())
 
     def _record(self, file: str) -> bytes | str:
-        """The picture as a record would hold it, or why it is none."""
+        """Returns the JPEG that a build would write, or why the file cannot be used."""
         try:
             return encode_image(storage.read(file), self._options).data
         except OSError as e:

@@ -1,17 +1,16 @@
-"""Original picture files → what the model was trained on, inside one TensorFlow graph.
+"""Prepares picture files for a model inside a TensorFlow graph, as a build prepares photos.
 
-A file is prepared as the pictures of the dataset were: by the builder (turned upright by its
-EXIF orientation, resized, compressed to JPEG), then by the trainer's reader. So the skew between
-training and serving comes from libjpeg and rounding alone, except that:
+A build turns a picture upright by its EXIF orientation, resizes it and compresses it to JPEG; then
+the trainer's reader decodes it. The graph does the same. So training and serving differ only by
+libjpeg and rounding, with these exceptions:
 
 * TIFF, AVIF, HEIC, JPEGs that TensorFlow refuses, PNGs of less than 8 bits, BMPs of less than 24
-  and animated WebPs without alpha are not decoded; other JPEGs, PNGs, BMPs and WebPs are, and GIFs,
-  of several pictures the first.
-* ICC profiles are not read: colours of other spaces than sRGB stay unconverted.
-* EXIF is read in JPEGs only, transparency in PNG and WebP only.
+  bits and animated WebPs without alpha are not decoded.
+* ICC profiles are ignored, so colours are taken as sRGB.
+* EXIF is read in JPEGs only, and transparency in PNG and WebP only.
 * 4:2:2 chroma subsampling becomes 4:2:0.
 
-(`predict` does without this: it has the builder's own functions.)
+`predict` uses the builder's functions instead of this module.
 """
 
 from __future__ import annotations
@@ -28,24 +27,22 @@ from imageshards.images.options import ImageOptions
 from trainer.augment.decode import decode_webp
 from trainer.serving.resize import ResizeGeometry, resize, resize_geometry
 
-# ITU-R 601-2 luma in 16 bits, as Pillow has it.
+# Weights of ITU-R 601-2 luma in 16 bits, as in Pillow.
 _LUMA = (19595, 38470, 7471)
 _HEADER = b"Exif\0\0"
-# Cameras write EXIF first; a segment before it has 64 KiB at most. Pictures behind the first one,
-# as in an MPO, have EXIF of their own.
+# EXIF is searched in this part of a file. Cameras write it first, at most behind one segment of up
+# to 64 KiB, and the second picture of an MPO has EXIF, too.
 _HEAD_BYTES = 1 << 17
 _ENTRY_BYTES = 12
 
 
 def record_jpeg(encoded: tf.Tensor, options: ImageOptions) -> tf.Tensor:
-    """An original file, string scalar, as the builder would have put it into a record: a JPEG."""
-    # Strings are on the CPU anyway, and a GPU multiplies matrices in fewer digits.
+    """Converts an original file, string scalar, to the JPEG that a build would write."""
+    # Strings are on the CPU anyway, and a GPU multiplies matrices with fewer digits.
     with tf.device("CPU:0"):
         is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 2), b"\xff\xd8")
         decoded = tf.cond(
-            is_jpeg,
-            lambda: _decode_jpeg(encoded, options),
-            lambda: _decode_other(encoded, options),
+            is_jpeg, lambda: _decode_jpeg(encoded, options), lambda: _decode_other(encoded, options)
         )
         return tf.io.encode_jpeg(
             _resized_upright(decoded, options),
@@ -55,8 +52,13 @@ def record_jpeg(encoded: tf.Tensor, options: ImageOptions) -> tf.Tensor:
 
 
 class _Decoded(NamedTuple):
-    """A decoded file: uint8 [height, width, channels], as stored, at 1 / `ratio` of the size; its
-    EXIF orientation; (height, width) of the upright picture at its full size.
+    """A decoded file.
+
+    Attributes:
+        pixels: uint8 [height, width, channels], as stored, at 1 / `ratio` of the full size.
+        ratio: 1, 2, 4 or 8, float64.
+        turn: EXIF orientation.
+        size: Full (height, width) of the upright picture.
     """
 
     pixels: tf.Tensor
@@ -69,12 +71,12 @@ def _decode_jpeg(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
     height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(encoded))
     _check_pixels(height, width, options)
     turn = orientation(encoded)
-    swap = turn >= 5  # the upright picture's width is the stored height
+    swap = turn >= 5  # These orientations exchange width and height.
     size = tf.where(swap, width, height), tf.where(swap, height, width)
     draft = _draft(resize_geometry(*size, options).shrink, options)
 
     def decode(ratio: int) -> Callable[[], tf.Tensor]:
-        # Pillow's inverse DCT; TensorFlow's default is a coarser one.
+        # This is Pillow's inverse DCT; TensorFlow's default is less accurate.
         return lambda: tf.io.decode_jpeg(
             encoded, channels=options.channels, ratio=ratio, dct_method="INTEGER_ACCURATE"
         )
@@ -85,21 +87,23 @@ def _decode_jpeg(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
 
 
 def _draft(shrink: tf.Tensor, options: ImageOptions) -> tf.Tensor:
-    """Index into the ratios: 0 for the full size, else that of `DRAFT_MARGINS` plus 1; int32."""
-    if options.filter == "nearest":
-        return tf.constant(0)
+    """Returns the index into the ratios, int32: 0 for full size, else 1 + `DRAFT_MARGINS` index."""
     index = tf.constant(0)
+    if options.filter == "nearest":
+        return index
+    # In reverse, so that the largest ratio with a sufficient margin comes last and stays.
     for number, (ratio, margin) in reversed(list(enumerate(DRAFT_MARGINS, 1))):
         index = tf.where(shrink >= ratio * margin, number, index)
     return index
 
 
 def _decode_other(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
-    """A picture of any other format, transparent parts on the background."""
+    """Decodes a picture that is no JPEG, and puts transparent parts on the background."""
+    # Byte 24 of a PNG is its bit depth, and byte 28 of a BMP its bits per pixel.
     head = tf.strings.join([tf.strings.substr(encoded, 0, 29), bytes(29)])
     is_png = tf.equal(tf.strings.substr(head, 0, 4), b"\x89PNG")
     is_bmp = tf.equal(tf.strings.substr(head, 0, 2), b"BM")
-    # TensorFlow takes numbers of colours, and levels of less than a byte, for levels of 0 to 255.
+    # TensorFlow takes palette indices, and levels of fewer bits, for levels of 0 to 255.
     bits = tf.io.decode_raw(tf.strings.substr(head, tf.where(is_png, 24, 28), 1), tf.uint8)[0]
     least = tf.where(is_png, 8, tf.where(is_bmp, 24, 0))
     few = "The picture has fewer bits of colour than TensorFlow decodes."
@@ -107,14 +111,14 @@ def _decode_other(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
     is_webp = tf.equal(tf.strings.substr(head, 8, 4), b"WEBP")
 
     def webp() -> tf.Tensor:
-        # Asked for 4 channels, it would refuse a file without transparency.
+        # With 4 channels, TensorFlow would refuse a file without transparency.
         return _with_alpha(decode_webp(encoded))
 
-    def others() -> tf.Tensor:
+    def opaque() -> tf.Tensor:
         return _with_alpha(tf.io.decode_image(encoded, channels=3, expand_animations=False))
 
     png = (is_png, lambda: tf.io.decode_png(encoded, channels=4))
-    layers = tf.case([png, (is_webp, webp)], default=others)
+    layers = tf.case([png, (is_webp, webp)], default=opaque)
     layers = tf.cast(tf.ensure_shape(layers, (None, None, 4)), tf.float32)
     height, width = tf.unstack(tf.shape(layers)[:2])
     _check_pixels(height, width, options)
@@ -127,23 +131,23 @@ def _decode_other(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
 
 
 def _with_alpha(pixels: tf.Tensor) -> tf.Tensor:
-    """uint8 [height, width, 3 or 4] → [height, width, 4]."""
+    """Adds alpha where it is missing: uint8 [height, width, 3 or 4] → [height, width, 4]."""
     opaque = tf.fill(tf.concat([tf.shape(pixels)[:2], [1]], 0), tf.constant(255, tf.uint8))
     return tf.concat([pixels, opaque], -1)[..., :4]
 
 
 def _resized_upright(decoded: _Decoded, options: ImageOptions) -> tf.Tensor:
-    """The picture of a record: resized as stored, turned upright, put on the canvas."""
+    """Resizes the stored pixels, turns them upright, and puts them on the canvas."""
     pixels = tf.ensure_shape(decoded.pixels, (None, None, options.channels))
     geometry = resize_geometry(*decoded.size, options)
     swap = decoded.turn >= 5
-    # The kept part lies around the middle: mirroring does not move it.
+    # The kept part is centred, so mirroring does not move it, and only the axes are swapped.
     left, top, right, bottom = (
         tf.where(swap, geometry.crop[other], geometry.crop[own]) / decoded.ratio
         for own, other in ((0, 1), (1, 0), (2, 3), (3, 2))
     )
     height, width = (tf.cast(side, tf.float64) for side in tf.unstack(tf.shape(pixels)[:2]))
-    # A size that `ratio` does not divide was rounded up.
+    # The decoder rounds up a size that `ratio` does not divide.
     box = (left, top, tf.minimum(right, width), tf.minimum(bottom, height))
     size = (
         tf.where(swap, geometry.content[1], geometry.content[0]),
@@ -162,6 +166,7 @@ def _on_canvas(content: tf.Tensor, geometry: ResizeGeometry, options: ImageOptio
     top, left = ((geometry.canvas[i] - geometry.content[i]) // 2 for i in (0, 1))
     bottom = geometry.canvas[0] - top - geometry.content[0]
     right = geometry.canvas[1] - left - geometry.content[1]
+    # `tf.pad` fills with a single value, so the background is subtracted first and added again.
     ground = tf.cast(ground, tf.int32)
     around = tf.pad(tf.cast(content, tf.int32) - ground, [[top, bottom], [left, right], [0, 0]])
     return tf.cast(around + ground, tf.uint8)
@@ -180,16 +185,15 @@ def _check_pixels(height: tf.Tensor, width: tf.Tensor, options: ImageOptions) ->
 
 
 def orientation(encoded: tf.Tensor) -> tf.Tensor:
-    """The EXIF orientation of a JPEG: the tag in its first EXIF block (TIFF 6.0, section 2).
-
-    An int32 scalar 1..8: 1, as stored, where there is none, it is out of range, or the file broken.
-    """
+    """Returns the EXIF orientation of a JPEG, int32 scalar 1..8; 1 if it is missing or invalid."""
+    # The layout of an EXIF block is TIFF 6.0, section 2. A slice beyond the end of a tensor is
+    # empty and the number of no bytes is 0, so a broken block raises no error.
     parts = tf.strings.split(tf.strings.substr(encoded, 0, _HEAD_BYTES), _HEADER, maxsplit=1)
     values = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(parts[1:]), tf.uint8), tf.int64)
     little = tf.reduce_all(tf.equal(values[:2], ord("I")))
 
     def number(parts: tf.Tensor) -> tf.Tensor:
-        """Bytes along the last axis → their value in the file's byte order; of none, none."""
+        """Returns the values of bytes along the last axis, in the byte order of the file."""
         big = 256 ** tf.reverse(tf.range(tf.shape(parts, tf.int64)[-1]), [0])
         return tf.reduce_sum(parts * tf.where(little, tf.reverse(big, [0]), big), -1)
 
@@ -202,12 +206,12 @@ def orientation(encoded: tf.Tensor) -> tf.Tensor:
     as_byte, as_short, as_long = (number(entries[:, 8 : 8 + size]) for size in (1, 2, 4))
     value = tf.where(kind == 1, as_byte, tf.where(kind == 4, as_long, as_short))
     sensible = value[(value >= 1) & (value <= 8)]
-    # The highest of none is the lowest number there is; of one, it is that one.
+    # The maximum of no values is the lowest integer, which becomes 1.
     return tf.cast(tf.maximum(tf.reduce_max(sensible), 1), tf.int32)
 
 
 def upright(picture: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Turns and mirrors a stored picture [height, width, channels] as its orientation 1..8 says."""
+    """Turns a stored picture [height, width, channels] upright by its orientation, 1..8."""
     swap, mirror_x, mirror_y = tf.unstack(tf.gather(list(TURNS.values()), number - 1))
     picture = tf.cond(swap, lambda: tf.transpose(picture, (1, 0, 2)), lambda: picture)
     picture = tf.cond(mirror_x, lambda: tf.reverse(picture, [1]), lambda: picture)

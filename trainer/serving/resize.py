@@ -1,8 +1,8 @@
-"""Resizing inside a TensorFlow graph, as the builder does it with Pillow.
+"""Resizes pictures inside a TensorFlow graph, with the same result as Pillow in the builder.
 
-`resize_geometry` says which part of a picture goes where, `resize` does it. `tf.image.resize` knows
-no part in fractions of a pixel and keeps no intermediate 8 bits; the operation below it does, taken
-once for each axis.
+`tf.image.resize` takes no crop in fractions of a pixel, and rounds only at the end, while Pillow
+rounds to 8 bits after each axis. So this module calls the operation below `tf.image.resize`, once
+for each axis.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import tensorflow as tf
 from imageshards.images.options import ImageOptions
 
 # Pillow's name of a filter → TensorFlow's.
-_KERNELS = {
-    "bicubic": "keyscubic",
-    "bilinear": "triangle",
-    "box": "box",
-    "lanczos": "lanczos3",
-}
+_KERNELS = {"bicubic": "keyscubic", "bilinear": "triangle", "box": "box", "lanczos": "lanczos3"}
 
 
 class ResizeGeometry(NamedTuple):
-    """How an upright picture becomes that of a record: `left, top, right, bottom` of what is kept,
-    (height, width) it is resized to, and (height, width) of the result, in pixels.
+    """The placement of an upright picture in the picture of a record, in pixels.
+
+    Attributes:
+        crop: `left, top, right, bottom` of the part that is kept.
+        content: (height, width) of this part after resizing.
+        canvas: (height, width) of the result.
     """
 
     crop: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
@@ -33,14 +32,14 @@ class ResizeGeometry(NamedTuple):
 
     @property
     def shrink(self) -> tf.Tensor:
-        """Source pixels per pixel, along the axis that shrinks less; float64."""
+        """Source pixels per output pixel, along the axis that shrinks less; float64."""
         left, top, right, bottom = self.crop
         height, width = (tf.cast(side, tf.float64) for side in self.content)
         return tf.minimum((right - left) / width, (bottom - top) / height)
 
 
 def resize_geometry(height: tf.Tensor, width: tf.Tensor, options: ImageOptions) -> ResizeGeometry:
-    """How an upright picture of `height` and `width`, int32 scalars, is resized."""
+    """Returns the placement of an upright picture of `height` and `width`, int32 scalars."""
     target = (tf.constant(options.height_px), tf.constant(options.width_px))
     tall, wide = tf.cast(height, tf.float64), tf.cast(width, tf.float64)
     zero = tf.constant(0.0, tf.float64)
@@ -60,7 +59,7 @@ def resize_geometry(height: tf.Tensor, width: tf.Tensor, options: ImageOptions) 
         short = tf.minimum(tall, wide)
         side = tf.constant(options.height_px, tf.float64)
         side = tf.minimum(side, short) if options.only_shrink else side
-        # The shortest side is hit exactly: side * short / short is `side`.
+        # The shortest side becomes exactly `side`: side * short / short has no rounding error.
         target = (_rounded(tall * side / short), _rounded(wide * side / short))
     elif options.only_shrink:
         target = (tf.minimum(target[0], height), tf.minimum(target[1], width))
@@ -82,18 +81,23 @@ def _crop(tall: tf.Tensor, wide: tf.Tensor, options: ImageOptions) -> ResizeGeom
 
 
 def _rounded(length: tf.Tensor) -> tf.Tensor:
-    """The nearest whole number of pixels, halves up, at least one."""
+    """Rounds to the nearest whole number of pixels, halves up, at least one."""
     return tf.maximum(1, tf.cast(tf.floor(length + 0.5), tf.int32))
 
 
 def resize(
     picture: tf.Tensor, size: tuple[tf.Tensor, tf.Tensor], box: tuple[tf.Tensor, ...], name: str
 ) -> tf.Tensor:
-    """A part of a picture at another size, as Pillow's `Image.resize(size, name, box)` makes it.
+    """Resizes a part of a picture like Pillow's `Image.resize(size, name, box)`.
 
-    With `bicubic`, `bilinear` and `lanczos` a pixel in a thousand is off by one grey level, with
-    `nearest` none. `box` gives a pixel on the edge of two results half to each; it may have
-    fractions, and must lie inside. The picture is uint8 [height, width, channels], channels known.
+    With `bicubic`, `bilinear` and `lanczos` a pixel in a thousand differs by one grey level, with
+    `nearest` none. The filter `box` splits a pixel on the edge of two results between both.
+
+    Args:
+        picture: uint8 [height, width, channels], with a static number of channels.
+        size: (height, width) of the result.
+        box: `left, top, right, bottom` inside the picture, which may have fractions.
+        name: Pillow's name of the filter.
     """
     left, top, right, bottom = box
     if name == "nearest":
@@ -107,7 +111,7 @@ def resize(
 def _resampled(
     images: tf.Tensor, axis: int, count: tf.Tensor, low: tf.Tensor, high: tf.Tensor, kernel: str
 ) -> tf.Tensor:
-    """[1, height, width, channels] → `count` pixels along one axis, in whole grey levels."""
+    """Resizes [1, height, width, channels] to `count` pixels along one axis, in whole levels."""
     along = tf.equal(tf.range(2), axis)
     scale = tf.cast(count, tf.float64) / (high - low)
     found = tf.raw_ops.ScaleAndTranslate(
@@ -118,13 +122,13 @@ def _resampled(
         kernel_type=kernel,
         antialias=True,
     )
-    # Halves up, as Pillow has it; tf.round would take them to the even neighbour.
+    # Pillow rounds halves up, while tf.round would round them to even.
     return tf.clip_by_value(tf.floor(found + 0.5), 0, 255)
 
 
 def _nearest(num_in: tf.Tensor, num_out: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """The source pixel of each result."""
-    # Summed up as in Pillow: rounding decides where a centre falls between two pixels.
+    """Returns the index of the source pixel for each pixel of the result."""
+    # Pillow adds up steps, too: if a centre falls between two pixels, rounding decides.
     step = (high - low) / tf.cast(num_out, tf.float64)
     steps = tf.concat([[low + step * 0.5], tf.fill([num_out - 1], step)], 0)
     return tf.minimum(tf.cast(tf.cumsum(steps), tf.int32), num_in - 1)

@@ -1,4 +1,4 @@
-"""The export for serving: a SavedModel that takes image files."""
+"""Exports a model for serving: a SavedModel that takes image files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ def write_saved_model(
 ) -> list[str]:
     """Writes a SavedModel whose signature takes image files; returns lines that describe it.
 
-    Besides the signature it has `classes`, names of outputs as a variable in their order, and
-    an asset with the same names, one per line. `transform` is the folder of the dataset's graph;
-    `path` is not there yet.
+    The names of the outputs are saved as the variable `classes`, and as an asset, one per line.
+    `transform` is the folder of the dataset's tensorflow-transform graph, or None.
 
     Raises:
         OSError: The folder cannot be written.
@@ -42,36 +41,26 @@ def write_saved_model(
     with storage.temporary_folder() as folder:
         labels = os.path.join(folder, LABELS_FILE)
         with open(labels, "w", encoding="utf-8") as f:
-            f.write(_labels(card))
+            f.writelines(f"{name}\n" for name in card.names)
         saved.labels = tf.saved_model.Asset(labels)
         try:
             tf.saved_model.save(saved, path, signatures={SIGNATURE: function})
-        except tf.errors.OpError as e:  # of a full disk, for example: all was traced before
+        except tf.errors.OpError as e:  # A full disk, for example; the graph is traced already.
             reason = e.message.splitlines()[0].rpartition("; ")[2].partition(" [Op:")[0]
             raise OSError(f"{type(e).__name__}: {reason}") from e
     return _described(card, columns, function)
 
 
-def _labels(card: ModelCard) -> str:
-    return "".join(f"{name}\n" for name in card.names)
-
-
-def _noun(card: ModelCard) -> str:
-    return f"{'classes' if card.target == 'class' else card.target:<8}"
-
-
 def answer(
     model: keras.Model, inputs: tf.Tensor | Mapping[str, tf.Tensor], card: ModelCard
 ) -> tf.Tensor:
-    """Probabilities of classes or of labels, or values, by `model` for a batch: float32 [b, k]."""
+    """Applies a model to a batch; returns probabilities or values, float32 [b, outputs]."""
     return _ACTIVATIONS[card.target](tf.cast(model(inputs, training=False), tf.float32))
 
 
 def _variables_of(model: keras.Model) -> tf.Module:
-    """What is saved with a function that calls `model`.
-
-    Not the model itself, whose layers would each be traced once more.
-    """
+    """Returns a module with the variables of a function that calls `model`."""
+    # Saving the model itself would trace each of its layers once more.
     module = tf.Module()
     module.weights = [variable.value for variable in model.variables]
     return module
@@ -88,11 +77,11 @@ def _of_class(found: tf.Tensor, classes: tf.Variable) -> dict[str, tf.Tensor]:
 
 
 def _of_labels(found: tf.Tensor, classes: tf.Variable) -> dict[str, tf.Tensor]:
-    # For every picture, as TensorFlow Serving wants it.
+    # TensorFlow Serving wants the first dimension of each output to be the batch.
     return {"classes": tf.broadcast_to(classes, tf.shape(found)), "probabilities": found}
 
 
-# Of each kind of target: what makes an answer of logits; a signature's outputs of it and names.
+# Kind of target → the function from logits to answers, and from answers to a signature's outputs.
 _ACTIVATIONS = {"class": tf.nn.softmax, "labels": tf.sigmoid, "values": tf.identity}
 _OUTPUTS = {"class": _of_class, "labels": _of_labels, "values": lambda found, _: {"values": found}}
 
@@ -100,7 +89,7 @@ _OUTPUTS = {"class": _of_class, "labels": _of_labels, "values": lambda found, _:
 def _serve(
     model: keras.Model, card: ModelCard, columns: Columns, classes: tf.Variable
 ) -> tf.types.experimental.ConcreteFunction:
-    """Files and raw columns → what the kind of target gives: a concrete function."""
+    """Returns the concrete function from files and raw columns to the outputs of the signature."""
 
     def serve(image_bytes: tf.Tensor, **given: tf.Tensor) -> dict[str, tf.Tensor]:
         records, inputs = _read_files(image_bytes, card.inputs)
@@ -113,11 +102,9 @@ def _serve(
 
 
 def _read_files(files: tf.Tensor, inputs: ModelInputs) -> tuple[tf.Tensor, tf.Tensor]:
-    """Files → records, string [b], and pictures, uint8 [b, *size, channels].
+    """Converts files to records, string [b], and pictures, uint8 [b, *size, channels].
 
-    A file that cannot be decoded fails the batch with the element's index, which TensorFlow's
-    decoders do not say: so each file is an element of a `tf.data.Dataset`, broken ones are left
-    out, and then the missing indices are known.
+    Files that cannot be decoded fail the batch, with an error that names their indices.
     """
     pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
     options = ImageOptions.from_manifest(inputs.image.options)
@@ -127,7 +114,9 @@ def _read_files(files: tf.Tensor, inputs: ModelInputs) -> tuple[tf.Tensor, tf.Te
         return index, record, pictures(record[None], tf.zeros((1,), tf.int64))[0]
 
     shape = (*inputs.size, inputs.image.channels)
-    # There is an element to take even where all files are broken.
+    # TensorFlow's decoders do not name the broken element of a batch. So each file becomes an
+    # element of a dataset that skips errors, and the missing indices are the broken files. The
+    # additional last element keeps the dataset from being empty.
     end = (tf.constant(-1, tf.int64), tf.constant(b""), tf.zeros(shape, tf.uint8))
     whole = (
         tf.data.Dataset.from_tensor_slices(files)
@@ -153,7 +142,8 @@ def _described(
     outputs = sorted(function.structured_outputs.items())
     lines = [f"input    {name}: {_shape_text(spec)}" for name, spec in sorted(taken.items())]
     lines += [f"output   {name}: {spec.dtype.name}" for name, spec in outputs]
-    lines.append(f"{_noun(card)} {len(card.names)}, also in assets/{LABELS_FILE}")
+    noun = "classes" if card.target == "class" else card.target
+    lines.append(f"{noun:<8} {len(card.names)}, also in assets/{LABELS_FILE}")
     if columns.given:
         lines.append(
             f"note: no transform makes {', '.join(columns.given)}; give the values "

@@ -114,6 +114,34 @@ def test_steps_that_are_done_again_make_the_same_dataset(disturbed, output, tmp_
     check()
 
 
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_failed_read_does_not_replace_what_an_earlier_attempt_finished(
+    disturbed, output, tmp_path, is_finished
+):
+    job = Job(output, make_units(tmp_path / "photos", 0))
+    job.begin()
+    written = everything(output)
+    for number in itertools.count():
+        restore(output, written)
+        tasks = job.begin_commit()
+        entries = [job.finalize(task) for task in tasks]
+        if is_finished:
+            job.finish(entries)
+            expected = contents(output)
+        with disturbed.at(number, fail()):
+            with contextlib.suppress(OSError, UserError):
+                job.begin_commit()
+            reached = disturbed.count > number
+        if is_finished:
+            assert contents(output) == expected
+        else:
+            job.commit()
+            assert spreads(output) <= {0, 1}
+        if not reached:
+            break
+    assert number > 5
+
+
 @pytest.mark.parametrize("at_the_last_moment", [False, True])
 def test_a_job_that_lost_its_output_to_another_build_publishes_nothing(
     disturbed, output, tmp_path, monkeypatch, at_the_last_moment

@@ -88,6 +88,7 @@ def test_a_dataset_that_was_set_aside_stays_until_there_is_another(tmp_path):
     assert not (made.directory / ".staging" / "replaced").exists()
 
 
+@pytest.mark.process
 def test_the_next_build_removes_what_a_killed_one_had_not_finished(tmp_path):
     made = Dataset(tmp_path / "set")
     output, staging = str(made.directory), str(made.directory / ".staging")

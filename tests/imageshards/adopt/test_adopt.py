@@ -97,7 +97,7 @@ def test_every_record_has_a_row_that_leads_to_it_and_names_its_class(slim, capsy
         assert row["offset"] == record.offset_bytes
 
 
-def test_records_are_pointed_at_and_the_fingerprint_sees_changes_but_not_places(slim, tmp_path):
+def test_the_fingerprint_depends_on_contents_but_not_on_places(slim, tmp_path):
     before = sorted(path.name for path in slim.iterdir())
     out, one = tmp_path / "out", AdoptOptions(label_offset=1)
     for name in ("manifest.json", "index/train-00001.parquet", "notes"):
@@ -181,7 +181,7 @@ def test_lengths_of_all_records_make_a_shape(tmp_path):
     ("flags", "sentence"),
     [
         (["--feature_map", "picture=image"], "received 'picture'; expected NAME=FEATURE"),
-        (["--feature_map", "image=imag"], "have not; expected .*, one string .*: id, image"),
+        (["--feature_map", "image=imag"], "lack; expected .*, one string .*: id, image"),
         (["--feature_map", "image=class,image=id"], "expected one feature, or for label several"),
         (["--feature_map", "label=class,label=id"], "received label=class,label=id, which the rec"),
         (["--feature_map", "label=image"], "one class id or name in each record .class, id.,"),
@@ -196,7 +196,7 @@ def test_lengths_of_all_records_make_a_shape(tmp_path):
         (["--split", "a b={0}/train"], "--split received 'a b'; expected the name of a split"),
     ],
 )
-def test_a_wrong_flag_is_refused_in_a_sentence(kaggle, capsys, flags, sentence):
+def test_a_wrong_flag_is_reported_in_a_sentence(kaggle, capsys, flags, sentence):
     assert main([str(kaggle), *(flag.format(kaggle) for flag in flags)]) == 2
     assert re.search(sentence, capsys.readouterr().err)
     assert not (kaggle / "manifest.json").exists()
@@ -215,7 +215,7 @@ def test_a_wrong_flag_is_refused_in_a_sentence(kaggle, capsys, flags, sentence):
         ({"image": jpeg(), "label": b"\xff"}, "the 1 value b'.xff' in the feature label; expected"),
     ],
 )
-def test_records_that_nothing_can_be_trained_on_are_refused(tmp_path, payload, sentence):
+def test_records_that_are_not_usable_for_training_are_refused(tmp_path, payload, sentence):
     with pytest.raises(UserError, match=sentence):
         adopted(tmp_path, payload)
 
@@ -260,7 +260,7 @@ def test_columns_of_0_and_1_are_several_labels(tmp_path, capsys):
     assert shown == ["no label", "a - b", "c", "a - b, c"]
 
 
-def test_records_without_labels_are_adopted_by_asking_for_none(tmp_path, capsys):
+def test_records_without_labels_are_adopted_with_label_none(tmp_path, capsys):
     record = {"image/encoded": jpeg(), "image/class/label": 0.5, "image/caption": "a photo"}
     write_records(str(tmp_path / "train.record"), [example(record)] * 2)
     assert main([str(tmp_path)]) == 2
@@ -290,11 +290,11 @@ def test_a_record_that_differs_is_named_and_not_called_damaged(tmp_path, last, s
     assert "damaged" not in str(caught.value) and "copy" not in str(caught.value)
 
 
-def test_a_refused_adopt_leaves_the_dataset_that_was_there(slim):
+def test_a_refused_adopt_keeps_the_old_dataset(slim):
     before = adopt(str(slim), options=AdoptOptions(label_offset=1))
     shutil.copy(slim / "train-00000-of-00002", slim / "x.json")
     splits = (("train", f"{slim}/x.json"),)
-    with pytest.raises(UserError, match="would not be one.*'x.json'"):
+    with pytest.raises(UserError, match="would be invalid.*'x.json'"):
         adopt(str(slim), options=AdoptOptions(label_offset=1, splits=splits))
     assert load_manifest(str(slim), adopted=True) == before
     assert len(read_index(str(slim), before)) == 9

@@ -6,7 +6,7 @@ from imageshards.adopt.files import list_files, split_files, split_of
 from imageshards.errors import UserError
 
 
-def test_files_that_name_no_split_are_train_but_not_beside_others():
+def test_files_without_a_split_name_are_train_if_no_file_has_one():
     assert split_of("my_val_3.tfrecord") == "val"
     assert split_of("flowers-Train.tfrecord-00000-of-00002") == "train"
     assert split_of("data/test/00-224x224-798.tfrec") == "test"
@@ -44,7 +44,7 @@ def test_a_place_is_a_folder_a_glob_or_a_file(folder, place, found):
     assert [path.removeprefix(f"{folder}/") for path in listed] == found
 
 
-def test_a_place_without_records_or_all_files_of_a_series_is_refused(folder):
+def test_a_place_without_records_or_with_a_partial_series_is_refused(folder):
     (folder / ".hidden" / "f.tfrec").unlink()
     for place in ("/.hidden", "/*.tfr", "/none"):
         with pytest.raises(UserError, match="--split received .*, where there is no TFRecord"):

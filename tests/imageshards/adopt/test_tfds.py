@@ -57,7 +57,7 @@ def say(folder, old, new):
     ("damage", "sentence"),
     [
         (lambda f: next(f.glob("*test*")).unlink(), "shapes-test.tfrecord-00000-of-00001 cannot"),
-        (lambda f: next(f.glob("*test*")).write_bytes(b""), "holds 0 records, not the 1 it should"),
+        (lambda f: next(f.glob("*test*")).write_bytes(b""), "holds 0 records instead of 1"),
         (lambda f: (f / "dataset_info.json").write_text("{}"), "not what TensorFlow Datasets wri"),
         (lambda f: say(f, '"tfrecord"', '"riegeli"'), "whose fileFormat is riegeli"),
         (

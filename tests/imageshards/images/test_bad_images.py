@@ -45,7 +45,7 @@ _FRAME = JPEG.index(b"\xff\xc0")
         (saved(flat("I", 70000), "TIFF"), "unsupported_mode"),
     ],
 )
-def test_bad_bytes_have_a_code(data, code):
+def test_each_kind_of_bad_file_has_its_code(data, code):
     assert code_of(data) == code
 
 
@@ -61,7 +61,7 @@ def test_thousands_of_scans_are_refused():
     encode_image(JPEG + b"\xff\xda" * 500, SMALL)
 
 
-def test_a_hair_thin_picture_cannot_ask_for_a_huge_result():
+def test_a_very_thin_picture_cannot_make_a_huge_result():
     thin = saved(Image.new("1", (70000, 1)), "PNG")
     for mode in ("none", "shortest"):
         assert code_of(thin, ImageOptions(resize_mode=mode)) == "output_too_large"
@@ -89,7 +89,7 @@ _BY_FORMAT |= {
     st.sampled_from([40, 400, 10**6]),
     st.just(1.0) | st.floats(0, 1),
 )
-def test_any_damaged_or_cut_picture_is_encoded_or_has_a_code(kind, damage, reach, kept):
+def test_a_damaged_picture_is_encoded_or_rejected_with_a_code(kind, damage, reach, kept):
     data = bytearray(_BY_FORMAT[kind])
     for at, value in damage:
         data[int(at * min(reach, len(data)))] = value

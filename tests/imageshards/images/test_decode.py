@@ -131,7 +131,7 @@ def test_exif_orientation_is_applied_once(kind, orientation):
     assert mean_difference(opened(encoded), scene(80, 60)) < 6
 
 
-def test_heic_without_its_extra_is_told_to_install_it(monkeypatch):
+def test_a_heic_without_its_extra_names_the_package_to_install(monkeypatch):
     assert {".avif", ".heic", ".heif"} <= set(options.EXTENSIONS)
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with pytest.raises(ImageError, match="every machine.*imageshards\\[heif\\]") as error:
@@ -146,7 +146,7 @@ def test_heic_without_its_extra_is_told_to_install_it(monkeypatch):
 
 
 @pytest.mark.parametrize(("order", "head"), [("<", b"II*\0"), (">", b"MM\0*")])
-def test_a_damaged_exif_is_passed_over(order, head):
+def test_a_damaged_exif_is_ignored(order, head):
     exif = head + struct.pack(order + "LHHHLHH", 8, 1, 0x0112, 3, 1, 6, 0)
     data = saved(scene(), exif=b"Exif\0\0" + exif)
     assert "exif_rotated" in encode_image(data, SMALL).notes
@@ -155,7 +155,7 @@ def test_a_damaged_exif_is_passed_over(order, head):
 
 
 @pytest.mark.parametrize(("name", "size"), [("Landscape_6", 64), ("Portrait_1", 104)])
-def test_a_shrunk_decode_looks_like_a_full_one(exif_orientation, name, size):
+def test_a_draft_looks_like_a_full_decode(exif_orientation, name, size):
     data = (exif_orientation / f"{name}.jpg").read_bytes()
     options = ImageOptions(size, size, resize_mode="crop", quality=100, subsampling="4:4:4")
     fast = opened(encode_image(data, options))
@@ -182,7 +182,7 @@ def test_a_slight_shrink_decodes_the_whole_picture():
     assert encode_image(data, options).data == encode_image(same, options).data
 
 
-def test_nearest_keeps_values_that_a_shrunk_decode_would_mix():
+def test_nearest_keeps_values_that_a_draft_would_mix():
     stripes = Image.new("L", (512, 512))
     for x in range(0, 512, 2):
         stripes.paste(255, (x, 0, x + 1, 512))

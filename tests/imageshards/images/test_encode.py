@@ -73,7 +73,7 @@ def test_background_surrounds_a_padded_picture(colorspace):
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF"])
-def test_limits_are_of_bytes_and_pixels(kind):
+def test_bytes_and_pixels_are_limited(kind):
     data = saved(scene(), kind)
     just = dataclasses.replace(SMALL, max_pixels=160 * 120, max_bytes=len(data))
     encode_image(data, just)
@@ -112,7 +112,7 @@ def test_pixel_sums_are_exact_and_change_nothing_else(colorspace):
         assert tuple(channel) == (len(values), sum(values), sum(v * v for v in values))
 
 
-def test_the_same_bytes_again_and_in_another_process_that_imports_little():
+def test_encoding_is_deterministic_and_imports_little():
     once = encode_image(JPEG, SMALL)
     tune_allocator()
     assert encode_image(JPEG, SMALL) == once

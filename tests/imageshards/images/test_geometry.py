@@ -64,7 +64,7 @@ _BOXES = st.lists(st.tuples(_RANGE, _RANGE).map(lambda b: (*b[0], *b[1])), max_s
 
 
 @given(_BOXES)
-def test_boxes_stay_to_the_bit_where_nothing_changes(boxes):
+def test_boxes_keep_every_bit_if_the_picture_does_not_change(boxes):
     assert map_boxes(boxes, BoxTransform()) == list(enumerate(boxes))
 
 

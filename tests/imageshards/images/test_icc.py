@@ -71,7 +71,7 @@ def test_profiles_of_all_formats_are_converted_in_colour_and_grey(name):
         assert "icc_profile" not in opened(encode_image(data, options)).info
 
 
-def test_profiles_of_grey_of_inks_and_of_transparent_pictures_are_converted():
+def test_grey_cmyk_and_transparent_pictures_are_converted():
     dark = grey_profile(1.0)  # 128 of 255 is half the light
     assert colour_of(_with(flat("L", 128), "PNG", dark)) == pytest.approx((188,) * 3, abs=2)
     assert colour_of(_with(flat("LA", (128, 0)), "PNG", dark)) == (255,) * 3
@@ -111,7 +111,7 @@ def test_profiles_of_grey_of_inks_and_of_transparent_pictures_are_converted():
     ],
     ids=range(8),
 )
-def test_pictures_without_a_usable_profile_stay_as_they_are_to_the_bit(mode, profile, note):
+def test_pictures_without_a_usable_profile_keep_every_bit(mode, profile, note):
     picture = scene().convert(mode)
     plain, with_profile = encode_image(saved(picture), SMALL), _with(picture, "JPEG", profile)
     found = encode_image(with_profile, SMALL)
@@ -133,7 +133,7 @@ def test_pictures_in_turn_each_have_their_own_profile():
     assert info.hits >= 2 and info.currsize <= 16
 
 
-def test_a_shrunk_and_turned_picture_is_converted_as_a_whole_one_is():
+def test_a_shrunk_and_turned_picture_is_converted_like_a_whole_one():
     photo = scene(640, 480).convert("RGB").point(lambda level: 60 + level // 2)
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -52,7 +52,7 @@ def components(data):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("behind", [b"", FILM])
-def test_the_record_of_a_jpeg_without_an_end_is_that_of_the_whole_jpeg_with_a_note(kind, behind):
+def test_a_jpeg_without_an_end_gives_the_record_of_the_whole_jpeg(kind, behind):
     data = saved(scene(), **KINDS[kind])
     for options in (SMALL, ImageOptions(8, 8), ImageOptions(32, 32, colorspace="grey")):
         right = encode_image(data, options, want_sums=True)
@@ -75,6 +75,6 @@ def test_a_progressive_picture_that_lacks_whole_scans_is_refused():
 
 
 @pytest.mark.parametrize("scan", [b"\0\2", b"\0\x05\xff\xff\xff", b"\xff\xff", b""])
-def test_a_hostile_scan_header_is_no_traceback(scan):
+def test_a_hostile_scan_header_raises_no_other_error(scan):
     assert with_end(b"\xff\xd8\xff\xda" + scan, [1]) is None
     assert with_end(b"\xff\xd8\xff\xda\0\x08\1\1\0\0\xff\0" + bytes(9), [1]) is None

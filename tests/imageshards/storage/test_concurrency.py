@@ -9,7 +9,7 @@ from imageshards.storage import map_concurrently, run_concurrently
 TIMEOUT_S = 30
 
 
-def test_results_come_in_order_and_the_calls_meet():
+def test_concurrent_calls_overlap_and_keep_their_order():
     meeting = threading.Barrier(3, timeout=TIMEOUT_S)
 
     def call(number):
@@ -19,7 +19,7 @@ def test_results_come_in_order_and_the_calls_meet():
     assert run_concurrently(lambda: call(1), lambda: call(2), lambda: call(3)) == [1, 2, 3]
 
 
-def test_an_error_waits_for_what_was_begun():
+def test_an_error_waits_for_running_calls():
     begun, ended = threading.Event(), threading.Event()
 
     def fails():
@@ -37,7 +37,7 @@ def test_an_error_waits_for_what_was_begun():
     assert run_concurrently() == []
 
 
-def test_no_more_is_begun_than_is_asked_for():
+def test_calls_start_only_shortly_before_they_are_needed():
     begun: list[int] = []
 
     def call(item):

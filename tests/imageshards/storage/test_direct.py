@@ -25,7 +25,7 @@ def web():
         ("/status/500", 4, None),
     ],
 )
-def test_no_more_is_read_than_was_asked_for(web, target, max_bytes, expected):
+def test_a_direct_read_stops_at_its_limit(web, target, max_bytes, expected):
     reader, server = web
     assert reader.get(target, {}, max_bytes) == expected
     before = server.connections
@@ -34,6 +34,6 @@ def test_no_more_is_read_than_was_asked_for(web, target, max_bytes, expected):
     assert server.connections - before <= 1
 
 
-def test_other_kinds_of_signatures_are_left_to_the_library():
+def test_unknown_signatures_are_left_to_the_library():
     other = "AWS4-ECDSA-P256-SHA256 Credential=AKID/20261121/s3/aws4_request, x"
     assert signature_scope("") is signature_scope("AWS AKID:abc=") is signature_scope(other) is None

@@ -74,7 +74,7 @@ def held(tmp_path):
         process.kill()
 
 
-def test_a_lock_is_held_by_one_until_its_process_ends_however_it_ends(held):
+def test_a_lock_has_one_holder_until_its_process_ends(held):
     path, process = held
     directory = str(path.parent.parent)
     number = f"process {process.pid} on "
@@ -95,7 +95,7 @@ def kill_and_leave_a_worker(path):
     return process
 
 
-def test_workers_of_a_killed_process_are_waited_for(tmp_path, monkeypatch):
+def test_a_lock_waits_for_workers_of_a_killed_process(tmp_path, monkeypatch):
     path = str(tmp_path / "out" / ".staging" / "lock")
     worker = kill_and_leave_a_worker(path)
     waits: list[float] = []
@@ -111,7 +111,7 @@ def test_workers_of_a_killed_process_are_waited_for(tmp_path, monkeypatch):
         assert len(waits) >= 3
 
 
-def test_a_worker_of_a_killed_process_that_does_not_end_is_told_of(tmp_path, monkeypatch):
+def test_an_error_names_the_killed_process_whose_worker_does_not_end(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "_ORPHANS_SEC", 0.1)
     path = tmp_path / "out" / ".staging" / "lock"
     process = kill_and_leave_a_worker(path)
@@ -129,7 +129,7 @@ def test_a_lock_is_free_again_after_its_block_even_after_an_error(tmp_path):
         pass
 
 
-def test_a_lock_on_a_file_that_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
+def test_a_lock_is_taken_again_if_its_file_was_deleted_meanwhile(tmp_path, monkeypatch):
     path = str(tmp_path / "out" / ".staging" / "lock")
     opened = FileLock._open
     times: list[int] = []
@@ -145,7 +145,7 @@ def test_a_lock_on_a_file_that_was_removed_meanwhile_is_taken_anew(tmp_path, mon
         assert os.path.exists(path) and len(times) == 2
 
 
-def test_an_output_that_cannot_be_made_written_or_locked_is_one_sentence(tmp_path, monkeypatch):
+def test_an_unusable_output_is_reported_in_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="output received .*cannot be written.*choose another"):
         FileLock(str(tmp_path / "file" / "out" / ".staging" / "lock")).__enter__()
@@ -196,7 +196,7 @@ def test_a_lease_is_free_when_it_was_not_renewed_for_too_long(path, content, wor
         assert json.loads(storage.read(path))["pid"] == os.getpid()
 
 
-def test_a_lease_is_free_at_once_when_its_process_surely_has_ended(path):
+def test_a_lease_is_free_as_soon_as_its_process_has_ended(path):
     with holder_of(path, HOLD_LEASE) as process:
         with pytest.raises(UserError, match=f"in use by another job .process {process.pid} "):
             output_lock(path).__enter__()
@@ -208,7 +208,7 @@ def test_a_lease_is_free_at_once_when_its_process_surely_has_ended(path):
 
 
 @pytest.mark.parametrize("nonce", ["0" * 32, "../../etc/passwd", None])
-def test_a_lease_is_not_free_because_its_process_is_unknown_here(path, nonce):
+def test_a_lease_of_an_unknown_process_is_not_free(path, nonce):
     """As in another container of the same host name, or on a copy of this machine."""
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
@@ -328,7 +328,7 @@ def test_nothing_is_written_to_the_output_after_its_lease_is_lost(server, path, 
         assert writes_refused(output, str(tmp_path / "x")) == []
 
 
-def test_a_write_that_has_to_be_sent_again_is_not_sent_after_the_limit(server, path, monkeypatch):
+def test_a_write_is_not_repeated_after_the_limit(server, path, monkeypatch):
     output = path.removesuffix("/.staging/lock")
     with Lease(path):
         now = [0.0, 1e9]  # the machine slept while the store was busy
@@ -342,7 +342,7 @@ def test_a_write_that_has_to_be_sent_again_is_not_sent_after_the_limit(server, p
     assert storage.exists(path)  # it may be another's by now
 
 
-def test_what_was_sent_before_the_limit_has_ended_before_others_may_begin():
+def test_requests_end_before_a_lease_expires():
     renew_sec, stale_sec, give_up_sec = LeaseTimes()
     longest_sec = objects.CONNECT_SEC + objects.ANSWER_SEC
     assert 2 * (renew_sec + objects.HASTY_SEC) < give_up_sec
@@ -351,7 +351,7 @@ def test_what_was_sent_before_the_limit_has_ended_before_others_may_begin():
 
 @given(changed({"host": socket.gethostname(), "pid": 1, "nonce": "0" * 32}))
 @settings(max_examples=60, derandomize=True, deadline=None)
-def test_whatever_a_lock_says_of_its_holder_keeps_nobody_out(tmp_path_factory, holder):
+def test_damaged_content_of_a_lock_keeps_no_job_out(tmp_path_factory, holder):
     path = str(tmp_path_factory.mktemp("lock") / "lock")
     storage.write(path, json.dumps(holder))
     with output_lock(path):

@@ -31,7 +31,7 @@ def test_home_folders_and_uris_of_files_become_paths(monkeypatch, given, found):
     assert place("--data", given) == found
 
 
-def test_places_are_absolute_where_asked_and_the_home_of_nobody_is_refused(tmp_path, monkeypatch):
+def test_absolute_places_and_unknown_home_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert absolute_place("--input", "a/../b/") == os.path.join(tmp_path, "b")
     assert absolute_place("--input", "s3://bucket/a/../b/") == "s3://bucket/a/../b"
@@ -41,7 +41,7 @@ def test_places_are_absolute_where_asked_and_the_home_of_nobody_is_refused(tmp_p
     assert place("--data", "~nobody-here/x") == "~nobody-here/x"
 
 
-def test_without_a_home_folder_no_folder_is_called_so(monkeypatch):
+def test_a_missing_home_folder_is_an_error(monkeypatch):
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     # As in a container for a user of which it knows the number only.
@@ -52,6 +52,6 @@ def test_without_a_home_folder_no_folder_is_called_so(monkeypatch):
 
 
 @pytest.mark.parametrize("given", [" ", 5, None, b"bytes", ["a"]])
-def test_what_is_no_path_is_refused(given):
+def test_a_value_that_is_no_path_is_refused(given):
     with pytest.raises(UserError, match="^--data received .*; expected a path"):
         place("--data", given)

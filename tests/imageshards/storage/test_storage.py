@@ -109,7 +109,7 @@ def test_an_atomic_file_is_there_when_it_is_committed_and_not_before(place):
 
 
 @pytest.mark.parametrize("server", ["s3"], indirect=True)
-def test_what_is_too_large_for_one_request_is_sent_in_parts(server, tmp_path, monkeypatch):
+def test_a_large_file_is_uploaded_in_parts(server, tmp_path, monkeypatch):
     monkeypatch.setattr("imageshards.storage.s3._MAX_PUT_BYTES", 8 << 20)
     path, data = f"{server.bucket()}/model", os.urandom((8 << 20) + 5)
     (tmp_path / "model").write_bytes(data)
@@ -118,7 +118,7 @@ def test_what_is_too_large_for_one_request_is_sent_in_parts(server, tmp_path, mo
     assert any("partNumber=2" in asked.target for asked in server.requests())
 
 
-def test_a_local_copy_has_the_contents_of_now(place):
+def test_a_local_copy_follows_changes_of_its_source(place):
     path = storage.join(place, "model.keras")
     for data in (b"first", b"second"):
         storage.write(path, data)
@@ -145,7 +145,7 @@ def test_reading_a_missing_object_raises_file_not_found(place):
     storage.delete_folder(place)
 
 
-def test_listing_is_ordered_and_of_one_level(place):
+def test_a_listing_is_sorted_and_has_one_level(place):
     for name in ("a/x", "a-b", "a.c/y", "b", "a/z/w"):
         storage.write(storage.join(place, name), name)
     entries = storage.list_folder(place + "/")
@@ -169,7 +169,7 @@ def test_listing_is_ordered_and_of_one_level(place):
         assert found == [storage.join(place, name) for name in expected]
 
 
-def test_files_go_up_and_come_down_whole(place, tmp_path):
+def test_uploads_copies_and_ranges_keep_every_byte(place, tmp_path):
     data = os.urandom(9 << 20)  # more than one range, and above what GCS takes in one request
     (tmp_path / "up").write_bytes(data)
     path = storage.join(place, "large")
@@ -232,14 +232,14 @@ def test_one_of_several_writers_of_a_new_file_writes_it_whole(place):
     assert _names(storage.files_below(place)) == ["new"]
 
 
-def test_a_new_file_whose_answer_is_lost_is_there(server):
+def test_a_new_file_exists_if_only_the_answer_was_lost(server):
     path = server.bucket() + "/new"
     server.fail("drop_answer", times=1)
     assert not storage.write_new(path, b"1")  # it was sent again
     assert storage.read(path) == b"1"
 
 
-def test_a_folder_of_many_pages_is_one_folder(server, monkeypatch):
+def test_a_listing_joins_its_pages(server, monkeypatch):
     place = server.bucket() + "/many"
     monkeypatch.setattr(type(storage.backend(place)), "page_objects", 7)
     names = [f"{n:05d}" for n in range(20)]
@@ -253,7 +253,7 @@ def test_a_folder_of_many_pages_is_one_folder(server, monkeypatch):
     assert list(storage.files_below(place)) == []
 
 
-def test_plain_reads_go_past_the_library_and_troubled_ones_by_it(server, monkeypatch):
+def test_the_library_repeats_plain_reads_that_failed(server, monkeypatch):
     path = server.bucket() + "/a b/x+y%.jpg"
     storage.write(path, b"data")
     storage.read(path)
@@ -281,7 +281,7 @@ def test_a_store_that_ignores_ranges_is_not_read_without_limit(server):
 
 
 @pytest.mark.parametrize("kind", [503, "reset"])
-def test_trouble_that_passes_is_retried_and_counted(server, kind, tmp_path):
+def test_temporary_errors_are_retried_and_counted(server, kind, tmp_path):
     path = server.bucket() + "/x"
     (tmp_path / "up").write_bytes(b"data")
     storage.write(path, b"data")
@@ -301,7 +301,7 @@ def test_trouble_that_passes_is_retried_and_counted(server, kind, tmp_path):
 
 
 @pytest.mark.usefixtures("new_clients")
-def test_an_answer_that_breaks_off_is_asked_for_again(server):
+def test_an_answer_that_breaks_off_is_requested_again(server):
     """boto3 tries again until an answer begins, not until it ends."""
     path, body = server.bucket() + "/x", b"0123456789" * 300_000
     storage.write(path, body)
@@ -353,7 +353,7 @@ def test_requests_are_counted(server, monkeypatch):
     assert len(of_file) == 4  # its size, and three ranges
 
 
-def test_a_missing_bucket_is_one_sentence(server):
+def test_a_missing_bucket_is_reported_in_one_sentence(server):
     where = f"{server.scheme}://no-such-bucket/photos"
     with pytest.raises(StorageError, match="--input .* names a bucket that does not exist; fix"):
         storage.check_bucket(where, "--input")
@@ -388,7 +388,7 @@ def test_a_refused_object_is_no_refused_bucket(server, monkeypatch):
 
 @pytest.mark.usefixtures("new_clients")
 @pytest.mark.parametrize("scheme", STORES)
-def test_an_endpoint_that_is_down_is_told_within_seconds(scheme, monkeypatch):
+def test_an_endpoint_that_is_down_is_reported_within_seconds(scheme, monkeypatch):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         for name, value in StoreServer(scheme, closed.getsockname()[1]).environ.items():
@@ -410,7 +410,7 @@ def _without_credentials(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("new_clients")
-def test_missing_credentials_are_told_without_waiting(monkeypatch, tmp_path, server):
+def test_missing_credentials_are_reported_without_waiting(monkeypatch, tmp_path, server):
     _without_credentials(monkeypatch, tmp_path)
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
     if server.scheme == "s3":
@@ -433,7 +433,7 @@ def _read_in_child(path):
     return storage.read(path), storage.counts().requests
 
 
-def test_a_fork_has_a_client_of_its_own(server):
+def test_a_forked_process_makes_a_new_client(server):
     path = server.bucket() + "/x"
     storage.write(path, b"data")
     storage.read(path)
@@ -444,7 +444,7 @@ def test_a_fork_has_a_client_of_its_own(server):
 
 
 @pytest.mark.usefixtures("new_clients")
-def test_a_missing_extra_is_one_sentence(monkeypatch):
+def test_a_missing_extra_is_reported_in_one_sentence(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "boto3", None)
     monkeypatch.delitem(__import__("sys").modules, "imageshards.storage.s3", raising=False)
     storage.forget_clients()
@@ -452,7 +452,7 @@ def test_a_missing_extra_is_one_sentence(monkeypatch):
         storage.check_bucket("s3://photos", "--input")
 
 
-def test_whole_or_not_at_all_on_this_machine(tmp_path, monkeypatch):
+def test_a_local_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "sub" / "x"
     storage.write(str(path), b"old")
 
@@ -484,7 +484,7 @@ def test_without_credentials_only_public_objects_are_read(server, monkeypatch, t
         storage.read(f"{bucket}/public")
 
 
-def test_a_scheme_that_nobody_knows_is_one_sentence():
+def test_an_unknown_scheme_is_reported_in_one_sentence():
     with refused("input", "'nostore://b'", kind=StorageError):
         storage.check_bucket("nostore://b", "input")
     with pytest.raises(OSError, match="no file system"):

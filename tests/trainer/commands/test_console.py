@@ -7,7 +7,9 @@ import pytest
 from trainer.commands import console
 
 
-def test_an_error_that_ctrl_c_has_become_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_caused_by_ctrl_c_becomes_keyboard_interrupt(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def pressed() -> int:
         try:
             signal.raise_signal(signal.SIGINT)

@@ -45,7 +45,7 @@ def _labels(data, **options):
 @pytest.mark.parametrize(
     "options", [{"balance": "sampling"}, {"augment": "strong", "classes": ["square", "circle"]}]
 )
-def test_labels_from_1_are_read_as_those_from_0(tmp_path, options):
+def test_labels_that_begin_at_1_become_class_ids_from_0(tmp_path, options):
     found = []
     for first in (0, 1):
         folder = tmp_path / str(first)
@@ -59,7 +59,7 @@ def test_labels_from_1_are_read_as_those_from_0(tmp_path, options):
         np.testing.assert_array_equal(zero, one)
 
 
-def test_columns_are_several_labels_and_a_record_whose_labels_changed_is_broken(tmp_path):
+def test_hot_columns_are_several_labels_and_changed_labels_are_broken(tmp_path):
     data = _columns(tmp_path)
     assert _labels(data) == [list(map(float, one)) for one in LABELS]
     assert _labels(data, classes=["big dog"]) == [[1.0], [1.0]]

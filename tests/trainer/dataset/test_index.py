@@ -65,7 +65,7 @@ def found(folder, *filters):
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=" ".join)
-def test_records_that_pass_have_their_class_and_others_none(made, filters):
+def test_only_records_that_pass_the_filters_have_a_class(made, filters):
     assert found(made, *filters) == [i % 3 if FILTERS[filters](i) else -1 for i in range(18)]
 
 
@@ -91,7 +91,7 @@ def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, wo
         found(made, condition)
 
 
-def test_others_records_are_asked_by_what_their_features_are(tmp_path):
+def test_filters_of_adopted_records_use_their_own_features(tmp_path):
     records = [{"picture": jpeg(i % 2, i), "class": i % 2 + 1, "age": i} for i in range(6)]
     write_records(str(tmp_path / "train-00.tfrecord"), map(example, records))
     adopt(str(tmp_path), options=AdoptOptions({"image": "picture", "label": "class"}, 1, CLASSES))

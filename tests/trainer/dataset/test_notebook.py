@@ -57,7 +57,7 @@ def test_a_dataset_shows_its_splits_classes_and_first_pictures(made):
     assert "classtrainvalidation" in words and "cat96" in words and "dog96" in words
 
 
-def test_what_is_read_shows_what_a_batch_is_made_of(made):
+def test_training_data_shows_the_contents_of_a_batch(made):
     data = ims.open(made)
     train = data.train(batch_size=4, image_size=(8, 12), classes=["dog"])
     val = data.evaluation(batch_size=5, where="image/class/label==1")
@@ -83,7 +83,7 @@ def test_many_classes_are_cut_and_names_are_escaped(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["record", "shard", "index", "picture", "all"])
-def test_what_is_broken_or_missing_leaves_the_table(made, tmp_path, damage):
+def test_table_is_shown_without_pictures_that_cannot_be_read(made, tmp_path, damage):
     copy = shutil.copytree(made, tmp_path / "copy")
     data = ims.open(copy)
     train = data.train(batch_size=2)
@@ -111,7 +111,7 @@ def test_what_is_broken_or_missing_leaves_the_table(made, tmp_path, damage):
         ("words", "", "no label|(red|green|blue)(, (red|green|blue))*"),
     ],
 )
-def test_captions_say_what_is_to_be_found(tmp_path, target, facts, expected):
+def test_captions_show_what_a_model_learns(tmp_path, target, facts, expected):
     data = ims.open(make_targets(tmp_path, {"train": 2, "validation": 1}))
     kind = "class" if target == "shade" else None
     train = data.train(batch_size=2, target=target, target_kind=kind)
@@ -122,7 +122,7 @@ def test_captions_say_what_is_to_be_found(tmp_path, target, facts, expected):
     assert ("target" in repr(train)) == bool(facts)
 
 
-def test_records_of_others_show_pngs_and_other_ids_or_their_files(made, tmp_path):
+def test_adopted_records_show_pngs_with_their_labels_or_file_names(made, tmp_path):
     png = saved(Image.new("RGB", (40, 20), (200, 30, 30)), "PNG")
     rows = [(png, 1), (png, 2), (png, 1), (b"none", 2)]
     records = [example({"image": picture, "label": label}) for picture, label in rows]
@@ -138,7 +138,7 @@ def test_records_of_others_show_pngs_and_other_ids_or_their_files(made, tmp_path
 
 
 @pytest.mark.process
-def test_what_is_shown_and_read_by_number_needs_neither_tensorflow_nor_beam(made):
+def test_notebook_and_source_load_neither_tensorflow_nor_beam(made):
     code = (
         f"import sys, imageshards as ims\ndata = ims.open({str(made)!r})\n"
         "for one in (data, data.train(batch_size=2), data.evaluation(batch_size=2)):\n"

@@ -62,14 +62,14 @@ def test_record_i_is_row_i_of_the_index_in_every_shard(dataset, made):
 
 
 @pytest.mark.parametrize("index", [-19, np.int64(18), 10**20, True, 2.0, np.float32(2), "2", None])
-def test_what_is_no_number_of_a_record_is_refused(made, index):
+def test_invalid_record_numbers_are_refused(made, index):
     is_number = index in (-19, 18, 10**20)
     said = f"index received {index}; expected -18 to 17" if is_number else None
     with pytest.raises(IndexError if is_number else TypeError, match=said):
         ims.open(made).source("train")[index]
 
 
-def test_numbers_below_0_and_slices_are_those_of_a_list(made):
+def test_negative_numbers_and_slices_work_as_in_a_list(made):
     source = ims.open(made).source("train")
     records = [*source]
     for number in (-1, -18, np.int64(-7)):
@@ -106,7 +106,7 @@ def test_pictures_are_decoded_on_request(tmp_path, mode, channels):
     assert abs(int(record["image"][0, 0, 0]) - 5 * 37) < (4 if channels == 3 else 256)
 
 
-def test_what_does_not_fit_is_told_at_once(made, tmp_path):
+def test_wrong_split_or_feature_and_missing_shards_are_refused(made, tmp_path):
     data = ims.open(made)
     with refused("split", "'test'"):
         data.source("test")
@@ -134,7 +134,7 @@ def test_a_record_that_is_damaged_or_of_another_form_is_named_by_its_place(tmp_p
         ims.open(tmp_path).source("train", features=["image/encoded"], decode=True)[0]
 
 
-def test_a_source_is_small_when_it_is_sent_and_tells_datasets_apart(made, tmp_path):
+def test_pickled_source_is_small_and_its_repr_names_the_dataset(made, tmp_path):
     source = ims.open(made).source("train")
     sent = pickle.loads(pickle.dumps(source))
     assert len(pickle.dumps(source._ends)) < 8 * len(source) + 300
@@ -147,7 +147,7 @@ def test_a_source_is_small_when_it_is_sent_and_tells_datasets_apart(made, tmp_pa
 @pytest.mark.parametrize(
     ("loader", "place"), [("torch-spawn", "disk"), ("torch-fork", "gs"), ("grain", "s3")]
 )
-def test_loaders_of_others_give_each_record_once(loader, place, made):
+def test_pytorch_and_grain_loaders_give_each_record_once(loader, place, made):
     package = loader.partition("-")[0]
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"the package {package} is not installed; make torch installs it")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.errors import refused
+from tests.support.manifests import blank
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
 from trainer.dataset import subset
 from trainer.dataset.index import OPERATORS, Filter, parse_filter
@@ -47,7 +48,7 @@ def test_an_impossible_subset_is_refused_in_one_sentence(tmp_path, changes, argu
 def test_weights_make_every_class_with_records_weigh_the_same(counts):
     first = Shard("a", sum(counts), 1, dict(zip(CLASSES, counts, strict=True)))
     split = Split("train", (first, Shard("b", 5, 1, {"bee": 2, "cat": 3})))
-    dataset = DatasetSpec("DATA", {"train": split}, CLASSES, IMAGE, FEATURES)
+    dataset = DatasetSpec("DATA", {"train": split}, CLASSES, IMAGE, FEATURES, blank())
     subset = choose(dataset, balance="weights")
     assert subset.class_counts and subset.class_weights
     # The second shard has 2 more bees and 3 more cats.
@@ -75,6 +76,7 @@ def test_filters_are_parsed():
         ("image/widht>=3", "mean image/width?"),
         ("image/width>=12.5", "'12.5'"),
         ("image/width>=9223372036854775808", "a whole number"),
+        ("image/width>=1" + "0" * 400, "a whole number"),
         ("age>=old", "a number"),
         ("text>=b", "== or !="),
         ("box>=1", "[4]"),

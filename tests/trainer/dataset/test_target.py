@@ -67,7 +67,9 @@ def opened(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("column", "kind", "classes", "shape", "outputs"), KINDS)
-def test_the_form_of_a_column_says_what_it_is(opened, column, kind, classes, shape, outputs):
+def test_dtype_and_shape_of_a_column_decide_the_kind_of_target(
+    opened, column, kind, classes, shape, outputs
+):
     found = with_target(opened, column)
     assert (found.target, found.classes, found.target_shape) == (kind, classes, shape)
     assert (found.num_outputs, found.label_feature) == (outputs, column)
@@ -122,7 +124,7 @@ def test_whole_numbers_that_look_like_a_quantity_are_refused(opened, column, val
         with_target(adopted, column)
 
 
-def test_whole_numbers_are_classes_where_they_are_asked_to_be(opened):
+def test_target_kind_makes_whole_numbers_classes(opened):
     with pytest.warns(UserWarning, match="'serial' has 30 different values in 30 records"):
         assert with_target(opened, "serial", "class").num_outputs == 30
     found = with_target(opened, "year", "class")
@@ -143,6 +145,6 @@ def test_whole_numbers_are_classes_where_they_are_asked_to_be(opened):
         ("serail", "target", "mean serial?"),
     ],
 )
-def test_a_kind_is_asked_of_single_whole_numbers_only(opened, column, argument, word):
+def test_target_kind_is_refused_for_other_columns(opened, column, argument, word):
     with refused(argument, word):
         with_target(opened, column, "class")

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.errors import refused
 from tests.support.evaluations import evaluation_of
+from tests.support.manifests import blank
 from tests.support.trainer_data import CLASSES
 from trainer.dataset.spec import DatasetSpec, ImageSpec, ModelInputs, ReadOptions, Split, Subset
 from trainer.dataset.subset import class_ids
@@ -25,7 +26,8 @@ IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
 
 
 def data_of(classes: tuple[str, ...], num_records: int, batch_size: int) -> EvaluationData:
-    dataset, split = DatasetSpec("somewhere", {}, classes, IMAGE, {}), Split("validation", ())
+    dataset = DatasetSpec("somewhere", {}, classes, IMAGE, {}, blank())
+    split = Split("validation", ())
     subset = Subset(dataset, split, classes, None, (), num_records, None)
     return EvaluationData(subset, ReadOptions(threads=2), ModelInputs((1, 1), IMAGE), batch_size)
 

@@ -36,7 +36,7 @@ ROWS = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, max_si
 
 
 @given(ROWS)
-def test_average_precision_is_that_of_its_definition(rows: list[tuple[bool, int]]) -> None:
+def test_average_precision_equals_its_definition(rows: list[tuple[bool, int]]) -> None:
     relevant, score = [one for one, _ in rows], [value / 3 for _, value in rows]
     found = average_precision(np.array(relevant), np.array(score, np.float32))
     if any(relevant):
@@ -94,7 +94,9 @@ def test_too_many_logits_are_counted_in_bins_and_figures_say_so(monkeypatch):
 
 @pytest.mark.process
 @pytest.mark.parametrize("max_logits", [labels.MAX_LOGITS, 30], ids=["exact", "estimate"])
-def test_two_hosts_measure_what_one_does(monkeypatch: pytest.MonkeyPatch, max_logits: int) -> None:
+def test_two_hosts_measure_the_same_as_one(
+    monkeypatch: pytest.MonkeyPatch, max_logits: int
+) -> None:
     monkeypatch.setattr(labels, "MAX_LOGITS", max_logits)
     rng = np.random.default_rng(8)
     label, logits = rng.integers(0, 2, (15, 3)), rng.normal(-1, 6, (15, 3))

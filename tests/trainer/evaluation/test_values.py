@@ -33,7 +33,7 @@ def test_figures_by_hand() -> None:
     assert [row[0] for row in empty.table().rows] == ["a", "b"]
 
 
-def test_of_many_values_the_first_are_kept_and_all_are_summed_up() -> None:
+def test_the_first_of_many_values_are_kept_and_all_are_summed_up() -> None:
     rng = np.random.default_rng(3)
     # Large beside what they vary by, and the last one always the same.
     label = (rng.normal(1e6, 10, (50, 9))).astype(np.float32)

@@ -46,7 +46,7 @@ def test_every_architecture_of_keras_is_known():
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_pixels_are_those_of_the_published_function(name):
+def test_preprocess_matches_the_published_function(name):
     module = getattr(keras.applications, name).__module__
     published = importlib.import_module(module).preprocess_input
     # The function of EfficientNet does nothing: its file of weights has these statistics.
@@ -119,7 +119,7 @@ def test_published_weights_see_what_they_see_in_the_published_model(name, cache,
     assert body.layers[-1].compute_dtype == precision
 
 
-def test_weights_that_cannot_be_had_are_a_sentence_with_file_and_folder(cache):
+def test_unavailable_weights_give_a_sentence_with_file_and_folder(cache):
     def is_told(name, *words, size=(32, 32), argument="weights"):
         with refused(argument, *words) as caught:
             model.build_model(name, ModelInputs(size, RGB), 2, weights=IMAGENET)
@@ -141,7 +141,7 @@ def test_weights_that_cannot_be_had_are_a_sentence_with_file_and_folder(cache):
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCALES_INSIDE)
-def test_pixels_are_those_an_architecture_makes_itself(name):
+def test_preprocess_matches_the_layers_of_the_architecture(name):
     application = getattr(keras.applications, name)(weights=None, input_shape=(32, 32, 3))
     scaling = (keras.layers.Rescaling, keras.layers.Normalization)
     last = [layer for layer in application.layers if isinstance(layer, scaling)][-1]

@@ -61,7 +61,7 @@ def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(
     assert last_learning_rate(network.optimizer) == pytest.approx(rates[1])
 
 
-def test_a_run_that_resumes_behind_the_epoch_keeps_what_the_optimizer_remembers():
+def test_run_resumed_after_unfreezing_keeps_the_optimizer_state():
     network = start(HERE, CONFIGS["plain"])
     frozen = Frozen(network, "all", 2, schedule_after(CONFIGS["plain"], BATCH_SIZE, 4))
     network.optimizer.iterations.assign(3)
@@ -69,7 +69,7 @@ def test_a_run_that_resumes_behind_the_epoch_keeps_what_the_optimizer_remembers(
     assert int(network.optimizer.iterations.numpy()) == 3
 
 
-def test_layers_are_counted_as_kerass_own_lists_have_them_and_those_behind_are_new():
+def test_frozen_layers_are_counted_as_in_model_layers_without_the_head():
     network = model.build_model("MobileNet", INPUTS, 3)
     network.compile("sgd")
     (body,) = [layer for layer in network.layers if isinstance(layer, keras.Model)]

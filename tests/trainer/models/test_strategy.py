@@ -96,7 +96,7 @@ def test_a_gpu_that_tensorflow_does_not_see_is_named(
     assert not capsys.readouterr().err
 
 
-def test_one_gpu_gets_batches_ahead_of_its_step_in_order(monkeypatch):
+def test_batches_are_prefetched_to_one_gpu_in_order(monkeypatch):
     alone = tf.distribute.get_strategy()
     numbers = tf.data.Dataset.range(6).map(lambda x: 12 // (4 - x))
     assert to_device(numbers, alone) is numbers
@@ -127,7 +127,7 @@ def test_statistics_of_each_replica_are_averaged_once(two_replicas):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", SAME)
-def test_two_replicas_do_what_one_does(two_replicas, what):
+def test_two_replicas_train_like_one(two_replicas, what):
     atol = 0.0 if what.startswith("augment:") else 2e-4
     np.testing.assert_allclose(two_replicas[what], _alone(what), atol=atol)
 

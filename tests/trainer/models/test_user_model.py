@@ -22,7 +22,7 @@ PICTURE = ModelInputs((8, 8), RGB)
 
 
 @pytest.mark.parametrize("name", ["dense", "plain", "sequential", "whole_model"])
-def test_logits_or_a_model_are_taken(name):
+def test_function_may_return_logits_or_a_model(name):
     network = model.build_model(f"tests.support.tiny_models:{name}", PICTURE, 3)
     logits = network(np.zeros((2, 8, 8, 3), np.uint8))
     assert logits.shape == (2, 3) and network.name == name
@@ -83,7 +83,7 @@ def test_a_model_of_a_package_that_is_called_as_ours_is_found_or_named(their_tra
         user_model.load_function("trainer.config:build")
 
 
-def test_a_failing_function_is_told_with_all_inputs_that_it_got():
+def test_error_of_a_failing_function_names_its_inputs():
     def build(inputs, num_classes):
         raise KeyError("boxes")
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.reader_sets import make_set
 
+pytestmark = pytest.mark.process
+
 # What each script begins with: a dataset, its order, and the records of a stream from there.
 _HEAD = """
 import gc, os, pathlib, sys, threading, time

@@ -48,6 +48,6 @@ def test_outputs_become_logits_or_stay_values(of, loss, activation, inverse):
     ("of", "loss", "outputs"),
     [(LABELS, "mse", 2), (CLASS, "binary_crossentropy", 2), (VALUES, "mse", 3)],
 )
-def test_a_model_that_does_not_say_that_it_finds_the_target_is_refused(of, loss, outputs):
+def test_a_model_with_an_unsuitable_loss_or_output_is_refused(of, loss, outputs):
     with refused("model_path", "'m.keras'", "2 outputs"):
         as_ours(compiled(loss, None, outputs), of, "m.keras")

@@ -122,7 +122,7 @@ def test_lambdas_are_run_only_when_they_are_trusted(tmp_path):
     np.testing.assert_array_equal(model(pictures()), again(pictures()))
 
 
-def test_a_folder_means_its_best_model_and_may_mean_its_last(tmp_path: pathlib.Path) -> None:
+def test_a_folder_gives_its_best_or_its_last_model(tmp_path: pathlib.Path) -> None:
     for name, step in (("model.keras", 9), ("best.keras", 4)):
         of = dataclasses.replace(card(), step=step)
         model_file.save_model(network(of), str(tmp_path / name), of)

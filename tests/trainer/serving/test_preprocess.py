@@ -177,7 +177,7 @@ NOT_DECODED = {
 
 
 @pytest.mark.parametrize("kind", NOT_DECODED)
-def test_what_tensorflow_would_decode_wrongly_or_not_at_all_is_an_error(kind: str) -> None:
+def test_pictures_that_tensorflow_decodes_wrongly_are_an_error(kind: str) -> None:
     encode_image(NOT_DECODED[kind], ImageOptions())  # the builder takes it
     with pytest.raises(tf.errors.InvalidArgumentError):
         preprocess.record_jpeg(tf.constant(NOT_DECODED[kind]), ImageOptions())

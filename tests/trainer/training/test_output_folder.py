@@ -41,6 +41,7 @@ def test_foreign_files_are_left_alone(tmp_path, names, shown):
     assert all((tmp_path / name).exists() for name in names)
 
 
+@pytest.mark.process
 def test_the_next_run_removes_unfinished_files_of_a_killed_run(tmp_path: pathlib.Path) -> None:
     mine = (".saved/model.keras", "x.tmp-1", "report.tmp", "checkpoints/step-00000004.npz")
     _make(tmp_path, (".run", *mine, ".saving-abc/raw-model.keras"))
