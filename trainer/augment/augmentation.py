@@ -1,6 +1,6 @@
-"""Augmentation as a run sees it: on which side it is done, and the functions that do it.
+"""Chooses the functions of the augmentation, and the side (host or device) that calls them.
 
-Importing this module does not import TensorFlow: flags are checked first.
+Importing this module does not import TensorFlow, because flags are checked first.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from trainer.augment.boxes import FinishBoxes
     from trainer.augment.decode import Pictures
 
-# Pictures much larger than the model's are shipped to the device a little larger than that,
-# 256 for 224, so that a crop still has original pixels to choose from.
+# The device receives very large pictures reduced to 8/7 of the model's size (256 px for 224 px), so
+# that crops still choose among more pixels than the model needs.
 _MARGIN = 8 / 7
 _MOST_SHRINK = 2
 
-# A function that `map` is given: (inputs, label), or inputs alone → the same.
+# A function for `map`: (inputs, label), or inputs alone → the same.
 MapFunction: TypeAlias = "Callable[..., Tensors]"
 
 # (images, labels, seeds) → (images, labels): see `trainer.augment.user_function`.
@@ -32,13 +32,13 @@ AugmentFunction = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """The functions of augmentation, each for the stage that calls it.
+    """The functions of the augmentation, each for the stage that calls the function.
 
     Attributes:
         reader_size: (height, width) in pixels of the reader's pictures.
-        pictures: For the reader: how it decodes pictures, and what of them is seen.
-        finish: The reader's last stage: batch → batch; None where it has nothing to do.
-        device: For each replica's slice, inside the step: batch → batch; or None.
+        pictures: Decodes pictures in the reader, and knows which part of each picture is visible.
+        finish: The reader's last stage, batch → batch, or None.
+        device: A stage inside the training step for each replica's slice, batch → batch; or None.
     """
 
     reader_size: tuple[int, int]
@@ -48,7 +48,7 @@ class Augmentation:
 
 
 def resolve_augment_on(augment_on: str, gpus: int) -> str:
-    """`auto` → `device` if there are GPUs, else `host`; the others stay."""
+    """Returns `device` or `host` for `auto`, depending on GPUs, and else `augment_on`."""
     if augment_on != "auto":
         return augment_on
     return "device" if gpus > 0 else "host"
@@ -57,11 +57,7 @@ def resolve_augment_on(augment_on: str, gpus: int) -> str:
 def check_pairs(
     level: str, batch_size: int, replicas: int, mix: bool = True, noun: str = "replica"
 ) -> None:
-    """Refuses batches in which a pair of pictures to mix would fall on two replicas.
-
-    Raises:
-        UserError: Pairs are mixed, and the share of one replica is odd.
-    """
+    """Refuses mixed pairs if a replica's share of a batch is odd, as a pair would be divided."""
     share = batch_size // replicas
     if level != "strong" or not mix or (share % 2 == 0 and share * replicas == batch_size):
         return
@@ -69,20 +65,16 @@ def check_pairs(
     nearest = max(multiple, round(batch_size / multiple) * multiple)
     raise UserError(
         argument="batch_size",
-        received=f"{batch_size} with {counted(replicas, noun)}, which "
-        + Arg("augment", "strong")
-        + " mixes in pairs",
+        received=f"{batch_size} with {counted(replicas, noun)}, mixed in pairs by "
+        + Arg("augment", "strong"),
         expected=f"a multiple of {multiple}, for example {nearest}, or " + Arg("augment", "light"),
     )
 
 
 def shipped_size(image: ImageSpec, size: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) in pixels of the pictures sent to a device that crops them to `size`.
-
-    The stored size, so that nothing is resized on the host; unless pictures differ in size, or
-    are more than twice as large as needed.
-    """
+    """Returns (height, width) in pixels of the pictures for a device that crops them to `size`."""
     stored = None if image.varies else image.size
+    # Pictures of the stored size need no resizing on the host.
     if stored and all(a <= _MOST_SHRINK * b for a, b in zip(stored, size, strict=True)):
         return stored
     height_px, width_px = (round(side * _MARGIN) for side in size)
@@ -100,11 +92,11 @@ def make_augmentation(
     mix: bool = True,
     boxes: FinishBoxes | None = None,
 ) -> Augmentation:
-    """Puts together what `level` does to pictures of a `size` on the device or on the host.
+    """Returns the functions that apply `level` to pictures of a `size` on the device or the host.
 
-    With `mix`, `strong` mixes pictures and labels of pairs. Not where the model has other inputs
-    than the picture, or finds values: there is no mean of two captions, and a label that is half
-    another record's would not fit to them. On the device bounding boxes go through `boxes`.
+    With `mix`, `strong` mixes pictures and labels of pairs. Models with several inputs or with
+    values as target do not mix: two captions have no mean, and a mixed label would not fit to them.
+    `boxes` finishes bounding boxes on the device.
     """
     from trainer.augment import host, pixels
     from trainer.augment.decode import batch_pictures

@@ -1,11 +1,11 @@
-"""Bounding boxes go through the window that the pixels of their picture go through.
+"""Moves bounding boxes with the window through which a model sees their picture.
 
-Until `finish_boxes`, the corners of absent boxes are NaN, and boxes may reach beyond the picture.
+Until a `box_finisher` clips them, boxes may reach beyond the picture, and corners of absent boxes
+are NaN.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,12 +18,12 @@ _PADDING = -1
 
 
 class View(NamedTuple):
-    """What a model sees of each stored picture.
+    """The visible part of each stored picture.
 
     Attributes:
         window: The part that is resized to the model's picture, in pixels of the stored picture.
         height_px, width_px: Sides of the stored pictures, float32 [batch].
-        flip: Whether the part is mirrored left to right afterwards, bool [batch]; None for never.
+        flip: Whether the resized part is mirrored left to right, bool [batch]; None for never.
         half_tangent: Tangent of half the angle by which the window is rotated about its centre,
             float32 [batch]; None for no rotation.
     """
@@ -35,37 +35,27 @@ class View(NamedTuple):
     half_tangent: tf.Tensor | None = None
 
 
-# (batch with `boxes`, what is seen of its pictures, None for all) → batch, whose boxes are an input
-# or a target.
+# (batch with `boxes`, visible parts or None for all) → batch with the boxes as input or as label.
 FinishBoxes = Callable[[Batch, View | None], Batch]
 
 
 def box_finisher(dataset: DatasetSpec, boxes: Boxes) -> FinishBoxes:
-    """Returns `finish_boxes` for the boxes of a dataset's records."""
-    place = "input" if boxes.is_input else "output" if dataset.outputs else "label"
-    return functools.partial(finish_boxes, place, boxes.min_visibility)
+    """Returns a function that moves the boxes of a batch, clips them, and drops hidden boxes."""
 
+    def finish(batch: Batch, view: View | None) -> Batch:
+        rest = {name: values for name, values in batch.items() if name != "boxes"}
+        found = cut_boxes(move_boxes(batch["boxes"], view), boxes.min_visibility)
+        if boxes.is_input:
+            return rest | {"inputs": rest["inputs"] | {BOXES: found}}
+        return rest | {"label": rest["label"] | {BOXES: found} if dataset.outputs else found}
 
-def finish_boxes(place: str, min_visibility: float, batch: Batch, view: View | None) -> Batch:
-    """Moves the boxes of a batch, cuts them off at the edges of the picture, and drops hidden ones.
-
-    Args:
-        place: `input`, `label`, or `output` of several targets: where the boxes belong.
-        min_visibility: The least share of a box's area that must be left of a box.
-        batch: Has `boxes`, see the module.
-        view: As `move_boxes` takes it.
-    """
-    rest = {name: values for name, values in batch.items() if name != "boxes"}
-    found = cut_boxes(move_boxes(batch["boxes"], view), min_visibility)
-    if place == "input":
-        return rest | {"inputs": rest["inputs"] | {BOXES: found}}
-    return rest | {"label": found if place == "label" else rest["label"] | {BOXES: found}}
+    return finish
 
 
 def move_boxes(found: BoxesOf, view: View | None) -> BoxesOf:
-    """Returns boxes relative to stored pictures as boxes relative to the model's.
+    """Returns boxes relative to the model's pictures, from boxes relative to stored pictures.
 
-    A box that is rotated becomes the upright box around it. With None as `view` boxes stay.
+    A rotated box becomes the upright box around its corners. None as `view` changes nothing.
     """
     if view is None:
         return found
@@ -76,7 +66,7 @@ def move_boxes(found: BoxesOf, view: View | None) -> BoxesOf:
     x = tf.concat([xmin, xmax, xmin, xmax], -1) * width_px - (window.x + window.width / 2)
     y = tf.concat([ymin, ymin, ymax, ymax], -1) * height_px - (window.y + window.height / 2)
     if view.half_tangent is not None:
-        # The inverse of `affine_maps`, which leads from the model's picture to the stored one.
+        # `affine_maps` maps the model's picture to the stored picture; boxes need the inverse.
         sine, cosine = sine_cosine(view.half_tangent[:, tf.newaxis, tf.newaxis])
         x, y = cosine * x + sine * y, cosine * y - sine * x
     x, y = x / window.width, y / window.height
@@ -87,18 +77,18 @@ def move_boxes(found: BoxesOf, view: View | None) -> BoxesOf:
 
 
 def cut_boxes(found: BoxesOf, min_visibility: float) -> BoxesOf:
-    """Cuts boxes off at the edges of the picture, and drops those of which less is left.
+    """Clips boxes to the picture, and drops boxes with less than `min_visibility` of their area.
 
-    The boxes that stay come first, in their order; behind them boxes and labels are -1. Boxes whose
-    ends are reversed are dropped; one without an area, a line or a point, stays where it is seen.
+    The remaining boxes come first, in their order; behind them boxes and labels are -1. A box with
+    reversed ends is dropped. A box without an area (a line or a point) stays if it is inside.
     """
     boxes = found["boxes"]
     cut = tf.clip_by_value(boxes, 0.0, 1.0)
     whole, left = _area(boxes), _area(cut)
     touches = tf.reduce_all((boxes[..., :2] <= 1) & (boxes[..., 2:] >= 0), -1)
     stays = tf.where(whole > 0, (left > 0) & (left >= min_visibility * whole), touches)
-    stays &= tf.reduce_all(boxes[..., :2] <= boxes[..., 2:], -1)  # false of NaN
-    # Of equal values the one with the lower index comes first.
+    stays &= tf.reduce_all(boxes[..., :2] <= boxes[..., 2:], -1)  # NaN gives False
+    # A stable sort keeps the order of the remaining boxes.
     order = tf.argsort(tf.where(stays, 0.0, 1.0), -1, stable=True)
     stays = tf.gather(stays, order, batch_dims=1)
     cut, labels = (tf.gather(of, order, batch_dims=1) for of in (cut, found["labels"]))
@@ -110,5 +100,4 @@ def cut_boxes(found: BoxesOf, min_visibility: float) -> BoxesOf:
 
 
 def _area(boxes: tf.Tensor) -> tf.Tensor:
-    """[…, 4] → […]."""
     return tf.reduce_prod(tf.maximum(boxes[..., 2:] - boxes[..., :2], 0.0), -1)

@@ -1,4 +1,4 @@
-"""What is stored of a batch, encoded pictures or decoded ones → uint8 pictures."""
+"""Decodes the stored pictures of a batch, or takes them from a cache, as uint8 pictures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trainer.augment.boxes import View
 from trainer.augment.geometry import Window
 from trainer.dataset.spec import ImageSpec
 
-# More of them in flight evict each other from the caches; it takes more only where few batches
-# have to keep many threads busy.
+# More pictures at the same time exceed the processor's caches, so the reader decodes more only if
+# few batches must keep many threads busy.
 DECODED_AT_ONCE = 10
-
+# The graph has a copy of the decoder for each picture of a batch up to this size.
 MOST_UNROLLED = 256
 
 _JPEG = b"\xff\xd8\xff"
@@ -22,48 +22,43 @@ _JPEG = b"\xff\xd8\xff"
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
-    """How the pictures of a batch are made, and what of the stored ones is seen in them.
+    """The functions that return the pictures of a batch, and the visible part of each picture.
 
     Both functions take encoded pictures, string [b], or `Rows`, and positions in the training
     stream, int64 [b].
 
     Attributes:
-        decode: → uint8 [b, h, w, c]; it may be told how many to decode at the same time.
-        view: → `View`; None where all of each picture is seen.
+        decode: Returns pictures, uint8 [b, h, w, c]; also takes how many to decode in parallel.
+        view: Returns a `View`; None if all of each picture is visible.
     """
 
     decode: Callable[[tf.Tensor | Rows, tf.Tensor | None, int], tf.Tensor]
     view: Callable[[tf.Tensor | Rows, tf.Tensor], View | None]
 
     def __call__(
-        self,
-        stored: tf.Tensor | Rows,
-        position: tf.Tensor | None,
-        at_once: int = DECODED_AT_ONCE,
+        self, stored: tf.Tensor | Rows, position: tf.Tensor | None, at_once: int = DECODED_AT_ONCE
     ) -> tf.Tensor:
-        """Calls `decode`."""
         return self.decode(stored, position, at_once)
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """Encoded pictures of a batch.
+    """The encoded pictures of a batch: `keys`, string [b], and `image`, their formats and channels.
 
-    Attributes:
-        keys: string [b]; a loop over the batch has one of them at a time.
-        image: What is known of them: their formats and channels.
+    A loop over the batch takes key by key.
     """
 
     keys: tf.Tensor
     image: ImageSpec
 
     def whole(self, key: tf.Tensor) -> tf.Tensor:
-        """Decodes one picture, of an animation the first; uint8 [height, width, channels]."""
+        """Decodes a picture, the first frame of an animation; uint8 [height, width, channels]."""
         if _is_simple(self.image):
             return tf.io.decode_jpeg(key, channels=self.image.channels)
 
         def webp() -> tf.Tensor:
-            # `decode_image` refuses a WebP with transparent pixels.
+            # `decode_image` refuses a WebP with transparent pixels, so the alpha channel is cut off
+            # here.
             return decode_webp(key)[..., :3]
 
         def other() -> tf.Tensor:
@@ -77,15 +72,15 @@ class Encoded:
         return pixels if self.image.channels == 3 else tf.image.rgb_to_grayscale(pixels)
 
     def part(self, key: tf.Tensor, part: tf.Tensor, ratio: int) -> tf.Tensor:
-        """Of a JPEG at 1/`ratio` of its size the `part` (y, x, height, width; int32 [4])."""
+        """Decodes `part` (y, x, height, width; int32 [4]) of a JPEG at 1/`ratio` of its size."""
         return tf.io.decode_and_crop_jpeg(key, part, channels=self.image.channels, ratio=ratio)
 
     def are_jpegs(self, keys: tf.Tensor) -> tf.Tensor:
-        """Whether pictures begin as a JPEG does; bool, in the shape of `keys`."""
+        """Returns whether pictures begin as a JPEG does; bool, in the shape of `keys`."""
         return tf.equal(tf.strings.substr(keys, 0, len(_JPEG)), _JPEG)
 
     def size(self, key: tf.Tensor) -> tf.Tensor:
-        """Measures one picture: height and width in pixels, float32 [2]."""
+        """Returns the height and width of a picture in pixels, float32 [2]."""
 
         def of_jpeg() -> tf.Tensor:
             return tf.io.extract_jpeg_shape(key)[:2]
@@ -98,7 +93,7 @@ class Encoded:
         return tf.cast(found, tf.float32)
 
     def sizes(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Heights and widths of the pictures in pixels, each float32 [b]."""
+        """Returns heights and widths of the pictures in pixels, each float32 [b]."""
         if self.image.size and not self.image.varies:
             return _alike(self.keys, self.image.size)
         signature = tf.TensorSpec((2,), tf.float32)
@@ -109,18 +104,16 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Pictures of a batch that were decoded before: rows of one tensor.
+    """Decoded pictures of a batch: `keys`, int64 [b], are numbers of rows in `pixels`.
 
-    Attributes:
-        pixels: uint8 [rows, height, width, channels].
-        keys: int64 [b], numbers of rows.
+    `pixels` is uint8 [rows, height, width, channels].
     """
 
     pixels: tf.Tensor
     keys: tf.Tensor
 
     def whole(self, key: tf.Tensor) -> tf.Tensor:
-        """Returns one picture, as `Encoded.whole` does."""
+        """Returns a picture, as `Encoded.whole` does."""
         return self.pixels[key]
 
     def part(self, key: tf.Tensor, part: tf.Tensor, ratio: int) -> tf.Tensor:
@@ -145,21 +138,22 @@ def _alike(keys: tf.Tensor, size: Iterable[int]) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def as_stored(stored: tf.Tensor | Rows, image: ImageSpec) -> Encoded | Rows:
-    """`Rows` as they are, and strings as `Encoded` pictures."""
+    """Returns `Rows` unchanged, and strings as `Encoded` pictures."""
     return stored if isinstance(stored, Rows) else Encoded(stored, image)
 
 
 def _is_simple(image: ImageSpec) -> bool:
-    """Whether `decode_jpeg`, which decodes PNGs, too, is enough for all pictures."""
+    """Returns whether `decode_jpeg`, which also decodes PNGs, can decode all pictures."""
     return {*image.formats} <= {"JPEG", "PNG"}
 
 
 def decode_webp(encoded: tf.Tensor) -> tf.Tensor:
-    """Decodes the first picture of a WebP, uint8 [height, width, 3 or 4].
+    """Decodes the first frame of a WebP, uint8 [height, width, 3 or 4].
 
-    An animation needs an alpha channel, else this raises `tf.errors.InvalidArgumentError`: where no
-    number of channels is asked for, TensorFlow 2.21 writes four into memory for three.
+    An animation without an alpha channel raises `tf.errors.InvalidArgumentError`.
     """
+    # If no number of channels is given, TensorFlow 2.21 writes four channels of an animation into
+    # memory for three. Byte 20 of an extended WebP ("VP8X") has the flag for an animation.
     has_flags = tf.equal(tf.strings.substr(encoded, 12, 4), b"VP8X")
     flags = tf.io.decode_raw(tf.strings.substr(encoded, 20, 1), tf.uint8)[0]
     pictures = tf.cond(
@@ -171,15 +165,12 @@ def decode_webp(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf.Tensor:
-    """The largest centred part of `image` with the aspect of `size`, resized to it.
+    """Resizes the largest centred part of `image` with the aspect of `size` to `size`, bilinearly.
 
-    Bilinear with antialiasing; pixels are rounded to the nearest integer. A part that
-    already has this size passes unchanged. uint8 [height, width, channels], any size → uint8
-    [*size, channels].
-
-    Args:
-        crop: Share of the part's sides that is kept around the centre, before resizing. 0.875
-            with 224 px is what resizing the shortest side to 256 px, then cropping 224 px keeps.
+    `image` is uint8 [height, width, channels] of any size; the result is uint8 [*size, channels],
+    antialiased, and rounded to the nearest integer. A part of this size stays unchanged. `crop` is
+    the share of the part's sides to keep around the centre: 0.875 with 224 px gives the same as
+    resizing the shortest side to 256 px and cropping 224 px.
     """
     shape = tf.shape(image)
 
@@ -196,10 +187,10 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf
 def _central_part(
     height: tf.Tensor, width: tf.Tensor, size: tuple[int, int], crop: float
 ) -> tuple[tf.Tensor, ...]:
-    """The part of pictures that `fit_inside` keeps: y, x, height, width in pixels, int32."""
+    """Returns the part that `fit_inside` keeps: y, x, height, width in pixels, int32."""
     height_px, width_px = size
-    # The part's sides in whole pixels, at least one: cross-multiplied, so that a picture
-    # of the same aspect is kept whole.
+    # Integers are multiplied across, without a rounded quotient, so that a picture of the same
+    # aspect is kept whole.
     part_height = tf.minimum(height, tf.maximum(1, _ratio(width, height_px, width_px)))
     part_width = tf.minimum(width, tf.maximum(1, _ratio(height, width_px, height_px)))
     if crop < 1:
@@ -208,11 +199,11 @@ def _central_part(
 
 
 def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> Pictures:
-    """A function that decodes a batch, or picks `Rows`, for `tf.data.Dataset.map`.
+    """Returns the functions that decode a batch, or pick `Rows`, without augmentation.
 
-    Its pictures have this `size`, and of each the share `crop` as in `fit_inside`; positions change
-    nothing.
+    All pictures are resized to `size` by `fit_inside` with `crop`; positions change nothing.
     """
+    # Pictures that are stored in the model's size need no resizing.
     exact = crop == 1 and not image.varies and image.size == size
 
     def decode(stored: tf.Tensor | Rows, position: tf.Tensor | None, at_once: int) -> tf.Tensor:
@@ -227,7 +218,7 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -
             return fit_inside(pixels, size, crop)
 
         count = source.keys.shape[0]
-        # A loop costs some 5 % of decoding; a short one is written out instead.
+        # A loop costs about 5 % of decoding, so the graph repeats its body for short batches.
         if exact and count is not None and 0 < count <= MOST_UNROLLED and _is_simple(image):
             return tf.stack([decode_one(one) for one in tf.unstack(source.keys)])
         return tf.map_fn(
@@ -248,11 +239,11 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -
 
 
 def _share(side: tf.Tensor, share: float) -> tf.Tensor:
-    """`side` × `share`, rounded to the nearest integer, at least 1, int32."""
+    """Returns `side` × `share`, rounded to the nearest integer, at least 1, int32."""
     return tf.maximum(1, tf.cast(tf.round(tf.cast(side, tf.float64) * share), tf.int32))
 
 
 def _ratio(side: tf.Tensor, numerator: int, denominator: int) -> tf.Tensor:
-    """`side` × `numerator` / `denominator`, rounded to the nearest integer, int32."""
+    """Returns `side` × `numerator` / `denominator`, rounded to the nearest integer, int32."""
     scaled = tf.cast(side, tf.int64) * numerator * 2 + denominator
     return tf.cast(scaled // (2 * denominator), tf.int32)

@@ -1,7 +1,7 @@
-"""Geometry of augmentation: crop windows, and the affine maps of crop, flip and rotation.
+"""Computes crop windows, and the affine maps of crop, flip and rotation.
 
-All coordinates are float32, whole numbers where they are pixels: TensorFlow computes int32 on the
-host even if there is a GPU, and every step would wait for it.
+All coordinates are float32, also whole pixels: TensorFlow computes int32 on the host even with a
+GPU, and every step would wait for the result.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Window(NamedTuple):
 def crop_windows(
     strengths: Strengths, params: Params, height_px: Side, width_px: Side, size: tuple[int, int]
 ) -> Window:
-    """What a random-resized crop keeps of each picture.
+    """Returns the window that a random-resized crop keeps of each picture.
 
-    The area is drawn first. The aspect is drawn from those allowed with which a window of
-    this area fits into the picture, so no draw is ever rejected. In pictures so long that
-    no allowed aspect is near theirs, the area is a share of the largest allowed window. `size`,
-    (height, width) in pixels, is what the windows will be resized to.
+    The area is drawn first, then an allowed aspect with which a window of this area fits into the
+    picture, so no draw is rejected. If no allowed aspect is near the picture's own aspect, the area
+    is a share of the largest allowed window. `size` is the (height, width) in pixels to which
+    windows are resized.
     """
-    target = size[1] / size[0]
+    target = size[1] / size[0]  # aspects are width / height
     height, width = (tf.cast(side, tf.float32) for side in (height_px, width_px))
     least, greatest = (target * factor for factor in strengths.crop_aspect)
     own = width / height
@@ -42,7 +42,12 @@ def crop_windows(
     area = params["crop_area"] * tf.minimum(nearest / own, own / nearest)
     low = tf.maximum(least, own * area)
     high = tf.maximum(low, tf.minimum(greatest, own / area))
-    aspect = _log_between(params["crop_aspect"], low, high)
+    # The geometric mean of two maps from [0, 1), linear in the aspect and in its inverse, makes
+    # wide windows as likely as tall windows. `trainer.augment.params` says why no exponential is
+    # used.
+    unit = params["crop_aspect"]
+    direct, inverse = low + unit * (high - low), 1 / low + unit * (1 / high - 1 / low)
+    aspect = tf.sqrt(direct / inverse)
     window_height = tf.clip_by_value(tf.round(height * tf.sqrt(area * own / aspect)), 1.0, height)
     window_width = tf.clip_by_value(tf.round(width * tf.sqrt(area * aspect / own)), 1.0, width)
     y, x = params["crop_y"], params["crop_x"]
@@ -57,7 +62,7 @@ def place_window(
     within_height_px: Side,
     within_width_px: Side,
 ) -> Window:
-    """A rectangle inside of the picture, uniformly placed for uniform `y`, `x` in [0, 1)."""
+    """Returns a rectangle inside the picture, uniformly placed for uniform `y`, `x` in [0, 1)."""
 
     def start(unit: tf.Tensor, side: tf.Tensor, within: Side) -> tf.Tensor:
         # float32 may round the product up to the very end.
@@ -68,7 +73,7 @@ def place_window(
 
 
 def scale_down(window: Window, ratio: tf.Tensor) -> Window:
-    """`window` for a picture decoded at 1/`ratio` of its size, at least one pixel."""
+    """Returns `window` for a picture decoded at 1/`ratio` of its size, at least one pixel."""
     y, x, height, width = (tf.floor(side / ratio) for side in window)
     return Window(y, x, tf.maximum(1.0, height), tf.maximum(1.0, width))
 
@@ -76,16 +81,17 @@ def scale_down(window: Window, ratio: tf.Tensor) -> Window:
 def rotated_bounds(
     window: Window, half_tangent: tf.Tensor, height_px: Side, width_px: Side
 ) -> Window:
-    """The upright rectangle around `window` rotated about its centre.
+    """Returns the upright rectangle around `window` after a rotation about its centre.
 
-    `half_tangent`, float32 [batch], is that of half the angle. The rectangle has a margin of
-    one pixel for interpolation. It is cut off at the edges of the picture only, so mirroring at its
-    own edges gives the same as mirroring at the picture's.
+    `half_tangent`, float32 [batch], is the tangent of half the angle. The rectangle has a margin of
+    one pixel for interpolation.
     """
     sine, cosine = (tf.abs(value) for value in sine_cosine(half_tangent))
     reach_y = (window.width * sine + window.height * cosine) / 2
     reach_x = (window.width * cosine + window.height * sine) / 2
     centre_y, centre_x = window.y + window.height / 2, window.x + window.width / 2
+    # Only the edges of the picture cut the rectangle, so mirroring at its edges and mirroring at
+    # the edges of the picture give the same pixels.
     top = tf.maximum(0.0, tf.floor(centre_y - reach_y) - 1)
     left = tf.maximum(0.0, tf.floor(centre_x - reach_x) - 1)
     bottom = tf.minimum(tf.cast(height_px, tf.float32), tf.math.ceil(centre_y + reach_y) + 1)
@@ -96,10 +102,10 @@ def rotated_bounds(
 def affine_maps(
     window: Window, flip: tf.Tensor, half_tangent: tf.Tensor, size: tuple[int, int]
 ) -> tf.Tensor:
-    """Crop, resize, flip (bool [batch]) and rotation as one affine map from output to input pixels.
+    """Returns crop, resize, flip (bool [batch]) and rotation as a map from output to input pixels.
 
-    float32 [batch, 8], as `tf.raw_ops.ImageProjectiveTransformV3` takes it. Centres of pixels lie
-    at halves, as in `tf.image.resize`.
+    The maps are float32 [batch, 8], for `tf.raw_ops.ImageProjectiveTransformV3`. Centres of pixels
+    have coordinates that end in 0.5, as in `tf.image.resize`.
     """
     height_px, width_px = size
     scale_y = window.height / height_px
@@ -107,7 +113,7 @@ def affine_maps(
     sine, cosine = sine_cosine(half_tangent)
     x_x, x_y = cosine * scale_x, -sine * scale_y
     y_x, y_y = sine * scale_x, cosine * scale_y
-    # Of the output's first pixel, counted from its centre.
+    # The first pixel of the output, relative to the centre of the output.
     first_y, first_x = 0.5 - height_px / 2, 0.5 - width_px / 2
     x_0 = window.x + window.width / 2 - 0.5 + x_x * first_x + x_y * first_y
     y_0 = window.y + window.height / 2 - 0.5 + y_x * first_x + y_y * first_y
@@ -116,15 +122,15 @@ def affine_maps(
 
 
 def sine_cosine(half_tangent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sine and cosine of an angle, from the tangent of its half."""
+    """Returns the sine and cosine of an angle, from the tangent of half the angle."""
     square = half_tangent * half_tangent
     return 2 * half_tangent / (1 + square), (1 - square) / (1 + square)
 
 
 def transform_pictures(pictures: tf.Tensor, maps: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
-    """Resamples pictures, bilinear; outside of a picture its mirror image is seen.
+    """Resamples pictures bilinearly with `affine_maps`; mirror images surround each picture.
 
-    float32 [batch, height, width, channels] → [batch, *size, channels]; `maps` of `affine_maps`.
+    float32 [batch, height, width, channels] → float32 [batch, *size, channels].
     """
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=pictures,
@@ -134,14 +140,3 @@ def transform_pictures(pictures: tf.Tensor, maps: tf.Tensor, size: tuple[int, in
         interpolation="BILINEAR",
         fill_mode="REFLECT",
     )
-
-
-def _log_between(unit: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """Maps [0, 1) to `low` … `high`, nearly uniform in the logarithm: wide is as likely as tall.
-
-    The geometric mean of the values linear in `unit` and linear in its inverse; see
-    `trainer.augment.params` for why there is no exponential.
-    """
-    direct = low + unit * (high - low)
-    inverse = 1 / low + unit * (1 / high - 1 / low)
-    return tf.sqrt(direct / inverse)

@@ -1,4 +1,4 @@
-"""Augmentation in the reader, on the host: only the part inside the crop is decoded, or picked."""
+"""Augments pictures in the reader, on the host, which decodes only the part inside the crop."""
 
 from __future__ import annotations
 
@@ -8,38 +8,22 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from trainer.augment import geometry, pixels
 from trainer.augment.boxes import View
 from trainer.augment.decode import Encoded, Pictures, Rows, as_stored
-from trainer.augment.geometry import (
-    Window,
-    affine_maps,
-    crop_windows,
-    rotated_bounds,
-    scale_down,
-    transform_pictures,
-)
 from trainer.augment.params import LEVELS, LIGHT, NO_MIX, OF_PAIR, Params, Strengths, draw_params
-from trainer.augment.pixels import (
-    Array,
-    adjust_pixels,
-    clip_to_uint8,
-    mix_pairs,
-    noise_rows,
-    shares_of,
-)
 from trainer.dataset.spec import Batch, ImageSpec
 
 Work = dict[str, tf.Tensor]
 
-# libjpeg can decode a picture at 1/ratio of its size: faster, and averaged over the pixels that
-# are left out.
+# libjpeg decodes a picture faster at 1/ratio of its size, and averages the pixels.
 _RATIOS = (1, 2, 4, 8)
 
 
 def augmented_pictures(
     image: ImageSpec, size: tuple[int, int], level: str, seed: int, fill: Sequence[float]
 ) -> Pictures:
-    """A function that decodes and augments a batch, but does not mix it: see `mix_batch`.
+    """Returns the functions that decode and augment a batch; `mix_batch` mixes its pairs.
 
     `fill` is the grey level per channel of erased rectangles.
     """
@@ -47,7 +31,7 @@ def augmented_pictures(
     if LEVELS[level] is LIGHT:
         finish_one = functools.partial(_light_picture, size)
     else:
-        noise = noise_rows(size[1], image.channels)
+        noise = pixels.noise_rows(size[1], image.channels)
         finish_one = functools.partial(_strong_picture, size, noise, fill)
 
     def decode(stored: tf.Tensor | Rows, position: tf.Tensor, at_once: int) -> tf.Tensor:
@@ -67,11 +51,8 @@ def augmented_pictures(
 
 
 def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
-    """MixUp and CutMix on the host, the same as `trainer.augment.pixels.mix_pairs`.
-
-    Pair by pair: as floats a whole batch would take a gigabyte, and pairs that are not mixed
-    cost nothing.
-    """
+    """Applies MixUp and CutMix on the host, as `trainer.augment.pixels.mix_pairs` does."""
+    # A whole batch would take a gigabyte as floats, and pairs that are not mixed cost nothing here.
     params = draw_params(level, seed, batch["position"])
     drawn = {name: params[name] for name in OF_PAIR}
     given = {name: batch[name] for name in ("inputs", "label", "weight")}
@@ -80,11 +61,11 @@ def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
         pair, params = of_pair
         return tf.cond(
             tf.equal(params["mix"][0], NO_MIX),
-            lambda: pair | {"label": shares_of(pair["label"], num_classes)},
-            lambda: mix_pairs(pair, params, num_classes),
+            lambda: pair | {"label": pixels.shares_of(pair["label"], num_classes)},
+            lambda: pixels.mix_pairs(pair, params, num_classes),
         )
 
-    # Element: the two members of one pair.
+    # An element is a pair: all tensors become [pairs, 2, …].
     pairs = tf.nest.map_structure(lambda v: tf.reshape(v, [-1, 2, *v.shape[1:]]), (given, drawn))
     signature = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), pairs[0])
     signature["label"] = tf.TensorSpec((2, num_classes), tf.float32)
@@ -94,49 +75,47 @@ def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
 
 
 class _Source:
-    """How pictures are decoded: at a size that all share, or at one measured for each."""
+    """A decoder for pictures of one size, or for pictures whose size is measured."""
 
     def __init__(self, image: ImageSpec, size: tuple[int, int]) -> None:
         self.size, self.image = size, image
-        self.shared_size = None if image.varies else image.size
-        shrink = (own / side for own, side in zip(self.shared_size or (), size, strict=False))
+        # Pictures of varying sizes may shrink by any ratio.
+        shared = (None if image.varies else image.size) or ()
+        shrink = (own / side for own, side in zip(shared, size, strict=False))
         most = max(1, min(shrink, default=math.inf))
         self.ratios = tuple(ratio for ratio in _RATIOS if ratio <= most)
 
     def plan(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> Work:
-        """For every picture, what to decode and what to do with it, each [batch, …].
-
-        Computed for the whole batch at once: one by one in the loop over pictures, these many
-        tiny operations would cost as much as decoding.
-        """
+        """Returns what to decode and how to change each picture, as tensors [batch, …] by name."""
+        # Inside the loop over pictures, these tiny operations would cost as much as decoding.
         height, width = stored.sizes()
-        window = crop_windows(strengths, params, height, width, self.size)
+        window = geometry.crop_windows(strengths, params, height, width, self.size)
         work: Work = {"key": stored.keys, "flip": params["flip"]}
         if self.ratios != (1,):
             work["ratio_index"] = self._ratio_index(stored, window)
             ratio = self._ratio(work["ratio_index"])
-            window = scale_down(window, ratio)
+            window = geometry.scale_down(window, ratio)
             height, width = tf.math.ceil(height / ratio), tf.math.ceil(width / ratio)
         part = window
         if strengths is not LIGHT:
-            part = rotated_bounds(window, params["half_tangent"], height, width)
+            part = geometry.rotated_bounds(window, params["half_tangent"], height, width)
             inside = window._replace(y=window.y - part.y, x=window.x - part.x)
-            maps = affine_maps(inside, params["flip"], params["half_tangent"], self.size)
+            maps = geometry.affine_maps(inside, params["flip"], params["half_tangent"], self.size)
             work |= {**params, "map": maps}
         return work | {"part": tf.cast(tf.stack(part, axis=1), tf.int32)}
 
     def view(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> View:
-        """What is seen of every picture after what `plan` says."""
+        """Returns the visible part of every picture after `plan`."""
         height, width = stored.sizes()
-        window = crop_windows(strengths, params, height, width, self.size)
+        window = geometry.crop_windows(strengths, params, height, width, self.size)
         if self.ratios != (1,):
-            # A picture that is decoded smaller is cut at whole pixels of its smaller size.
+            # A picture that is decoded at a smaller size is cropped at whole pixels of that size.
             ratio = self._ratio(self._ratio_index(stored, window))
-            window = Window(*(side * ratio for side in scale_down(window, ratio)))
+            window = geometry.Window(*(side * ratio for side in geometry.scale_down(window, ratio)))
         return View(window, height, width, params["flip"], params.get("half_tangent"))
 
     def decode(self, stored: Encoded | Rows, work: Work) -> tf.Tensor:
-        """One picture's `part`, [height, width, channels], uint8 or float32."""
+        """Returns the `part` of one picture, [height, width, channels], uint8 or float32."""
         key, part = work["key"], work["part"]
 
         def scaled() -> tf.Tensor:
@@ -147,15 +126,15 @@ class _Source:
 
         def cropped() -> tf.Tensor:
             y, x, height, width = tf.unstack(part)
-            pixels = stored.whole(key)[y : y + height, x : x + width]
-            return tf.ensure_shape(pixels, (None, None, self.image.channels))
+            picture = stored.whole(key)[y : y + height, x : x + width]
+            return tf.ensure_shape(picture, (None, None, self.image.channels))
 
         if isinstance(stored, Rows) or self.image.is_jpeg:
             return scaled()
         return tf.cond(stored.are_jpegs(key), scaled, cropped)
 
-    def _ratio_index(self, stored: Encoded | Rows, window: Window) -> tf.Tensor:
-        """That of the greatest ratio that leaves at least as many pixels as the result has."""
+    def _ratio_index(self, stored: Encoded | Rows, window: geometry.Window) -> tf.Tensor:
+        """Returns the index of the greatest ratio that leaves enough pixels for the result."""
         shrink = tf.minimum(window.height / self.size[0], window.width / self.size[1])
         allowed = shrink[:, tf.newaxis] >= tf.constant(self.ratios[1:], tf.float32)
         index = tf.reduce_sum(tf.cast(allowed, tf.int32), axis=1)
@@ -169,19 +148,19 @@ class _Source:
 
 
 def _light_picture(size: tuple[int, int], part: tf.Tensor, work: Work) -> tf.Tensor:
-    # Resizing floats is faster by more than the cast costs.
+    # The cast to float costs less than resizing integers would.
     resized = tf.raw_ops.ResizeBilinear(
         images=part[tf.newaxis], size=list(size), half_pixel_centers=True
     )[0]
-    # Rounded to nearest. Between two pixels there is nothing to clip, which costs two passes.
-    pixels = tf.cast(resized + 0.5, tf.uint8)
-    # In three dimensions, `reverse` has a fast path for rows of RGB pixels.
-    return tf.cond(work["flip"], lambda: tf.reverse(pixels, [1]), lambda: pixels)
+    # Rounds to the nearest integer. Interpolated values need no clipping, which costs two passes.
+    rounded = tf.cast(resized + 0.5, tf.uint8)
+    # `reverse` has a fast path for rows of RGB pixels in three dimensions.
+    return tf.cond(work["flip"], lambda: tf.reverse(rounded, [1]), lambda: rounded)
 
 
 def _strong_picture(
-    size: tuple[int, int], noise: Array, fill: Sequence[float], part: tf.Tensor, work: Work
+    size: tuple[int, int], noise: pixels.Array, fill: Sequence[float], part: tf.Tensor, work: Work
 ) -> tf.Tensor:
     one = {name: value[tf.newaxis] for name, value in work.items()}
-    changed = transform_pictures(part[tf.newaxis], one["map"], size)
-    return clip_to_uint8(adjust_pixels(changed, one, noise, fill, single=True))[0]
+    changed = geometry.transform_pictures(part[tf.newaxis], one["map"], size)
+    return pixels.clip_to_uint8(pixels.adjust_pixels(changed, one, noise, fill, single=True))[0]

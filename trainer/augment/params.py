@@ -1,13 +1,13 @@
-"""The random parameters of augmentation: a pure function of (seed, position), nothing else.
+"""Draws the random parameters of the augmentation as a pure function of (seed, position).
 
-A position is a record's index in the endless training stream. Batches, replicas and restarts do
-not enter, so none of them changes a picture. The numbers come from a
-counter-based hash of whole uint32 tensors, which gives the same bits on every device; the
-generators of TensorFlow would need one call per picture.
+A position is a record's index in the endless training stream. Batches, replicas and restarts do not
+affect positions, and therefore change no picture. The numbers come from a counter-based hash of
+whole uint32 tensors, which gives the same bits on every device; TensorFlow's generators would need
+one call per picture.
 
-Bits become parameters by + - * / and square roots only, which are rounded correctly
-everywhere. Sines and exponentials are not: the last bit of a value depends on its index in
-the batch, as vectorised loops treat the remainder differently.
+Only + - * / and square roots turn bits into parameters, because their results are rounded correctly
+everywhere. Sines and exponentials are not: vectorised loops treat the remainder of a batch
+differently, so the last bit of a value would depend on its index in the batch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Params = Mapping[str, tf.Tensor]
 # https://nullprogram.com/blog/2018/07/31/
 _MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 _SHIFTS = (16, 15, 16)
-# 2**32 / golden ratio, odd: multiples of it spread evenly over 32 bits.
+# The odd number nearest to 2**32 / golden ratio, whose multiples spread evenly over 32 bits.
 _STRIDE = 0x9E3779B9
 _MASK = 0xFFFFFFFF
 
-# Names of the numbers drawn for each picture and each pair. New ones go to the end: the index of
-# a name decides which number it gets.
+# The names of the numbers for each picture and each pair. The index of a name selects its number,
+# so new names go to the end.
 _OF_PICTURE = (
     "crop_area crop_aspect crop_y crop_x flip half_tangent brightness contrast saturation "
     "noise_std erase erase_area erase_aspect erase_y erase_x noise_key"
@@ -42,21 +42,21 @@ NO_MIX, MIXUP, CUTMIX = 0.0, 1.0, 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Strengths:
-    """How far a level of augmentation goes.
+    """The strength of each change at a level of augmentation.
 
     Attributes:
-        crop_area: Least and greatest area of the crop, as a share of the largest crop that
-            has an allowed aspect.
-        crop_aspect: Least and greatest aspect of the crop (width / height), as a multiple of
-            the aspect of the size it is resized to.
+        crop_area: Least and greatest area of the crop, as a share of the largest crop with an
+            allowed aspect.
+        crop_aspect: Least and greatest aspect of the crop (width / height), as a multiple of the
+            aspect of the resized picture.
         flip: Probability of a horizontal flip.
-        rotation_rad: Greatest angle of the rotation, to either side.
-        brightness, contrast, saturation: Their factors lie within 1 ± this.
+        rotation_rad: Greatest angle of the rotation, in both directions.
+        brightness, contrast, saturation: Factors are between 1 - this value and 1 + this value.
         noise_std: Greatest standard deviation of the noise, in grey levels of 0..255.
         erase: Probability that a rectangle is erased.
-        erase_area: Its least and greatest share of the picture.
-        erase_aspect: Its least height / width; its greatest is the inverse.
-        mixup, cutmix: Probabilities that a pair of pictures is mixed so; together at most 1.
+        erase_area: Least and greatest area of the rectangle, as a share of the picture.
+        erase_aspect: Least height / width of the rectangle; the greatest is the inverse.
+        mixup, cutmix: Probabilities of mixing a pair by MixUp or CutMix; their sum is at most 1.
     """
 
     crop_area: tuple[float, float]
@@ -86,26 +86,26 @@ STRONG = Strengths(
     mixup=0.25,
     cutmix=0.25,
 )
-# By their names; `none` changes nothing, and never gets here.
+# `none` has no entry, because it draws no parameters.
 LEVELS = {"light": LIGHT, "strong": STRONG}
 
 
 def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
-    """Every parameter of every picture, from int64 [batch] positions: by name, each [batch].
+    """Returns the parameters of each picture by name, each [batch], from int64 [batch] positions.
 
-    What depends on the size of a picture is left to `trainer.augment.geometry`, which these feed:
+    `trainer.augment.geometry` computes what depends on the size of a picture, from:
 
     - `crop_area`: float32, share of the largest allowed crop; `crop_aspect`, `crop_y`, `crop_x`:
-      float32 in [0, 1), where in the range of what is allowed; `flip`: bool.
+      float32 in [0, 1), the place within the allowed range; `flip`: bool.
 
-    For `strong` also:
+    `strong` adds:
 
     - `half_tangent` (of half the angle of rotation), `brightness`, `contrast`, `saturation`
       (factors), `noise_std` (grey levels), `erase_area` (share), `erase_aspect` (height / width),
       `erase_y`, `erase_x` (in [0, 1)): float32; `erase`: bool; `noise_key`: uint32;
-    - of the pair (2k, 2k + 1) the picture belongs to, so equal for both: `mix`: float32, `NO_MIX`,
-      `MIXUP` or `CUTMIX`; `mix_share`: float32, what remains of the picture itself; `mix_y`,
-      `mix_x`: float32 in [0, 1), where CutMix's rectangle lies.
+    - for the pair (2k, 2k + 1) of the picture, with the same values for both pictures: `mix`:
+      float32, `NO_MIX`, `MIXUP` or `CUTMIX`; `mix_share`: float32, the share of the picture itself;
+      `mix_y`, `mix_x`: float32 in [0, 1), the place of CutMix's rectangle.
     """
     strengths = LEVELS[level]
     numbers = random_bits(seed, position, len(_OF_PICTURE), _PICTURE_PURPOSE)
@@ -115,7 +115,7 @@ def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
         "crop_area": _between(unit["crop_area"], *strengths.crop_area),
         "flip": unit["flip"] < strengths.flip,
     }
-    if strengths is LIGHT:  # which crops and flips only
+    if strengths is LIGHT:
         return crop
     pair = tf.bitwise.right_shift(position, tf.constant(1, position.dtype))
     numbers = unit_floats(random_bits(seed, pair, len(OF_PAIR), _PAIR_PURPOSE))
@@ -125,15 +125,15 @@ def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
 
 
 def random_bits(seed: int, number: tf.Tensor, count: int, purpose: int = 0) -> tf.Tensor:
-    """`count` hashes of every number, int64 [batch] and at least 0, as uint32 [batch, count].
+    """Returns `count` hashes of every number, int64 [batch], at least 0, as uint32 [batch, count].
 
-    They are the same whatever batch a number comes in, and others for another purpose.
+    The hashes of a number are independent of its batch. Each `purpose` has its own hashes.
     """
     first = mix_bits(mix_bits(_uint32(seed)) + _uint32(purpose * _STRIDE))
     second = mix_bits(first + _uint32((seed >> 32) + _STRIDE))
     low = tf.cast(tf.bitwise.bitwise_and(number, tf.constant(_MASK, tf.int64)), tf.uint32)
     high = tf.cast(tf.bitwise.right_shift(number, tf.constant(32, tf.int64)), tf.uint32)
-    # One-to-one in `low`: no two numbers of the same 2**32 share their hashes.
+    # `low` is mapped one-to-one, so two numbers with the same upper 32 bits never share a hash.
     state = mix_bits(tf.bitwise.bitwise_xor(low, first))
     state = mix_bits(state + high * _uint32(_STRIDE) + second)
     counters = tf.constant([(i + 1) * _STRIDE & _MASK for i in range(count)], tf.uint32)
@@ -141,7 +141,7 @@ def random_bits(seed: int, number: tf.Tensor, count: int, purpose: int = 0) -> t
 
 
 def mix_bits(state: tf.Tensor) -> tf.Tensor:
-    """Each uint32 → another, one-to-one; every bit of it depends on all bits of the first."""
+    """Maps each uint32 to another uint32, one-to-one; each bit depends on all bits of the input."""
     for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, None), strict=True):
         shifted = tf.bitwise.right_shift(state, tf.constant(shift, tf.uint32))
         state = tf.bitwise.bitwise_xor(state, shifted)
@@ -151,16 +151,16 @@ def mix_bits(state: tf.Tensor) -> tf.Tensor:
 
 
 def unit_floats(bits: tf.Tensor) -> tf.Tensor:
-    """uint32 → float32 in [0, 1), a multiple of 2**-24: exact, so equal on every device."""
+    """Maps uint32 to float32 in [0, 1), multiples of 2**-24, exactly and the same everywhere."""
     return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2.0**-24
 
 
 def _pixel_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
     factors = {name: getattr(strengths, name) for name in ("brightness", "contrast", "saturation")}
-    # Flat rectangles are as likely as tall ones.
+    # The lower half of [0, 1) gives flat rectangles, the upper half tall rectangles.
     tall = unit["erase_aspect"] * 2 - 1
     aspect = 1 - tf.abs(tall) * (1 - strengths.erase_aspect)
-    # Nearly uniform in the angle itself, as it is small.
+    # A uniform tangent is nearly a uniform angle, because the angles are small.
     steepest = math.tan(strengths.rotation_rad / 2)
     return {
         **unit,
@@ -176,8 +176,8 @@ def _pixel_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
 def _pair_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
     is_mixup = unit["mix"] < strengths.mixup
     is_mixed = unit["mix"] < strengths.mixup + strengths.cutmix
-    # Shares of MixUp: nearly Beta(1/2, 1/2), whose inverse distribution function sin²(πu/2)
-    # this polynomial meets within 0.01. Of CutMix: Beta(1, 1), uniform.
+    # CutMix draws its share from Beta(1, 1), which is uniform. MixUp draws nearly from Beta(1/2,
+    # 1/2): the polynomial is within 0.01 of the inverse distribution function sin²(πu/2).
     share = unit["mix_share"]
     mixup_share = share * share * (3 - 2 * share)
     return {

@@ -1,7 +1,8 @@
-"""Augmentation of whole batches: colour, noise, erasing, and mixing of pairs (MixUp, CutMix).
+"""Augments whole batches: colour, noise, erasing, and mixing of pairs (MixUp, CutMix).
 
-`augment_batch` is what an accelerator does inside the training step: static shapes, no loop over
-pictures, and no answer that a step would wait for. The same code changes one picture on the host.
+An accelerator calls `augment_batch` inside the training step, with static shapes, without a loop
+over pictures and without results that a step waits for. The host calls the same code for single
+pictures.
 """
 
 from __future__ import annotations
@@ -12,20 +13,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.augment import geometry
 from trainer.augment.boxes import FinishBoxes, View
-from trainer.augment.geometry import (
-    Window,
-    affine_maps,
-    crop_windows,
-    place_window,
-    transform_pictures,
-)
 from trainer.augment.params import CUTMIX, LEVELS, LIGHT, MIXUP, Params, draw_params, mix_bits
 from trainer.dataset.spec import IMAGE_INPUT, Batch
 
-# Luminance of RGB, ITU-R BT.601.
+# Luminance of RGB according to ITU-R BT.601.
 _LUMINANCE = (0.299, 0.587, 0.114)
-# Rows of precomputed noise: a power of two, so that the last bits of a hash name a row.
+# A power of two, so that the last bits of a hash name a row.
 _NOISE_ROWS = 1024
 _NOISE_SEED = (0x5EED, 0x0F)
 
@@ -41,19 +36,19 @@ def augment_batch(
     fill: Sequence[float],
     boxes: FinishBoxes | None = None,
 ) -> Batch:
-    """A batch, or a replica's slice of one, with other pictures: uint8 [batch, *size, channels].
+    """Returns a batch, or a replica's slice, with new pictures: uint8 [batch, *size, channels].
 
-    With `num_classes`, those of the model, pairs are mixed (`mix_pairs`). `fill` is the grey level
-    per channel of erased rectangles. Bounding boxes of the batch, if any, go through `boxes`.
+    `num_classes` is the number of the model's classes if pairs are mixed, else None. `fill` is the
+    grey level per channel of erased rectangles. `boxes` finishes the bounding boxes of the batch.
     """
     strengths = LEVELS[level]
     params = draw_params(level, seed, batch["position"])
     pictures = batch["inputs"][IMAGE_INPUT]
     _, height_px, width_px, channels = pictures.shape
-    windows = crop_windows(strengths, params, float(height_px), float(width_px), size)
+    windows = geometry.crop_windows(strengths, params, float(height_px), float(width_px), size)
     half_tangent = params.get("half_tangent", tf.zeros_like(windows.y))
-    maps = affine_maps(windows, params["flip"], half_tangent, size)
-    changed = transform_pictures(tf.cast(pictures, tf.float32), maps, size)
+    maps = geometry.affine_maps(windows, params["flip"], half_tangent, size)
+    changed = geometry.transform_pictures(tf.cast(pictures, tf.float32), maps, size)
     if strengths is not LIGHT:
         changed = adjust_pixels(changed, params, noise_rows(size[1], channels), fill)
     batch = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: clip_to_uint8(changed)}}
@@ -67,15 +62,14 @@ def augment_batch(
 def adjust_pixels(
     pictures: tf.Tensor, params: Params, noise: Array, fill: Sequence[float], single: bool = False
 ) -> tf.Tensor:
-    """Colour, then `noise_rows`, then the rectangle erased to `fill`, by the params of `strong`.
+    """Changes colours, adds `noise_rows`, then erases a rectangle to `fill`, as `strong` does.
 
-    float32 [batch, height, width, channels] in grey levels → the same, which may leave 0..255. A
-    batch of a `single` picture is spared erasing that is not drawn; the result is the same.
+    float32 [batch, height, width, channels] in grey levels → the same shape; results may leave
+    0..255. With a `single` picture no work is done for a rectangle that is not drawn.
     """
     _, height_px, width_px, channels = pictures.shape
     pictures = adjust_colors(pictures, params)
-    # One row of a picture in one dimension: TensorFlow broadcasts over long inner
-    # dimensions several times faster than over three channels.
+    # TensorFlow broadcasts several times faster over one long dimension than over three channels.
     rows = tf.reshape(pictures, [-1, height_px, width_px * channels])
     rows = _add_noise(rows, params, noise)
     if single:
@@ -87,11 +81,11 @@ def adjust_pixels(
 
 
 def adjust_colors(pictures: tf.Tensor, params: Params) -> tf.Tensor:
-    """Saturation, then contrast about the picture's mean luminance, then brightness.
+    """Changes saturation, then contrast about the picture's mean luminance, then brightness.
 
-    All are linear in the three channels, so they become one small matrix per picture, float32
-    [batch, height, width, channels].
+    float32 [batch, height, width, channels] → the same shape.
     """
+    # All three changes are linear in the channels, so they become one small matrix per picture.
     _, height_px, width_px, channels = pictures.shape
     gain = (params["brightness"] * params["contrast"])[:, tf.newaxis, tf.newaxis]
     flat = tf.reshape(pictures, [-1, height_px * width_px, channels])
@@ -104,26 +98,27 @@ def adjust_colors(pictures: tf.Tensor, params: Params) -> tf.Tensor:
         changed = tf.matmul(flat, gain * (own * tf.eye(3) + (1 - own) * grey))
     else:
         changed = flat * gain
-    # The order of a sum depends on the size of the batch: rounding hides the last bits.
+    # The order of a sum depends on the size of the batch, so rounding removes the last bits.
     pivot = tf.round(mean)[:, :, tf.newaxis]
     fixed = (params["brightness"] * (1 - params["contrast"]))[:, tf.newaxis, tf.newaxis]
     return tf.reshape(changed + fixed * pivot, [-1, height_px, width_px, channels])
 
 
 def noise_rows(width_px: int, channels: int) -> Array:
-    """Precomputed Gaussian noise, always the same: float32 [rows, width · channels].
-
-    Each row of a picture gets one of these rows: drawing a normal number for every channel of
-    every pixel costs more than decoding the picture.
-    """
+    """Returns constant Gaussian noise: float32 [rows, width · channels]."""
+    # A new normal number for every channel of every pixel would cost more than decoding the
+    # picture.
     with tf.init_scope(), tf.device("CPU:0"):
         shape = [_NOISE_ROWS, width_px * channels]
         return tf.random.stateless_normal(shape, _NOISE_SEED, alg="philox").numpy()
 
 
-def box_mask(box: Window, height_px: int, width_px: int, channels: int) -> tuple[tf.Tensor, ...]:
-    """The mask of a rectangle, 1 inside and 0 outside, as two factors: float32 [batch, height, 1]
-    and [batch, 1, width · channels].
+def box_mask(
+    box: geometry.Window, height_px: int, width_px: int, channels: int
+) -> tuple[tf.Tensor, ...]:
+    """Returns the mask of a rectangle, 1 inside and 0 outside, as two factors.
+
+    The factors are float32 [batch, height, 1] and float32 [batch, 1, width · channels].
     """
 
     def inside(start: tf.Tensor, side: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
@@ -139,28 +134,30 @@ def box_mask(box: Window, height_px: int, width_px: int, channels: int) -> tuple
 
 
 def clip_to_uint8(pictures: tf.Tensor) -> tf.Tensor:
-    """float32 → uint8, rounded to the nearest integer of 0..255."""
-    # A cast alone truncates: half a grey level darker.
+    """Converts float32 to uint8, rounded to the nearest integer of 0..255."""
+    # A cast alone truncates, which makes pictures half a grey level darker.
     return tf.cast(tf.clip_by_value(pictures, 0.0, 255.0) + 0.5, tf.uint8)
 
 
 def mix_pairs(batch: Batch, params: Params, num_classes: int) -> Batch:
     """Mixes the pictures at positions 2k and 2k + 1, and their labels by the same share.
 
-    Both pictures of a pair get the same share and the same rectangle. A pair with a record
-    of weight 0 (a broken one) is left alone. Weights of classes are mixed like labels, which
-    become float32 [batch, num_classes], rows that sum to 1 unless pictures have any number of
-    labels. The batch is even, and so is its first position.
+    Both pictures of a pair have the same share and the same rectangle. A pair with a record of
+    weight 0 (a broken record) stays unchanged. Weights are mixed like labels. Labels become float32
+    [batch, num_classes]; rows sum to 1 unless pictures have any number of labels. The size of the
+    batch and its first position are even.
     """
     pictures, weight = batch["inputs"][IMAGE_INPUT], batch["weight"]
     height_px, width_px = pictures.shape[1:3]
     whole = tf.logical_and(weight > 0, partners(weight) > 0)
     mix = tf.where(whole, params["mix"], 0.0)
-    # The rectangle that CutMix takes from the partner.
+    # CutMix takes this rectangle from the partner; MixUp has a rectangle of height 0.
     side = tf.sqrt(1 - params["mix_share"])
     height = tf.where(mix == CUTMIX, tf.round(side * height_px), 0.0)
     width = tf.round(side * width_px)
-    box = place_window(params["mix_y"], params["mix_x"], height, width, height_px, width_px)
+    box = geometry.place_window(
+        params["mix_y"], params["mix_x"], height, width, height_px, width_px
+    )
     visible = 1 - height * width / (height_px * width_px)
     share = tf.where(mix == MIXUP, params["mix_share"], visible)
     label = shares_of(batch["label"], num_classes)
@@ -173,18 +170,18 @@ def mix_pairs(batch: Batch, params: Params, num_classes: int) -> Batch:
 
 
 def shares_of(label: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Class ids, int [b] → float32 [b, num_classes]; labels of this shape stay."""
+    """Converts class ids, int [b], to float32 [b, num_classes]; shares stay unchanged."""
     return label if label.dtype.is_floating else tf.one_hot(label, num_classes, dtype=tf.float32)
 
 
 def partners(values: tf.Tensor) -> tf.Tensor:
-    """`values` with the two of every pair swapped: index XOR 1 along the first axis."""
+    """Returns `values` with the members of every pair swapped: index XOR 1 along the first axis."""
     pairs = tf.reshape(values, [-1, 2, *values.shape[1:]])
     return tf.reshape(tf.concat([pairs[:, 1:], pairs[:, :1]], axis=1), [-1, *values.shape[1:]])
 
 
 def _add_noise(rows: tf.Tensor, params: Params, noise: Array) -> tf.Tensor:
-    """Adds to each row of a picture a row of `noise` chosen by a hash."""
+    """Adds a row of `noise`, chosen by a hash, to each row of a picture."""
     heights = tf.cast(tf.range(rows.shape[1], dtype=tf.int64), tf.uint32)
     row = mix_bits(params["noise_key"][:, tf.newaxis] + heights)
     row = tf.bitwise.bitwise_and(row, tf.constant(_NOISE_ROWS - 1, tf.uint32))
@@ -198,9 +195,11 @@ def _erase(rows: tf.Tensor, params: Params, fill: Sequence[float]) -> tf.Tensor:
     area = params["erase_area"] * (height_px * width_px)
     height = _side(tf.sqrt(area * params["erase_aspect"]), height_px)
     width = _side(tf.sqrt(area / params["erase_aspect"]), width_px)
-    # Where nothing is erased the rectangle is empty.
+    # An empty rectangle erases nothing.
     height = tf.where(params["erase"], height, 0.0)
-    box = place_window(params["erase_y"], params["erase_x"], height, width, height_px, width_px)
+    box = geometry.place_window(
+        params["erase_y"], params["erase_x"], height, width, height_px, width_px
+    )
     in_rows, in_columns = box_mask(box, height_px, width_px, channels)
     filled = tf.constant([*fill] * width_px, tf.float32)
     return rows + (in_rows * in_columns) * (filled - rows)
@@ -211,7 +210,7 @@ def _side(side: tf.Tensor, most_px: int) -> tf.Tensor:
 
 
 def _mixed_pictures(
-    pictures: tf.Tensor, mix: tf.Tensor, share: tf.Tensor, box: Window
+    pictures: tf.Tensor, mix: tf.Tensor, share: tf.Tensor, box: geometry.Window
 ) -> tf.Tensor:
     _, height_px, width_px, channels = pictures.shape
     rows = tf.cast(tf.reshape(pictures, [-1, height_px, width_px * channels]), tf.float32)

@@ -1,4 +1,4 @@
-"""Functions of the user's own on the host, batch → batch: as `augment`, and by `map`."""
+"""Calls functions of the user on the host, batch → batch: for `augment`, and for `map`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,12 @@ from trainer.augment.decode import batch_pictures
 from trainer.augment.params import USER_PURPOSE, random_bits
 from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec, Specs, Tensors, input_of
 
-# Operations whose results depend on how often they ran before: random numbers of TensorFlow's
-# own generators, and the state of Keras's, which its random layers advance.
-_RANDOM = (
-    "Random",
-    "StatefulRandom",
-    "StatefulUniform",
-    "StatefulStandardNormal",
-    "StatefulTruncatedNormal",
-    "TruncatedNormal",
-    "ParameterizedTruncatedNormal",
-    "Multinomial",
-    "SampleDistortedBoundingBox",
-    "Assign",
-    "RngSkip",
-    "RngReadAndSkip",
+# Prefixes of operations whose results depend on earlier calls: TensorFlow's generators, and the
+# assignments by which Keras's random layers advance their state.
+_RANDOM = tuple(
+    "Random StatefulRandom StatefulUniform StatefulStandardNormal StatefulTruncatedNormal "
+    "TruncatedNormal ParameterizedTruncatedNormal Multinomial SampleDistortedBoundingBox Assign "
+    "RngSkip RngReadAndSkip".split()
 )
 _WITH_SEEDS = ": draw with tf.image.stateless_random_* or tf.random.stateless_*, by `seeds`"
 
@@ -45,16 +36,12 @@ def function_augmentation(
     labels: Specs,
     batch_size: int,
 ) -> Augmentation:
-    """What a run does with pictures of a `size` where the user's own `function` changes them.
+    """Returns the augmentation of pictures of a `size` by the user's `function`.
 
-    It takes images (uint8 [batch, *size, channels], as evaluation sees them), `labels` (None where
-    there is no target) and seeds (int64 [batch, 2], a function of seed and position, for
-    `tf.image.stateless_*`), and returns (images, labels), of any dtype, of static shapes that begin
-    with the batch.
-
-    Raises:
-        UserError: `function` returns something else, or draws random numbers that are no
-            function of `seeds`.
+    The function takes images (uint8 [batch, *size, channels], as in evaluation), `labels` (None
+    without a target) and seeds (int64 [batch, 2], which depend on seed and position, for
+    `tf.image.stateless_*`). It returns (images, labels) of any dtype, with static shapes that begin
+    with the batch; random numbers must depend on `seeds`.
     """
     traced = _traced(
         "augment",
@@ -65,15 +52,13 @@ def function_augmentation(
     )
     result = traced.structured_outputs
     if not isinstance(result, tuple | list) or len(result) != 2:
-        raise UserError(
-            argument="augment",
-            received=f"{_name_of(function)}, which returns {type(result).__name__}",
-            expected="two values, (images, labels)",
-        )
+        problem = f"which returns {type(result).__name__}"
+        raise _refused("augment", function, problem, "two values, (images, labels)")
     for noun, value in zip(("images", "labels"), result, strict=True):
         _check_shapes("augment", function, noun, value, batch_size)
 
     def finish(batch: Batch) -> Batch:
+        # The purpose keeps these seeds apart from the numbers that the built-in levels draw.
         seeds = tf.cast(random_bits(seed, batch["position"], 2, USER_PURPOSE), tf.int64)
         images, labels = traced(batch["inputs"][IMAGE_INPUT], batch.get("label"), seeds)
         changed = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: images}}
@@ -85,14 +70,12 @@ def function_augmentation(
 def mapped(
     functions: Sequence[MapFunction], batch_size: int | None = None, weighs: bool = True
 ) -> list[Callable[[Batch], Batch]]:
-    """Functions of the user's, given by `map`, as functions of a `Batch`.
+    """Returns the user's `map` functions as functions of a `Batch`.
 
-    Each takes (inputs, label), or inputs alone where there is no label, and returns such a pair, or
-    inputs alone. `batch_size`: that of each batch; None where the last one may be a short one.
-    Batches that pass them keep their `weight` only if it `weighs`.
-
-    Raises:
-        UserError: When it is called, a function returns something else, or draws random numbers.
+    Each takes (inputs, label), or inputs alone without a label, and returns (inputs, label) or
+    inputs. `batch_size` is None if the last batch may be short. Batches keep their `weight` if
+    `weighs`. Functions with other results or with random numbers are refused when the dataset is
+    created.
     """
     dropped = ("inputs", "mapped", "label", *["weight"] * (not weighs))
     return [functools.partial(_map_batch, function, batch_size, dropped) for function in functions]
@@ -106,12 +89,8 @@ def _map_batch(
     traced = _traced("map", function, *specs)
     result = traced.structured_outputs
     if isinstance(result, tuple) and len(result) != 2:
-        raise UserError(
-            argument="map",
-            received=f"{_name_of(function)}, which returns {len(result)} values",
-            expected="(inputs, label), or inputs alone",
-            remedy="weigh records by sample_weight=COLUMN",
-        )
+        expected = "(inputs, label), or inputs alone; sample_weight=COLUMN weighs records"
+        raise _refused("map", function, f"which returns {len(result)} values", expected)
     _check_shapes("map", function, "a value", result, batch_size)
     found = traced(*given)
     rest = {name: one for name, one in batch.items() if name not in dropped}
@@ -121,13 +100,12 @@ def _map_batch(
 
 
 def identity_of(argument: str, function: Callable[..., Tensors]) -> str:
-    """A text by which a resumed run knows a function again: its name and the hash of its source.
+    """Returns the name of a function and a hash of its source, by which a resumed run compares it.
 
-    Values that the function takes from elsewhere are not in it.
-
-    Raises:
-        UserError: Its source cannot be found, as of a function typed into a Python prompt.
+    Values that the function takes from outside its source do not count. A function without a
+    source, typed into a Python prompt, is refused.
     """
+    # A `functools.partial` has no source, but its function and the `repr` of its arguments do.
     parts: list[Any] = [function]
     if isinstance(function, functools.partial):
         parts = [function.func, *function.args, *function.keywords.items()]
@@ -135,33 +113,28 @@ def identity_of(argument: str, function: Callable[..., Tensors]) -> str:
     try:
         source = textwrap.dedent(inspect.getsource(named))
     except (OSError, TypeError) as e:
-        raise UserError(
-            argument=argument,
-            received=f"{_name_of(function)}, whose source cannot be read ({e}), so that a resumed "
-            "run could not know the function again",
-            expected="a function that is defined in a file",
-        ) from e
-    told = "\n".join([source, *map(repr, parts[1:])])
-    digest = hashlib.sha256(told.encode()).hexdigest()
+        expected = "a function in a file, which a resumed run can compare"
+        raise _refused(argument, function, f"whose source cannot be read ({e})", expected) from e
+    text = "\n".join([source, *map(repr, parts[1:])])
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{named.__module__}.{named.__qualname__} {digest[:16]}"
 
 
 def _traced(
     argument: str, function: Callable[..., Tensors], *specs: Specs
 ) -> tf.types.experimental.ConcreteFunction:
-    """`function` as a concrete function, refused where it draws random numbers of its own."""
-    # Traced here and not where the reader calls it: there nothing is converted by AutoGraph.
+    """Returns `function` as a concrete function, unless it draws random numbers without seeds."""
+    # The reader switches AutoGraph off, so a user's `if` on a tensor works only if traced here.
     traced = tf.function(function).get_concrete_function(*specs)
+    # Branches and loops are functions of the graph's library.
     graph = traced.graph.as_graph_def()
     nodes = [*graph.node, *(n for part in graph.library.function for n in part.node_def)]
     stateful = sorted({node.op for node in nodes if node.op.startswith(_RANDOM)})
     if stateful:
-        raise UserError(
-            argument=argument,
-            received=f"{_name_of(function)}, whose results depend on what ran before "
-            f"({stateful[0]}), so that no run could be resumed exactly",
-            expected=f"a function of its arguments{_WITH_SEEDS if argument == 'augment' else ''}",
-        )
+        problem = f"whose results depend on earlier calls ({stateful[0]})"
+        expected = "a function of its arguments alone, so that a run resumes exactly"
+        expected += _WITH_SEEDS if argument == "augment" else ""
+        raise _refused(argument, function, problem, expected)
     return traced
 
 
@@ -172,7 +145,8 @@ def _check_shapes(
     result: Tensors,
     batch_size: int | None,
 ) -> None:
-    """Refuses results that are no tensors of a batch; of static shapes, where its size is known."""
+    """Refuses results without a batch dimension; `batch_size` must match where it is known."""
+    # `flatten` returns None for a missing label.
     for tensor in tf.nest.flatten(result):
         shape: Any = getattr(tensor, "shape", None)
         if tensor is None:
@@ -180,13 +154,12 @@ def _check_shapes(
         if shape is not None and shape.rank and batch_size in (None, shape[0]):
             continue
         size = "the batch" if batch_size is None else f"the batch, {batch_size}"
-        raise UserError(
-            argument=argument,
-            received=f"{_name_of(function)}, which returns {noun} of shape {shape}",
-            expected=f"a shape that begins with {size}",
-            remedy="use tf.ensure_shape",
-        )
+        problem, expected = f"which returns {noun} of shape {shape}", "a shape that begins with "
+        raise _refused(argument, function, problem, f"{expected}{size}: use tf.ensure_shape")
 
 
-def _name_of(function: Callable[..., Tensors]) -> str:
-    return getattr(function, "__name__", type(function).__name__)
+def _refused(
+    argument: str, function: Callable[..., Tensors], problem: str, expected: str
+) -> UserError:
+    name = getattr(function, "__name__", type(function).__name__)
+    return UserError(argument=argument, received=f"{name}, {problem}", expected=expected)

@@ -1,7 +1,7 @@
-"""Descriptions of what is read: an endless stream to train on, one pass to evaluate with.
+"""Descriptions of the batches to read: an endless stream for training, and one pass for evaluation.
 
-They never change, and hold no state of the reader. TensorFlow is imported when a dataset is asked
-for, not before.
+A description never changes and holds no state of the reader. Only the creation of a
+`tf.data.Dataset` imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from trainer.dataset.spec import (
     ModelInputs,
     ReadOptions,
     ReplicaSlices,
-    Specs,
     Subset,
     Tensors,
     balancing_weights,
@@ -48,29 +47,27 @@ from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.augment.boxes import FinishBoxes
     from trainer.reader.broken_records import BrokenRecords
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TrainingData:
-    """An endless stream of batches; made by `Data.train`.
+    """An endless stream of training batches, which `Data.train` returns.
 
-    A notebook shows what a batch is made of, the classes, and the first pictures as stored.
-
-    The batch of step k is a function of the data and of what stands here, whatever was read
-    before, so `dataset(start_step=k)` is `dataset().skip(k)`, at once.
+    The batch of step k depends on the dataset and these attributes alone, so
+    `dataset(start_step=k)` equals `dataset().skip(k)` but starts immediately. A notebook shows the
+    contents of a batch, the classes, and the first pictures as stored.
 
     Attributes:
-        subset: What is read.
-        read_options: How.
-        model_inputs: What a model is fed with.
-        batch_size: Global batch.
-        seed: Of the order and the augmentation.
+        subset: The records to read.
+        read_options: The number of threads, and the cache.
+        model_inputs: The inputs of the model.
+        batch_size: Records in a global batch.
+        seed: Seed of the order and of the augmentation.
         augment: `none`, `light`, `strong`, or a function.
-        augment_on: `host` or `device`; `auto` until it is known which devices there are.
-        skip_broken: How many damaged records may be left out.
-        functions: What `map` was given, in its order.
+        augment_on: `host` or `device`; `auto` until the devices are known.
+        skip_broken: How many damaged records the reader may leave out.
+        functions: The functions that `map` received, in order.
     """
 
     subset: Subset
@@ -87,7 +84,6 @@ class TrainingData:
         return one_line(self, self._facts)
 
     def _repr_html_(self) -> str:
-        """For notebooks: what a batch is made of, the classes, the first pictures as stored."""
         return html_of_batches(self, self._facts)
 
     @property
@@ -103,31 +99,30 @@ class TrainingData:
 
     @property
     def num_records(self) -> int:
-        """Records in one pass (an epoch), copies by `balance="sampling"` included."""
+        """Returns the number of records in an epoch, including copies by `balance="sampling"`."""
         return self.subset.num_records
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in one pass. The records left over open the next one: none is lost."""
+        """Returns the number of full batches in one pass; leftover records open the next pass."""
         return self.num_records // self.batch_size
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names, in the order of the labels."""
+        """Returns the names of the classes, in the order of the labels."""
         return self.subset.classes
 
     @property
     def num_outputs(self) -> int:
-        """How many numbers a model gives for a picture: a logit for each class, or k values."""
+        """Returns how many numbers a model outputs for a picture: a logit per class or k values."""
         return self.subset.num_outputs
 
     @property
     def target_mean_std(self) -> MeanStd | dict[str, MeanStd] | None:
-        """`mean` and `std`, the standard deviation, of each value of the target, in its own unit.
+        """Returns the mean and the standard deviation (`std`) of each value of the target.
 
-        Of the records that are read; None where the target is no values. Of several targets a
-        dictionary by name, of those that are values. A model of your own that
-        ends in `keras.layers.Rescaling(std, mean)` finds a quantity of any unit.
+        Several targets give a dictionary by name; a target that is not made of numbers gives None.
+        A model that ends in `keras.layers.Rescaling(std, mean)` learns quantities of any unit.
         """
         if not (outputs := self.subset.dataset.outputs):
             return self.subset.target_mean_std
@@ -136,53 +131,51 @@ class TrainingData:
 
     @property
     def mixes(self) -> bool:
-        """Whether `augment="strong"` mixes pairs: a label can be; text, numbers, boxes cannot."""
+        """Returns whether `strong` mixes pairs: there is no mean of two texts, values or boxes."""
         alone = len(self.model_inputs.names) == 1 and not self.subset.dataset.outputs
         return alone and self.subset.dataset.has_classes
 
     @property
     def box_classes(self) -> tuple[str, ...]:
-        """Names of the labels of boxes, in their order; none where records hold ids or no boxes."""
+        """Returns the names of the boxes' labels; none if records hold ids, or no boxes."""
         boxes = self.model_inputs.boxes
         return boxes.classes if boxes is not None else ()
 
     def map(self, function: MapFunction) -> TrainingData:
-        """The same stream with another content: `function` is called with each batch.
+        """Returns a stream that calls `function` with each batch.
 
-        It is called on the host with whole batches, after augmentation and after the functions of
-        earlier calls, and its operations must be TensorFlow's. A run is resumed exactly, as
-        `ims.fit` knows the function's source again; it does not see values that the function takes
-        from elsewhere.
+        The host calls the function with whole batches, after the augmentation and the functions of
+        earlier calls. Its operations must be TensorFlow's. A run resumes exactly, because `ims.fit`
+        compares the function's source, but not values that the function takes from elsewhere.
 
             autoencoder = data.train(batch_size=64, target=None).map(lambda x: (x, x))
 
         Args:
-            function: Takes (inputs, label), or inputs alone where `target` was None, as `dataset()`
-                gives them; returns (inputs, label), or inputs alone. Each tensor in them begins
-                with the batch. It draws no random numbers: a function as `augment` gets seeds.
+            function: Takes (inputs, label) as `dataset()` yields them, or inputs alone if `target`
+                was None. Returns (inputs, label), or inputs alone; the first dimension of each
+                tensor is the batch. The function must not draw random numbers; use `augment`, which
+                passes seeds.
 
         Raises:
-            UserError: `augment_on` is `device`; or, when the dataset is made, the function returns
-                something else or draws random numbers.
+            UserError: `augment_on` is `device`. When the dataset is created: the function returns
+                another structure, or draws random numbers.
         """
         _check_function(function)
         if self.augment_on == "device" and self.augment != "none":
             raise UserError(
                 argument="map",
-                received="a function together with "
-                + Arg("augment_on", "device")
-                + ", but functions run on the host, after augmentation",
-                expected=Arg("augment_on", "host"),
+                received="a function beside " + Arg("augment_on", "device"),
+                expected=Arg("augment_on", "host") + ", which calls it after the augmentation",
             )
         return dataclasses.replace(self, functions=(*self.functions, function))
 
     @property
     def class_weight(self) -> dict[int, float] | None:
-        """Label → the weight by which every class would weigh the same; see `balancing_weights`.
+        """Returns for each label the weight that gives all classes the same total weight.
 
-        For `ims.fit`, a loss or an estimator of your own, and Keras's own `fit`, which refuses
-        `class_weight` where `gives_weights`. None where nothing is left to weigh, because of
-        `balance`, or where the records of each class were not counted, or may have several labels.
+        Use the weights for `ims.fit`, a loss or another estimator. Keras's own `fit` refuses
+        `class_weight` if `gives_weights`. Returns None if the target is not a single class, if
+        `balance` is set, or if the records of each class were not counted.
         """
         counts = self.subset.class_counts
         dataset = self.subset.dataset
@@ -193,10 +186,10 @@ class TrainingData:
 
     @property
     def gives_weights(self) -> bool:
-        """Whether `dataset()` gives (inputs, label, sample_weight), else (inputs, label).
+        """Returns whether `dataset()` yields a sample_weight behind inputs and label.
 
-        Batches have weights where a record may weigh something other than 1: with `sample_weight`,
-        with `balance="weights"`, and with `skip_broken`, by which a broken record weighs 0.
+        A weight can differ from 1 with `sample_weight`, with `balance="weights"`, and with
+        `skip_broken`, which gives broken records the weight 0.
         """
         subset = self.subset
         weighs = subset.dataset.weight_feature is not None or subset.class_weights is not None
@@ -204,15 +197,15 @@ class TrainingData:
 
     @property
     def weighs(self) -> bool:
-        """Whether batches hold `weight`: a mapped label may have no place for weights of 1."""
+        """Returns whether batches hold `weight`; labels of a `map` may not fit weights of 1."""
         return self.gives_weights or not self.functions
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides what a step is trained on, as JSON values by the names of arguments.
+        """Returns all that decides the contents of a step, as JSON values by names of arguments.
 
-        Neither the number of replicas nor anything that only changes the speed. Functions are
-        known by their names and the hash of their sources.
+        The number of replicas and options of speed are absent. A function appears as its name and
+        the hash of its source.
 
         Raises:
             UserError: The source of a function cannot be read.
@@ -224,52 +217,60 @@ class TrainingData:
         if not isinstance(augment, str):
             augment = identity_of("augment", augment)
         crops = augment in ("light", "strong") and self.augment_on == "host"
-        boxes = {"min_box_visibility": inputs.boxes.min_visibility} if inputs.boxes else {}
-        functions = [identity_of("map", function) for function in self.functions]
-        return (
-            boxes
-            | ({"map": functions} if functions else {})
-            | {
-                "data": subset.dataset.fingerprint,
-                "target": target_name(subset.dataset),
-                "sample_weight": subset.dataset.weight_feature,
-                "train_split": subset.split.name,
-                "classes": list(subset.classes),
-                "where": sorted(subset.filters),
-                "balance": subset.balance,
-                "inputs": sorted(inputs.names),
-                "sequence_length": inputs.sequence_length,
-                "image_size": list(inputs.size),
-                "batch_size": self.batch_size,
-                "seed": self.seed,
-                "order_version": ORDER_VERSION,
-                "augment": augment,
-                "augment_on": self.augment_on if augment != "none" else None,
-                # The reader of JPEGs decodes a window that shrinks a lot at a smaller scale.
-                "cache": "pixels" if crops and self.read_options.cache == "pixels" else None,
-            }
-        )
+        found: dict[str, Any] = {
+            "data": subset.dataset.fingerprint,
+            "target": target_name(subset.dataset),
+            "sample_weight": subset.dataset.weight_feature,
+            "train_split": subset.split.name,
+            "classes": list(subset.classes),
+            "where": sorted(subset.filters),
+            "balance": subset.balance,
+            "inputs": sorted(inputs.names),
+            "sequence_length": inputs.sequence_length,
+            "image_size": list(inputs.size),
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "order_version": ORDER_VERSION,
+            "augment": augment,
+            "augment_on": self.augment_on if augment != "none" else None,
+            # The cache changes pixels: without it JPEGs are decoded at a smaller scale.
+            "cache": "pixels" if crops and self.read_options.cache == "pixels" else None,
+        }
+        # These keys exist only if a run needs them, so runs of older versions still resume.
+        if inputs.boxes is not None:
+            found["min_box_visibility"] = inputs.boxes.min_visibility
+        if self.functions:
+            found["map"] = [identity_of("map", function) for function in self.functions]
+        return found
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channels) of a picture, unless a function as `augment` changes it."""
+        """Returns (height, width, channels) of a picture, before a function given as `augment`."""
         return (*self.model_inputs.size, self.model_inputs.image.channels)
 
     @functools.cached_property
     def augmentation(self) -> Augmentation:
-        """What happens to pictures, and on which side."""
+        """Returns the functions of the augmentation, each for the host or for the device."""
         image, size = self.model_inputs.image, self.model_inputs.size
         if not isinstance(self.augment, str):
             from trainer.augment.user_function import function_augmentation
+            from trainer.dataset.parse import label_spec
 
             return function_augmentation(
                 self.augment,
                 image=image,
                 size=size,
                 seed=self.seed,
-                labels=self._label_spec,
+                labels=label_spec(
+                    self.subset.dataset, self.model_inputs, self.num_outputs, self.batch_size
+                ),
                 batch_size=self.batch_size,
             )
+        boxes = None
+        if self.augment_on == "device" and self.model_inputs.boxes is not None:
+            from trainer.augment.boxes import box_finisher
+
+            boxes = box_finisher(self.subset.dataset, self.model_inputs.boxes)
         return make_augmentation(
             self.augment,
             self.augment_on,
@@ -278,43 +279,38 @@ class TrainingData:
             seed=self.seed,
             num_classes=self.num_outputs,
             mix=self.mixes,
-            boxes=self._box_finisher if self.augment_on == "device" else None,
+            boxes=boxes,
         )
-
-    @property
-    def _box_finisher(self) -> FinishBoxes | None:
-        from trainer.augment.boxes import box_finisher
-
-        boxes = self.model_inputs.boxes
-        return None if boxes is None else box_finisher(self.subset.dataset, boxes)
 
     @names_arguments(data="path")
     def dataset(
         self, start_step: int = 0, *, process_index: int = 0, process_count: int = 1
     ) -> tf.data.Dataset:
-        """Endless batches from `start_step` on, for Keras's `fit`.
+        """Returns endless batches from `start_step` on, for Keras's `fit`.
 
         Args:
-            start_step: How many batches of the stream were trained on before.
-            process_index: Which of several processes asks, each of which gets its part of every
-                batch and reads little more than that (JAX, PyTorch with several).
-            process_count: How many there are; `batch_size` is a multiple of it.
+            start_step: Number of batches that the training has used already.
+            process_index: Index of the calling process. With JAX or PyTorch several processes can
+                share each batch; each process reads little more than its part.
+            process_count: Number of processes, a divisor of `batch_size`.
 
         Returns:
-            A dataset of (inputs, label), or of (inputs, label, sample_weight) where
-            `gives_weights`, with static shapes and its options set. Without a target it is one of
-            inputs alone, or of (inputs, None, sample_weight).
+            A dataset of (inputs, label), or of (inputs, label, sample_weight) if `gives_weights`.
+            Without a target the elements are inputs alone, or (inputs, None, sample_weight). Shapes
+            are static, except for sequences without a `sequence_length`.
 
-            - inputs: pictures, uint8 [batch, height, width, channels], 0 to 255; where `inputs`
-              named more, a dictionary of them by name, `/` replaced by `_`. `bounding_boxes` are a
-              dictionary: `boxes`, float32 [batch, most, 4], xmin, ymin, xmax, ymax from 0 to 1 of
-              the picture's sides, and `labels`, int64 [batch, most]; both -1 behind the last box.
-              `most` is the largest number in the batch, or `sequence_length`;
-            - label: of a class int64 [batch]; float32 [batch, classes] after mixing, and of labels,
-              1 where a record has one; of values float32 [batch], or [batch, k]; of boxes as above;
-              of several targets a dictionary of these by name;
+            - inputs: pictures, uint8 [batch, height, width, channels], 0 to 255. With several
+              inputs a dictionary by name, in which `_` replaces `/`. `bounding_boxes` is a
+              dictionary: `boxes`, float32 [batch, most, 4], has xmin, ymin, xmax and ymax as shares
+              of the sides; `labels` is int64 [batch, most]. Both are -1 behind the last box. `most`
+              is `sequence_length`, or the largest number of boxes in the batch;
+            - label: for a class int64 [batch], or float32 [batch, classes] after mixing; for labels
+              float32 [batch, classes], 1 for each label of the record; for values float32 [batch]
+              or [batch, k]; for boxes as above. Several targets give a dictionary by name;
             - sample_weight: float32 [batch].
         """
+        import tensorflow as tf
+
         if process_count < 1 or not 0 <= process_index < process_count:
             raise UserError(
                 argument="process_index",
@@ -329,26 +325,33 @@ class TrainingData:
             slices = ReplicaSlices(1, process_count, process_index)
             batches = self.batches(start_step, slices)
             return _for_keras(batches, self.gives_weights, self.augmentation.device)
-        # The user's functions get whole batches.
+        # The user's functions take whole batches; each process takes its part of the result.
         whole = _for_keras(self.batches(start_step), self.gives_weights)
-        return whole if process_count == 1 else whole.map(_part(process_index, process_count))
+        if process_count == 1:
+            return whole
+        share = self.batch_size // process_count
+        part = slice(process_index * share, (process_index + 1) * share)
+
+        def cut(values: tf.Tensor | None) -> tf.Tensor | None:
+            return None if values is None else values[part]
+
+        return whole.map(lambda *batch: tf.nest.map_structure(cut, batch))
 
     def _check_lengths(self, process_count: int) -> None:
-        """Refuses sequences that each of several processes would pad to another length."""
         inputs = self.model_inputs
         varying = [name for name, spec in inputs.features.items() if spec.shape is None]
         varying += [BOXES] * (inputs.boxes is not None)
+        # A process pads to the longest sequence that it sees, which is in its part of the batch.
         if process_count > 1 and varying and inputs.sequence_length is None:
             raise UserError(
                 argument="process_count",
-                received=f"{process_count}, but the input {varying[0]} has no fixed length, and "
-                "each process would pad its part to another length",
+                received=f"{process_count}, but each process pads {varying[0]} to another length",
                 expected="a fixed " + Arg("sequence_length"),
             )
 
     @property
     def element_spec(self) -> Any:
-        """That of `dataset()`; no record is read for it, nor a cache filled."""
+        """Returns the `element_spec` of `dataset()`; reads no record and fills no cache."""
         import tensorflow as tf
 
         plain = dataclasses.replace(
@@ -356,23 +359,15 @@ class TrainingData:
         )
         if not isinstance(self.augment, str) or self.functions:
             return plain.dataset().element_spec
-        # Our levels give pictures of the same type, and take seconds to trace.
+        # Tracing a level takes seconds, and changes no spec except for the label that is mixed.
         spec = dataclasses.replace(plain, augment="none").dataset().element_spec
         if self.augment == "strong" and self.mixes:
             label = tf.TensorSpec([self.batch_size, len(self.classes)], tf.float32)
             return spec[0], label, *spec[2:]
         return spec
 
-    @property
-    def _label_spec(self) -> Specs:
-        """That of the labels before augmentation."""
-        from trainer.dataset.parse import label_spec
-
-        dataset = self.subset.dataset
-        return label_spec(dataset, self.model_inputs, self.num_outputs, self.batch_size)
-
     def as_numpy(self, start_step: int = 0, **process: int) -> Iterator[tuple[Any, ...]]:
-        """The batches of `dataset(start_step, …)` as NumPy arrays, for JAX or scikit-learn."""
+        """Returns the batches of `dataset(start_step, …)` as NumPy arrays, as for JAX."""
         return iter(self.dataset(start_step, **process).as_numpy_iterator())
 
     def batches(
@@ -381,11 +376,11 @@ class TrainingData:
         slices: ReplicaSlices = WHOLE,
         broken: BrokenRecords | None = None,
     ) -> tf.data.Dataset:
-        """The same as `trainer.dataset.spec.Batch`es, which tell positions and records, too.
+        """Returns the stream as `trainer.dataset.spec.Batch`es, which know positions and records.
 
-        With `augment_on="device"` they hold the pictures as they are sent to the device, for
-        `augmentation.device`. Of each come those `slices` that are asked for. `broken` notes
-        damaged records for the caller, who counts them; None to allow `skip_broken` of them.
+        With `augment_on="device"` the batches hold pictures before `augmentation.device`. `slices`
+        names the parts of each batch to return. `broken` notes damaged records, which the caller
+        counts; None to allow `skip_broken` damaged records.
         """
         from trainer.reader import pipeline
 
@@ -397,16 +392,16 @@ class TrainingData:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class EvaluationData:
-    """One pass over a split, each record once; made by `Data.evaluation`.
+    """One pass over a split with each record once, which `Data.evaluation` returns.
 
-    A notebook shows what a batch is made of, the classes, and the first pictures as stored.
+    A notebook shows the contents of a batch, the classes, and the first pictures as stored.
 
     Attributes:
-        subset: What is read.
-        read_options: How.
-        model_inputs: What a model is fed with.
-        batch_size: Global batch.
-        functions: What `map` was given, in its order.
+        subset: The records to read.
+        read_options: The number of threads, and the cache.
+        model_inputs: The inputs of the model.
+        batch_size: Records in a global batch.
+        functions: The functions that `map` received, in order.
     """
 
     subset: Subset
@@ -419,55 +414,52 @@ class EvaluationData:
         return one_line(self, facts_of(self))
 
     def _repr_html_(self) -> str:
-        """For notebooks: what a batch is made of, the classes, the first pictures as stored."""
         return html_of_batches(self, facts_of(self) | {"batches": f"{self.steps:,}"})
 
     @property
     def num_records(self) -> int:
-        """Records, each of which counts once."""
+        """Returns the number of records."""
         return self.subset.num_records
 
     @property
     def steps(self) -> int:
-        """Batches, the last one perhaps a short one."""
+        """Returns the number of batches; the last batch may be short."""
         return -(-self.num_records // self.batch_size)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names, in the order of the labels."""
+        """Returns the names of the classes, in the order of the labels."""
         return self.subset.classes
 
     def map(self, function: MapFunction) -> EvaluationData:
-        """The same pass with another content, as `TrainingData.map` changes a stream.
+        """Returns a pass that calls `function` with each batch, as `TrainingData.map` does.
 
-        The function may be called with a share of a batch, as large as one replica's, and the last
-        batch may be a short one.
+        The reader may call the function with a replica's share of a batch, and the last batch may
+        be short.
         """
         _check_function(function)
         return dataclasses.replace(self, functions=(*self.functions, function))
 
     @property
     def gives_weights(self) -> bool:
-        """Whether `dataset()` gives (inputs, label, sample_weight), else (inputs, label)."""
+        """Returns whether `dataset()` yields a sample_weight behind inputs and label."""
         return self.subset.dataset.weight_feature is not None
 
     @property
     def weighs(self) -> bool:
-        """As of `TrainingData`."""
         return self.gives_weights or not self.functions
 
     @names_arguments(data="path")
     def dataset(self) -> tf.data.Dataset:
-        """The pass, in `steps` batches, the last of which has the records that are left.
+        """Returns the pass in `steps` batches; the last batch has the leftover records.
 
-        Keras shares each batch among the replicas of a model's strategy, and fails where one of
-        them gets nothing. So where this machine has several GPUs (or logical CPUs), or in the scope
-        of a strategy, the last two batches together are cut elsewhere if need be. No cut helps
-        where `batch_size` is larger than the split, or hardly larger than the number of replicas.
+        Keras divides each batch among the replicas of a model's strategy, and fails if a replica
+        gets no record. With several GPUs or logical CPUs, or inside a strategy's scope, the last
+        two batches may therefore be divided at another record. No division helps if `batch_size` is
+        larger than the split, or hardly larger than the number of replicas.
 
         Returns:
-            A dataset of (inputs, label), or of (inputs, label, sample_weight) where
-            `gives_weights`, as `TrainingData.dataset` gives it, of known cardinality. Keras's loss
+            A dataset of known cardinality with the elements of `TrainingData.dataset`. Keras's loss
             and metrics count every record exactly once, on any number of replicas.
         """
         import tensorflow as tf
@@ -475,12 +467,14 @@ class EvaluationData:
         from trainer.reader.order import shareable_size
 
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        # The model's strategy is unknown here; outside a scope it may use all devices.
         if replicas == 1:
             replicas = max(len(tf.config.list_logical_devices(kind)) for kind in ("GPU", "CPU"))
         batches, full = _for_keras(self.batches(), self.gives_weights), self.batch_size
+        # `rest` is the size of the last batch, and `last` the size that every replica can share.
         rest = self.num_records - (self.steps - 1) * full
         last = shareable_size(rest, full, replicas) if self.steps > 1 else rest
-        # Sequences are as long as the longest of their batch, so two batches may not fit together.
+        # `rebatch` cannot join batches that have padded their sequences to different lengths.
         fits = all(
             one.shape[1:].is_fully_defined()
             for one in tf.nest.flatten(batches.element_spec)
@@ -495,40 +489,38 @@ class EvaluationData:
     def batches(
         self, slices: ReplicaSlices = WHOLE, broken: BrokenRecords | None = None
     ) -> tf.data.Dataset:
-        """The same as `trainer.dataset.spec.Batch`es; of each those `slices` that are asked for.
+        """Returns the pass as `trainer.dataset.spec.Batch`es, in the parts that `slices` names.
 
-        `broken` notes damaged records for the caller, who counts them; None to allow none.
+        `broken` notes damaged records, which the caller counts; None to allow no damaged record.
         """
         from trainer.reader import pipeline
 
         return pipeline.evaluation_batches(self, slices, broken)
 
     def as_numpy(self) -> Iterator[tuple[Any, ...]]:
-        """The batches of `dataset()` as NumPy arrays."""
+        """Returns the batches of `dataset()` as NumPy arrays."""
         return iter(self.dataset().as_numpy_iterator())
 
 
 def open_data(
     config: ReadConfig, dataset: DatasetSpec | None = None, output: str | None = None
 ) -> tuple[TrainingData, EvaluationData | None]:
-    """Opens what is trained on and what is validated on, and checks both.
+    """Opens the training and the validation split of `config`; the latter is None if absent.
 
-    Args:
-        config: What is read.
-        dataset: An open dataset with its targets; None to open that of `config`.
-        output: Folder of a run, where decoded pictures may lie.
-
-    Raises:
-        UserError: The dataset is incomplete, or does not hold what is asked for.
+    `dataset` is an open dataset with its targets; None opens the dataset of `config`. `output` is
+    the folder of a run, which may hold the cache of decoded pictures. An incomplete dataset is
+    refused, and so is a missing split, class, input or target.
     """
     if dataset is None:
         dataset = with_target(open_dataset(config), config.target, config.target_kind)
     training = train_split(dataset, config.train_split)
     validation = validation_split(dataset, config.validation_split)
     inputs = wanted_inputs(config, dataset)
+    # With `skip_broken` the reader counts the records of a missing shard as damaged records.
     if not config.skip_broken:
         check_shards(dataset, [training] + ([validation] if validation else []))
     options = read_options(config, output)
+    # `sample_weight` weighs the training alone: the validation counts every record once.
     train = TrainingData(
         select(config, with_sample_weight(dataset, config.sample_weight), training, training=True),
         options,
@@ -544,7 +536,7 @@ def open_data(
         warnings.warn(
             "the augmentation strong leaves out MixUp and CutMix here: no layer can mix the "
             "bounding boxes of two pictures",
-            stacklevel=4,  # the line that calls `Data.train`
+            stacklevel=4,  # names the line that calls `Data.train`
         )
     if validation is None:
         return train, None
@@ -554,7 +546,6 @@ def open_data(
 
 
 def _check_function(function: object) -> None:
-    """Refuses what `map` cannot call."""
     if not callable(function):
         raise UserError(
             argument="map",
@@ -563,42 +554,27 @@ def _check_function(function: object) -> None:
         )
 
 
-def _part(process_index: int, process_count: int) -> Callable[..., Tensors]:
-    """A function of whole batches that takes the part of one process."""
-    import tensorflow as tf
-
-    def part(values: tf.Tensor | None) -> tf.Tensor | None:
-        if values is None:
-            return None
-        share = values.shape[0] // process_count
-        return values[process_index * share : (process_index + 1) * share]
-
-    return lambda *batch: tf.nest.map_structure(part, batch)
-
-
 def _for_keras(
-    batches: tf.data.Dataset,
-    gives_weights: bool,
-    change: Callable[[Batch], Batch] | None = None,
+    batches: tf.data.Dataset, gives_weights: bool, change: Callable[[Batch], Batch] | None = None
 ) -> tf.data.Dataset:
-    """Batches → what `TrainingData.dataset` gives, after `change`."""
+    """Returns batches as `TrainingData.dataset` yields them, each passed through `change` first."""
     import tensorflow as tf
 
-    # Who has Keras loaded is about to feed it; others have no such order.
+    # Only a process that has imported Keras feeds these batches to a model with a channel order.
     keras = sys.modules.get("keras")
     if keras is not None and (order := keras.config.image_data_format()) != CHANNELS_LAST:
-        sentence = (
+        warnings.warn(
             f"Keras's image_data_format is {order!r}, but pictures are [height, width, channels]: "
-            f"{CHANNELS_REMEDY}"
+            f"{CHANNELS_REMEDY}",
+            stacklevel=4,  # names the line that calls `dataset`
         )
-        warnings.warn(sentence, stacklevel=4)  # of the line that calls `dataset`
 
-    # As in the reader, no function has branches for AutoGraph to convert, which takes seconds.
+    # AutoGraph would search this function for branches on tensors, which takes seconds.
     @tf.autograph.experimental.do_not_convert
     def as_keras(batch: Batch) -> Tensors:
         batch = batch if change is None else change(batch)
         inputs, label = input_of(batch), batch.get("label")
-        # Keras's `fit` refuses `class_weight` beside weights, even where all of them are 1.
+        # Keras's `fit` refuses `class_weight` beside sample weights, even if all weights are 1.
         if gives_weights:
             return inputs, label, batch["weight"]
         return inputs if label is None else (inputs, label)

@@ -1,4 +1,4 @@
-"""Damaged records: read as empty ones up to `--skip_broken`, counted and listed."""
+"""Counts and lists damaged records, which are read as empty records up to `--skip_broken`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LIST_FILE = "broken.json"
 
 @dataclasses.dataclass(frozen=True)
 class BrokenRecord:
-    """One record that cannot be read.
+    """A record that cannot be read.
 
     Attributes:
         path: Shard of the record.
         number: Number of the record within the shard, from 0.
         record: Number of the record within the split.
-        offset_bytes: Where the record begins in the shard, or should begin.
-        reason: What was found, without a full stop.
+        offset_bytes: Offset of the record in the shard, according to the index.
+        reason: The damage, without a full stop.
     """
 
     path: str
@@ -40,28 +40,28 @@ class BrokenRecord:
         return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.reason}"
 
 
-# The damaged records of each split, as a run lists them.
+# The content of `broken.json`: the damaged records of each split.
 _Listed = dict[str, list[BrokenRecord]]
 
 
 class BrokenRecords:
     """The damaged records of a run, in all splits that the run reads.
 
-    A damaged record keeps its place in the order, with weight 0, so nothing behind it moves. The
-    reader notes a damaged record early; the record counts when its batch was used. The list is
-    kept in `broken.json`, so that a resumed run counts from the same number.
+    A damaged record keeps its position, with weight 0, so nothing behind it moves. The reader notes
+    the record early, but the record counts only after its batch was used. `broken.json` keeps the
+    list, so a resumed run counts from the same number.
 
     Args:
-        limit: How many records may be damaged, in all splits together.
+        limit: How many records of all splits together may be damaged.
         dataset: Dataset of the splits.
-        output: Folder of the run, for the list. None to keep the list in memory only.
+        output: Folder of the run, for the list. None to keep the list in memory.
     """
 
     def __init__(self, limit: int, dataset: DatasetSpec, output: str | None = None) -> None:
         self._limit, self._dataset, self._output = limit, dataset, output
         self._lock = threading.Lock()
         self._found: dict[str, dict[int, BrokenRecord]] = {}
-        # What the reader has noted, with the first batch that has the record.
+        # Each noted record has the number of the first batch that holds the record.
         self._noted: dict[str, dict[int, tuple[int, BrokenRecord]]] = {}
         if limit and output:
             self._add(_read_list(storage.join(output, LIST_FILE)))
@@ -69,30 +69,27 @@ class BrokenRecords:
 
     @property
     def found(self) -> list[BrokenRecord]:
-        """All damaged records that count, in the order of splits and records."""
+        """Returns all damaged records that count, in the order of splits and records."""
         with self._lock:
             splits = list(self._found.values())
             return [records[number] for records in splits for number in sorted(records)]
 
     def note(self, split: str, record: int, step: int, error: RecordError) -> None:
-        """Notes a damaged record of the batch `step` of a split."""
+        """Notes a damaged record in batch `step` of a split."""
         found = BrokenRecord(error.path, error.number, record, error.offset_bytes, error.reason)
         with self._lock:
             self._noted.setdefault(split, {}).setdefault(record, (step, found))
 
     def count(self, split: str, steps: float = math.inf) -> None:
-        """Counts the damaged records in the first `steps` batches of a split.
-
-        Raises:
-            UserError: More records are damaged than may be.
-        """
+        """Counts the damaged records in the first `steps` batches of a split; refuses too many."""
         with self._lock:
             noted = list(self._noted.get(split, {}).values())
+        # The reader is ahead of the training, so records of later batches do not count yet.
         self._add({split: [record for step, record in noted if step < steps]})
         self._check()
 
     def as_json(self) -> dict[str, list[dict[str, str | int]]]:
-        """Returns the list as JSON values, for `merge` on other hosts."""
+        """Returns the list as JSON values, for the `merge` of all hosts."""
         with self._lock:
             return {
                 split: [dataclasses.asdict(records[number]) for number in sorted(records)]
@@ -101,11 +98,7 @@ class BrokenRecords:
             }
 
     def merge(self, of_hosts: Iterable[Mapping[str, object]]) -> None:
-        """Adds what all hosts have found, and writes the list where it has grown.
-
-        Raises:
-            UserError: More records are damaged than may be.
-        """
+        """Adds the records that hosts have found, writes a longer list, and refuses too many."""
         for found in of_hosts:
             self._add(convert(found, _Listed))
         if self._output and len(self.found) != self._listed:
@@ -117,34 +110,33 @@ class BrokenRecords:
 
     def _check(self) -> None:
         found, data = self.found, self._dataset.data
-        if len(found) <= self._limit:
-            return
-        if not self._limit:
+        if found and not self._limit:
             raise UserError(
                 argument="data",
                 received=f"{data!r}, which is broken at {found[0]}",
-                remedy=f"list all such records with imageshards verify {data}, fix or copy the "
-                "file, or leave such records out by " + Arg("skip_broken", 1),
+                remedy=f"list all broken records with imageshards verify {data}, fix or copy the "
+                "file, or leave broken records out by " + Arg("skip_broken", 1),
             )
-        raise UserError(
-            argument="skip_broken",
-            received=f"{self._limit}, but {len(found)} records of {data!r} are broken (one is "
-            f"{found[-1]})",
-            expected="at most as many broken records",
-            remedy="allow more, or build the dataset again",
-        )
+        if len(found) > self._limit:
+            raise UserError(
+                argument="skip_broken",
+                received=f"{self._limit}, but {len(found)} records of {data!r} are broken (one is "
+                f"{found[-1]})",
+                remedy="allow more, or build the dataset again",
+            )
 
     def _add(self, found: Mapping[str, Iterable[BrokenRecord]]) -> None:
         with self._lock:
             for split, records in found.items():
                 known = self._found.setdefault(split, {})
+                # A record that is found again, after a restart or by another host, counts once.
                 for record in records:
                     known.setdefault(record.record, record)
 
 
 def _read_list(path: str) -> _Listed:
     try:
-        # Names of files may be no UTF-8, which only Python's own decoder of JSON knows.
+        # Only Python's decoder of JSON accepts names of files that are not UTF-8.
         return convert(json.loads(storage.read(path)), _Listed)
     except FileNotFoundError:
         return {}

@@ -1,4 +1,4 @@
-"""Pieces of shards as they are read: whole records, and what is wrong with damaged ones."""
+"""Reads pieces of shards: whole records, and descriptions of damaged records."""
 
 from __future__ import annotations
 
@@ -13,41 +13,36 @@ from trainer.cluster.connection import note_work
 from trainer.dataset.pieces import shard_sizes
 from trainer.dataset.spec import Subset
 
-# How often a read that fails is tried, and the first of the pauses between, which double.
+# A failed read is repeated after pauses of 1, 2 and 4 seconds.
 ATTEMPTS = 4
 RETRY_SEC = 1.0
-# What another attempt would not change.
+# Another attempt would fail with the same error.
 _FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 class PieceReader:
-    """Reads pieces of the shards of a split."""
+    """A reader of the pieces of a split, which repeats failed reads."""
 
     def __init__(self, subset: Subset) -> None:
         self._subset = subset
         self._shards = subset.split.shards
 
     def read(self, piece: int) -> Sequence[bytes | RecordError]:
-        """The records of a piece, or in their place what is wrong with them.
-
-        Raises:
-            OSError, StorageError: It cannot be read, tried several times.
-        """
+        """Returns the records of a piece, with a `RecordError` in place of each damaged record."""
         pieces = self._subset.pieces
         begin, size = int(pieces.offset[piece]), int(pieces.num_bytes[piece])
         path = self._shards[int(pieces.shard[piece])].path
         data = self._bytes(path, begin, begin + size)
+        # The fast path checks all records in one call; only a damaged piece needs their sizes.
         records = split_records(data)
         if records is not None and len(records) == pieces.count[piece] and all(records):
             return records
         return [one.payload if isinstance(one, Record) else one for one in self.places(piece, data)]
 
     def places(self, piece: int, data: bytes | None = None) -> list[Record | RecordError]:
-        """The same with the place of each record in its shard, which the index tells.
+        """Returns the records of a piece with their places in the shard, as the index stores them.
 
-        Args:
-            piece: Its number.
-            data: Its bytes; None to read them.
+        `data` holds the bytes of the piece; None to read them.
         """
         pieces = self._subset.pieces
         shard, first = int(pieces.shard[piece]), int(pieces.first[piece])
@@ -66,9 +61,9 @@ class PieceReader:
         return found
 
     def _bytes(self, path: str, begin: int, end: int) -> bytes:
-        """Bytes of a file; none of one that is missing."""
+        """Returns bytes of a file; none if the file is missing."""
         for attempt in range(ATTEMPTS):
-            note_work()
+            note_work()  # repeated attempts must not look like a lost host
             try:
                 return storage.read_range(path, begin, end)
             except FileNotFoundError:
@@ -81,8 +76,9 @@ class PieceReader:
 
 
 def _record(path: str, number: int, offset: int, framed: bytes, size: int) -> Record | RecordError:
-    """The record of these bytes, `size` if it is whole."""
+    """Returns the record in `framed`, or an error unless it takes `size` bytes as in the index."""
     reason = ""
+    # Only local files are looked up: in a store the answer costs a request for each record.
     if not framed:
         there = not storage.is_local(path) or os.path.exists(path)
         reason = "the file ends before it" if there else "the file is missing"

@@ -1,17 +1,19 @@
-"""The reader: shards → batches to train on, or to evaluate with.
+"""Reads shards into batches, for training or for evaluation.
 
-Why the stages stand in this order:
+The order of the stages has these reasons:
 
-- what is read is decided before anything is read (`trainer.reader.plan`), so a resumed run seeks;
-- `interleave` follows the plan, one turn of a stream after the other (`trainer.reader.records`);
-- records come a batch at a time: one `parse_example` per batch costs a third of one per record;
-- a batch is numbered before anything random happens: augmentation is a function of (seed,
-  position), so it depends neither on threads, nor on replicas, nor on restarts;
-- parsing, decoding and augmentation are one map over batches on all threads: that is where the
-  time goes, and one function per batch needs the fewest calls and copies;
-- whole batches are changed last (class weights, MixUp on the host), since that needs the labels;
-- a fixed number of batches is prefetched. Pictures stay uint8 up to here: a quarter of the bytes
-  to copy; the model's first layer scales them.
+- The plan (`trainer.reader.plan`) orders all records before any byte is read, so a resumed run can
+  seek.
+- `interleave` follows the plan and takes one turn of each stream after the other
+  (`trainer.reader.records`).
+- Records arrive in batches: one `parse_example` per batch costs a third of one call per record.
+- Batches are numbered before anything random happens. Augmentation depends on (seed, position), and
+  therefore not on threads, replicas or restarts.
+- One map over batches parses, decodes and augments on all threads. These steps take most of the
+  time, and one function per batch needs the fewest calls and copies.
+- Changes that need whole batches with labels come last: class weights, and MixUp on the host.
+- A fixed number of batches is prefetched. Pictures stay uint8, a quarter of the bytes of float32;
+  the model's first layer scales them.
 """
 
 from __future__ import annotations
@@ -30,14 +32,7 @@ from trainer.augment.decode import DECODED_AT_ONCE, Pictures, batch_pictures
 from trainer.augment.user_function import mapped
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.pieces import PIECE_BYTES
-from trainer.dataset.spec import (
-    IMAGE_INPUT,
-    WHOLE,
-    Batch,
-    ModelInputs,
-    ReadOptions,
-    ReplicaSlices,
-)
+from trainer.dataset.spec import IMAGE_INPUT, WHOLE, Batch, ModelInputs, ReadOptions, ReplicaSlices
 from trainer.dataset.subset import model_labels
 from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.order import evaluation_order, training_order, without_copies
@@ -54,14 +49,14 @@ if TYPE_CHECKING:
 
 Finish = Callable[[Batch], Batch]
 
-# A fixed number: an autotuned prefetch may take all memory.
+# The number is fixed because an autotuned prefetch may take all memory.
 PREFETCH_BATCHES = 4
-# Batches that are decoded at the same time take no more than this.
+# Batches that are decoded at the same time take at most this much, unless one batch takes more.
 IN_FLIGHT_BYTES = 1024**3
 
 
-# No function of the reader branches on tensors in Python. Looking for such branches in all of
-# them took three quarters of the time in which the graph is built, seconds at every start.
+# No function of the reader branches on tensors in Python. Without this decorator AutoGraph's search
+# for branches takes three quarters of the time to build the graph, seconds at every start.
 @tf.autograph.experimental.do_not_convert
 def training_batches(
     data: TrainingData,
@@ -69,21 +64,15 @@ def training_batches(
     slices: ReplicaSlices = WHOLE,
     broken: BrokenRecords | None = None,
 ) -> tf.data.Dataset:
-    """Endless batches, of static shape, as the reader makes them: before `augmentation.device`.
+    """Returns endless batches from `start_step` on, of static shape, before `augmentation.device`.
 
-    Batches are cut from the concatenated passes: records left over at the end of one pass
-    open the first batch of the next, so none is dropped.
+    Batches are cut from the concatenated passes: records left over at the end of one pass open the
+    first batch of the next pass, so no record is dropped. `slices` names the parts of each batch to
+    return. `broken` notes damaged records, which the caller counts; None raises a `RecordError`
+    when more than `data.skip_broken` records are damaged.
 
-    Args:
-        data: What is read.
-        start_step: How many batches of the stream were read before.
-        slices: Which parts of each batch are made, one after the other.
-        broken: Notes damaged records for the caller, who counts them; None to raise the
-            `RecordError` of one that is too many by `data.skip_broken`.
-
-    Returns:
-        `trainer.dataset.spec.Batch`es. A damaged record has the weight 0, a black picture and
-        label 0; class weights multiply `weight`, which is 1 or what a column of the records says.
+    A damaged record has weight 0, a black picture and label 0. `weight` is 1 or the value of a
+    column, multiplied by the class weight.
     """
     subset, augmentation = data.subset, data.augmentation
     weights, first = subset.class_weights, next(iter(subset.dataset.outputs), None)
@@ -101,13 +90,13 @@ def training_batches(
 def evaluation_batches(
     data: EvaluationData, slices: ReplicaSlices = WHOLE, broken: BrokenRecords | None = None
 ) -> tf.data.Dataset:
-    """One pass, each record once, none augmented; the last batch may be a short one.
+    """Returns one pass over each record, without augmentation; the last batch may be short.
 
-    Copies of rare classes are left out, and the cardinality is known. `broken` notes damaged
-    records for the caller, who counts them; None to raise the `RecordError` of one.
+    The pass has no copies of rare classes, and its cardinality is known. `broken` notes damaged
+    records, which the caller counts; None to raise the `RecordError` of a damaged record.
 
-    Where batches are made in slices the last one is filled up with black pictures of weight 0,
-    label 0 and record -1: none of several replicas may have an empty share.
+    If batches are returned in slices, black pictures fill the last batch, with weight 0, label 0
+    and record -1, because TensorFlow fails if a replica has an empty share.
     """
     data = dataclasses.replace(data, subset=without_copies(data.subset))
     order, inputs = evaluation_order(data.subset, data.batch_size), data.model_inputs
@@ -117,9 +106,9 @@ def evaluation_batches(
 
 
 def memory_bytes(data: TrainingData) -> Mapping[str, int]:
-    """An estimate of what the reader keeps in memory, in bytes, by stage."""
+    """Estimates how many bytes the reader keeps in memory, by stage."""
     split, options, inputs = data.subset.split, data.read_options, _shipped(data)
-    mean_bytes = split.num_bytes // max(1, split.num_records)
+    mean_bytes = split.num_bytes // max(1, split.num_records)  # of an encoded record
     decoded = data.batch_size * _record_bytes(inputs, inputs.size)
     calls, _ = _parallel_calls(options, data.batch_size, inputs)
     ahead = min(READ_AHEAD_BYTES, split.num_bytes) if options.cache == "none" else 0
@@ -132,7 +121,7 @@ def memory_bytes(data: TrainingData) -> Mapping[str, int]:
 
 
 def _shipped(data: TrainingData) -> ModelInputs:
-    """What the model is fed with, pictures in the size in which the reader gives them."""
+    """Returns the model's inputs with the size of pictures that the reader returns."""
     return dataclasses.replace(data.model_inputs, size=data.augmentation.reader_size)
 
 
@@ -147,9 +136,9 @@ def _batches(
     start_step: int = 0,
     finishes_boxes: bool = True,
 ) -> tf.data.Dataset:
-    """The parts of batches that `slices` asks for, after all `changes`.
+    """Returns the parts of batches that `slices` names, after all `changes`.
 
-    Unless it `finishes_boxes`, the device moves boxes once more, and does that.
+    Without `finishes_boxes` the device moves the boxes once more, and finishes them.
     """
     subset, options = data.subset, data.read_options
     source: Source = PieceReader(subset)
@@ -168,15 +157,17 @@ def _batches(
     damaged: set[int] = set()
     records = record_batches(order, source, data.batch_size, slices, start_step, on_damage)
     share = data.batch_size // (slices.hosts * slices.replicas)
-    tune_allocator()  # crops of all sizes come and go: 6 % of their CPU time
+    # The default allocator spends 6 % of the CPU time on crops, because their sizes vary.
+    tune_allocator()
     calls, at_once = _parallel_calls(options, share, model_inputs)
     elsewhere = (slices.hosts - 1) * slices.replicas
     parse = batch_parser(subset.dataset, model_inputs, with_picture=cache is None)
 
     def assemble(number: tf.Tensor, elements: tuple[tf.Tensor, ...]) -> Batch:
         parsed = parse(elements[0])
+        # From the number of a part on this host to the number among the parts of all hosts.
         number += number // slices.replicas * elsewhere + slices.host * slices.replicas
-        # Fewer than `share`, and known only when they come, where a pass ends.
+        # Only the last part of a pass has no static size, because it may hold fewer records.
         count = elements[-1].shape[0] or tf.size(elements[-1], tf.int64)
         position = number * share + tf.range(count, dtype=tf.int64)
         stored = cache.rows(elements[-1], parsed.present) if cache else parsed.encoded
@@ -200,6 +191,7 @@ def _batches(
                 batch = finish(batch | {"boxes": parsed.boxes}, view)
             else:
                 batch["boxes"] = move_boxes(parsed.boxes, view)
+        # All keys of a `Batch` exist from here on; `changes` replace their values.
         for change in changes:
             batch = change(batch)
         return batch
@@ -210,7 +202,10 @@ def _batches(
 
 
 def _weigh_classes(class_weights: tuple[float, ...], first: str | None) -> Finish:
-    """Multiplies weights by those of classes: of the label, or of the `first` of several."""
+    """Returns a function that multiplies weights by class weights.
+
+    `first` names the target whose labels count, None for the only target.
+    """
     weights = tf.constant(class_weights, tf.float32)
 
     def weigh(batch: Batch) -> Batch:
@@ -223,20 +218,19 @@ def _weigh_classes(class_weights: tuple[float, ...], first: str | None) -> Finis
 def _options(read_options: ReadOptions) -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
-    # Fixed parallelism: on few cores the autotuner is unsteady, and slower.
+    # On few cores the autotuner is unsteady, and slower than a fixed parallelism.
     options.autotune.enabled = False
-    # Rewriting the graph copies what its functions capture: all pictures of the cache.
+    # The optimizer would copy the tensors that functions capture: all pictures of the cache.
     if read_options.cache == "pixels":
         options.experimental_optimization.apply_default_optimizations = False
-    # A pool of its own keeps decoding from queueing behind the model's operations.
+    # In the shared thread pool decoding would queue behind the model's operations.
     options.threading.private_threadpool_size = read_options.threads
-    # One machine reads for all its replicas: there is nothing to shard.
+    # Slices divide batches among hosts, and a host reads for all its replicas: nothing to shard.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options
 
 
 def _record_bytes(model_inputs: ModelInputs, size: tuple[int, int]) -> int:
-    """Bytes of one decoded record; sequences of unknown length are left out."""
     sequence = model_inputs.sequence_length or 0
     values = sum(
         (sequence if spec.shape is None else math.prod(spec.shape))
@@ -249,13 +243,10 @@ def _record_bytes(model_inputs: ModelInputs, size: tuple[int, int]) -> int:
 def _parallel_calls(
     read_options: ReadOptions, batch_size: int, model_inputs: ModelInputs
 ) -> tuple[int, int]:
-    """How many batches are decoded at a time, and how many pictures of each.
-
-    Where batches are so large that only a few fit into memory, their pictures have to keep all
-    threads busy.
-    """
-    # The reader may ship pictures as large as the records hold.
+    """Returns how many batches are decoded at the same time, and how many pictures of each."""
+    # For a device that crops them, the reader ships pictures in up to the size of the records.
     largest = max(model_inputs.size, model_inputs.image.size or (0, 0))
     batch_bytes = batch_size * _record_bytes(model_inputs, largest)
     calls = max(1, min(read_options.threads, IN_FLIGHT_BYTES // max(1, batch_bytes)))
+    # If only few batches fit into memory, the pictures of each must keep all threads busy.
     return calls, max(DECODED_AT_ONCE, -(-read_options.threads // calls))

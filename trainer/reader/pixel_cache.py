@@ -1,14 +1,14 @@
-"""Pictures decoded once: the cache `pixels`, fixed rows of a file that is mapped into memory.
+"""Caches decoded pictures (`--cache pixels`) as fixed-size rows of a memory-mapped file.
 
-A folder of it holds three files:
+The folder of a cache holds three files:
 
-- `pixels`: a row, uint8 [height, width, channels], for each record of a split, then a black one;
-- `records`: the records without their pictures, one after the other; in place of a damaged record
-  its place and the reason, as JSON;
-- `ends`: int64 for each record, where it ends in `records`; below 0 for a damaged record.
+- `pixels`: a row, uint8 [height, width, channels], for each record of a split, then a black row;
+- `records`: the records without their pictures; for a damaged record its place and the reason, as
+  JSON;
+- `ends`: int64 for each record, the offset of its end in `records`; negative for a damaged record.
 
-Until all are whole its name ends in `.part`. Records are decoded in their order, and what `ends`
-tells is done, whatever happens to the process or the machine.
+The name of the folder ends in `.part` until all files are whole. Records are decoded in order, and
+every record that `ends` lists survives a crash of the process or the machine.
 """
 
 from __future__ import annotations
@@ -40,35 +40,30 @@ from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader.read_ahead import READ_AHEAD_THREADS, Piece, Source
 from trainer.reader.unreadable import explain
 
-# Pictures of a piece: it may hold many small ones, and their pixels much more than it.
+# Decoding a whole piece may take too much memory: the pixels of many small files are much larger.
 _DECODED_AT_ONCE = 64
-# After so many pieces what is done is safe.
+# Progress is written to disk after this many pieces.
 _SAFE_PIECES = 64
 _WAIT_SEC = 0.5
 
 
 class PixelCache:
-    """A split that was decoded once; a `trainer.reader.records.Source` of all but the pictures.
-
-    Args:
-        folder: Of the cache.
-        subset: Whose split it is.
-    """
+    """The decoded pictures of a split in `folder`, with the remaining features of its records."""
 
     def __init__(self, folder: str, subset: Subset) -> None:
         self._folder, self._pieces = folder, subset.pieces
         self._ends = np.fromfile(os.path.join(folder, "ends"), np.int64)
         self._records = open(os.path.join(folder, "records"), "rb")
         self._black = len(self._ends)
-        # Writable, as DLPack gives no other; what one would write to it would stay in memory.
+        # DLPack needs a writable array; in mode "c" a write would not reach the file.
         shape = (self._black + 1, *_row_shape(subset))
         mapped = np.memmap(os.path.join(folder, "pixels"), np.uint8, "c", shape=shape)
         with tf.device("CPU"):
-            # Without a copy: the page cache decides what of the file is in memory.
+            # The tensor shares the mapping, so the page cache decides which rows are in memory.
             self._pixels = tf.experimental.dlpack.from_dlpack(np.asarray(mapped).__dlpack__())
 
     def read(self, piece: int) -> Piece:
-        """The records of a piece without their pictures, or in their place what is wrong."""
+        """Returns the records of a piece without pictures, as a `Source` does."""
         first, count = int(self._pieces.first[piece]), int(self._pieces.count[piece])
         ends = np.abs(self._ends[max(0, first - 1) : first + count]).tolist()
         ends = ends if first else [0, *ends]
@@ -84,27 +79,23 @@ class PixelCache:
         return found
 
     def rows(self, records: tf.Tensor, present: tf.Tensor) -> Rows:
-        """The pictures of records, int64 [b]; black where `present`, bool [b], is not set."""
+        """Returns pictures of records, int64 [b]; black ones unless `present`, bool [b]."""
         return Rows(self._pixels, tf.where(present, records, self._black))
 
 
 def decode_once(
     subset: Subset, read_options: ReadOptions, reader: Source, hosts: int = 1
 ) -> PixelCache:
-    """The whole split decoded, in a folder below `read_options.cache_folder`.
+    """Decodes the whole split into a folder below `read_options.cache_folder`, unless it is there.
 
-    What is there is used again, by all processes that share the folder: one of them decodes, the
-    others wait for it. A damaged record is one in the cache, too.
+    All pictures have one size. One of the processes that share the folder decodes, while all
+    further processes wait. Damaged records stay damaged in the cache.
 
     Args:
-        subset: Of the split; its pictures have one size.
-        read_options: How many threads decode, and where to.
-        reader: Of the shards.
-        hosts: That train together.
-
-    Raises:
-        UserError: The folder is not named, not writable, or too full; or a picture cannot be
-            decoded.
+        subset: A subset of the split.
+        read_options: The number of threads that decode, and the folder for caches.
+        reader: Reads the shards.
+        hosts: Number of hosts that train together.
     """
     if read_options.cache_folder is None:
         raise UserError(
@@ -129,16 +120,13 @@ def decode_once(
             argument="cache",
             received=f"'pixels', but {folder!r} cannot be filled ({e})",
             expected="a writable folder with enough room",
-            remedy="name another folder by "
-            + Arg("cache_folder")
-            + ", or use "
-            + Arg("cache", "none"),
+            remedy="name another " + Arg("cache_folder") + ", or use " + Arg("cache", "none"),
         ) from e
 
 
 @contextlib.contextmanager
 def _held(folder: str) -> Iterator[None]:
-    """Waits until no other process fills the folder, and keeps others out."""
+    """Holds a lock that lets one process fill the folder."""
     with open(f"{folder}.lock", "ab") as lock:
         waiting = False
         while True:
@@ -149,17 +137,13 @@ def _held(folder: str) -> Iterator[None]:
                 if not waiting:
                     print(f"waiting: another process fills {folder}", file=sys.stderr)
                 waiting = True
-                note_work()
+                note_work()  # a host that waits must not look like a lost host
                 time.sleep(_WAIT_SEC)
         yield
 
 
 def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int) -> None:
-    """Decodes what is missing in `folder`, several pieces at a time.
-
-    Raises:
-        OSError: There is no room, or the folder cannot be written.
-    """
+    """Decodes the pictures that `folder` lacks; raises OSError if the disk is too full."""
     count, first = subset.split.num_records, subset.pieces.first
     num_bytes = (count + 1) * math.prod(_row_shape(subset))
     with contextlib.ExitStack() as stack:
@@ -167,6 +151,7 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
             stack.enter_context(open(os.path.join(folder, name), mode))
             for name, mode in (("pixels", "ab"), ("records", "ab"), ("ends", "ab+"))
         )
+        # A file that was extended has holes, so only its blocks (of 512 bytes) take space.
         needed = num_bytes - os.fstat(pixels.fileno()).st_blocks * 512
         free = shutil.disk_usage(folder).free
         if needed > free:
@@ -175,16 +160,17 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
         what = f"{counted(count, 'picture')} of {subset.split.name}"
         print(f"decoding {what} ({num_bytes / 1e9:.2f} GB{each}) to {folder}", file=sys.stderr)
         ends.seek(0)
-        told = ends.read()
-        known = np.frombuffer(told[: len(told) // 8 * 8], np.int64)
+        held = ends.read()
+        # A killed process may have left half a number, and more records than `ends` lists.
+        known = np.frombuffer(held[: len(held) // 8 * 8], np.int64)
         end, done = (abs(int(known[-1])) if len(known) else 0), len(known)
-        pixels.truncate(num_bytes)
+        pixels.truncate(num_bytes)  # extends the file at first; the last row stays black
         records.truncate(end)
         ends.truncate(8 * done)
         waiting: list[int] = []
 
         def save() -> None:
-            """What was written is there even after a loss of power, and only then told."""
+            # `ends` is written last, so it lists only records that survive a loss of power.
             records.flush()
             os.fsync(pixels.fileno())
             os.fsync(records.fileno())
@@ -199,15 +185,15 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
         pieces = zip(todo, map_concurrently(reader.read, todo, READ_AHEAD_THREADS), strict=True)
 
         def line() -> str:
-            rate = rate_line(done, count, "pictures", time.monotonic() - begun, before)
-            return f"decoded {rate}"
+            seconds = time.monotonic() - begun
+            return "decoded " + rate_line(done, count, "pictures", seconds, before)
 
         with ProgressLine(line):
             for piece, rests in zip(todo, map_concurrently(decode, pieces, threads), strict=True):
                 for rest in rests:
                     if isinstance(rest, RecordError):
                         end += records.write(json.dumps(rest.args[:4]).encode())
-                        waiting.append(-end)
+                        waiting.append(-end)  # the sign marks a damaged record
                     else:
                         end += records.write(rest)
                         waiting.append(end)
@@ -218,7 +204,7 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
 
 
 def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], Piece]:
-    """A function that writes the pictures of a piece into `path`, and returns all else of it."""
+    """Returns a function that writes the pictures of a piece into `path`, and returns the rest."""
     dataset, pieces = subset.dataset, subset.pieces
     shape = _row_shape(subset)
     pictures = batch_pictures(dataset.image, shape[:2])
@@ -245,7 +231,7 @@ def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], P
                 chunk = records[at : at + _DECODED_AT_ONCE]
                 try:
                     pixels, rests = split([b"" if isinstance(r, RecordError) else r for r in chunk])
-                # TensorFlow quotes a record, and stumbles over its bytes.
+                # A ValueError: TensorFlow quotes a record, whose bytes Python cannot decode.
                 except (ValueError, tf.errors.InvalidArgumentError) as e:
                     suspects = first + at + np.arange(len(chunk))
                     raise explain(e, subset, suspects) from e

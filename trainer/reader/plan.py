@@ -1,14 +1,15 @@
-"""The order of the records, as arithmetic: pieces of shards, dealt into canonical streams.
+"""Computes the order of the records: pieces of shards, dealt into a fixed number of streams.
 
-A piece is a run of records that one read gives. An epoch of N records is a permutation of all
-pieces, each permuted inside, one behind the other. The positions of the endless stream of records
-belong to 64 streams in turn: in every period of B' positions, stream v owns the positions
-⌊v·B'/64⌋ to ⌊(v+1)·B'/64⌋ - 1. Each stream gets as many records of an epoch as it owns positions of
-that epoch, so each record comes once in the positions eN … (e+1)N-1, for any N, batch and sizes of
-shards. (A fixed number of streams, whatever the hosts, is the idea of MosaicML's
-`num_canonical_nodes`.)
+A *piece* is a run of records that one read returns. An epoch of N records is a permutation of all
+pieces, each with its records permuted. The endless sequence of records has positions from 0 on, and
+the positions belong to 64 streams. In every period of B' positions, stream v owns the positions
+⌊v·B'/64⌋ to ⌊(v+1)·B'/64⌋ - 1.
 
-Nothing here reads a file: a host follows the streams that its positions belong to.
+A stream takes as many records of an epoch as it owns positions of that epoch. Each record therefore
+comes once in the positions eN … (e+1)N-1, for any N, batch size and sizes of shards. The fixed
+number of streams, independent of the hosts, is the idea of MosaicML's `num_canonical_nodes`.
+
+This module reads no file: a host follows the streams that its positions belong to.
 """
 
 from __future__ import annotations
@@ -29,24 +30,25 @@ Array = np.ndarray[Any, Any]
 _Numbers = TypeVar("_Numbers", int, Array)
 _Bits = TypeVar("_Bits", np.uint64, NDArray[np.uint64])
 
-# Goes up whenever a stream of the same seed comes in another order. Runs are not resumed across
-# versions: they would read some records twice and others never.
+# Increases whenever the same seed gives another order. A run of another version is not resumed,
+# because it would read some records twice and skip as many.
 ORDER_VERSION = 4
-# So many streams mix two shards as well as a thousand; each keeps one piece in memory.
+# 64 streams mix two shards as well as a thousand shards; each stream keeps one piece in memory.
 STREAMS = 64
 
+# 2**64 / golden ratio: the increment of SplitMix64.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclasses.dataclass(frozen=True)
 class Deal:
-    """How positions are dealt to streams: in each period, a turn to every stream.
+    """The rule that deals positions to streams: each period has one turn for every stream.
 
-    Methods take integers or arrays. The turns of two streams differ by one position at most.
+    The turns of two streams differ by one position at most. Methods take integers or arrays.
 
     Attributes:
         streams: Number of streams.
-        period: Positions after which the first stream has its next turn.
+        period: Positions from one turn of a stream to its next turn.
     """
 
     streams: int
@@ -54,7 +56,7 @@ class Deal:
 
     @staticmethod
     def of_batch(batch_size: int) -> Deal:
-        """Returns the deal of a global batch: the period is one batch of 64 records, or several."""
+        """Returns the deal whose period is the smallest multiple of the batch from 64 on."""
         return Deal(STREAMS, batch_size * -(-STREAMS // batch_size))
 
     def first(self, stream: _Numbers) -> _Numbers:
@@ -66,8 +68,8 @@ class Deal:
         return self.first(stream + 1) - self.first(stream)
 
     def owner(self, position: _Numbers) -> _Numbers:
-        """Returns the stream that a position belongs to."""
-        # The largest v with v * period // streams <= place.
+        """Returns the stream that owns a position."""
+        # The owner is the largest v with v * period // streams <= place.
         return ((position % self.period + 1) * self.streams - 1) // self.period
 
     def taken(self, stream: _Numbers, position: int) -> _Numbers:
@@ -76,14 +78,14 @@ class Deal:
         return position // self.period * turn + np.clip(place - self.first(stream), 0, turn)
 
     def position(self, stream: int, taken: _Numbers) -> _Numbers:
-        """Returns where a stream's record is that comes after `taken` others of the stream."""
+        """Returns the position of a stream's record number `taken`, counted from 0."""
         turn = self.turn(stream)
         return taken // turn * self.period + self.first(stream) + taken % turn
 
     def turns_within(self, begin: int, end: int, batch_size: int) -> dict[int, Array]:
-        """Returns the streams that own places `begin` to before `end` of a batch, in their order.
+        """Returns the streams that own places `begin` to before `end` of a batch, in order.
 
-        The value of a stream holds the places of its turn, from 0, that lie there: int64 [places].
+        The value of a stream lists the places of its turn, from 0, in that range: int64 [places].
         """
         places = np.arange(self.period)
         places = places[(places % batch_size >= begin) & (places % batch_size < end)]
@@ -93,12 +95,12 @@ class Deal:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Records that a stream reads from one piece.
+    """The records that a stream reads from one piece.
 
     Attributes:
         piece: Number of the piece.
         records: int64, numbers of records within the split, in the order of the stream.
-        positions: int64, where the records are in the endless stream.
+        positions: int64, positions of the records in the endless sequence.
     """
 
     piece: int
@@ -107,17 +109,17 @@ class Row:
 
 
 class Order:
-    """Which record is at which position: endless epochs over the same records, dealt into streams.
+    """The order of endless epochs over the same records, dealt into streams.
 
     Args:
         pieces: All pieces of the split.
-        classes: For each record its class, below 0 where the record is left out, int32 [records];
-            None where every record is read once.
-        times: How often an epoch has a record of each class, as (copies of each record, further
-            copies that records get in turn); None for once.
+        classes: int32 [records], the class of each record, below 0 for a record to leave out; None
+            to read every record.
+        times: For each class (copies of each record, further copies given to records in turn); None
+            to read each record once.
         seed: Seed of the permutations, below 2**63; None for the order of the files.
-        deal: Positions to streams.
-        epochs: Number of epochs; None for no end.
+        deal: The rule that deals positions to streams.
+        epochs: Number of epochs; None for an endless order.
     """
 
     def __init__(
@@ -132,7 +134,7 @@ class Order:
         self.deal, self.epochs = deal, epochs
         self.pieces, self._seed = pieces, seed
         self._classes, self._times = classes, times
-        # Streams are in two epochs at a time, and their read-ahead may be in a third.
+        # Streams may be in two epochs at the same time, and their read-ahead in a third epoch.
         self._epoch = functools.lru_cache(maxsize=4)(self._make_epoch)
         self._turns = None if classes is None or times is None else _turns(classes, len(times))
         self.num_records = int(self._epoch(0).ends[-1])
@@ -149,8 +151,9 @@ class Order:
         return found
 
     def epoch_of(self, stream: int, taken: int) -> int:
-        """Returns the epoch that a stream is in after `taken` of its records."""
+        """Returns the epoch of a stream after the stream has taken `taken` records."""
         total, deal = self.num_records, self.deal
+        # The estimate assumes that all turns are equal; the loops correct the estimate.
         epoch = taken * deal.streams // total
         while epoch and deal.taken(stream, epoch * total) > taken:
             epoch -= 1
@@ -159,7 +162,7 @@ class Order:
         return epoch
 
     def num_rows(self, stream: int, epoch: int, taken: int = 0) -> int:
-        """Returns how many rows a stream reads in an epoch after `taken` of its records in all."""
+        """Returns how many rows of an epoch a stream has left after `taken` records in total."""
         begin, end, ends = *self._span(stream, epoch, taken), self._epoch(epoch).ends
         if begin == end:
             return 0
@@ -167,11 +170,12 @@ class Order:
         return int(last - first) + 1
 
     def row(self, stream: int, epoch: int, number: int, taken: int = 0) -> Row:
-        """Returns one of these rows, by its number from 0."""
+        """Returns row `number`, from 0, of the rows that `num_rows` counts."""
         of_epoch, (begin, end) = self._epoch(epoch), self._span(stream, epoch, taken)
         place = int(np.searchsorted(of_epoch.ends, begin, side="right")) + number
         piece, last = int(of_epoch.order[place]), int(of_epoch.ends[place])
         records = self._records(epoch, of_epoch, piece)
+        # A stream may begin or end inside a piece, whose other records belong to its neighbours.
         first = last - len(records)
         low, high = max(begin, first), min(end, last)
         before = int(of_epoch.taken[stream]) + low - int(of_epoch.bounds[stream])
@@ -179,25 +183,26 @@ class Order:
         return Row(piece, records[low - first : high - first], positions)
 
     def _span(self, stream: int, epoch: int, taken: int) -> tuple[int, int]:
-        """Where the records of an epoch begin and end that a stream reads after `taken`."""
+        """Returns the range of an epoch's records that a stream reads after `taken` records."""
         of_epoch = self._epoch(epoch)
         begin, end = int(of_epoch.bounds[stream]), int(of_epoch.bounds[stream + 1])
         return min(end, begin + max(0, taken - int(of_epoch.taken[stream]))), end
 
     def _records(self, epoch: int, of_epoch: _Epoch, piece: int) -> Array:
-        """The records of a piece as an epoch reads them."""
+        """Returns the records of a piece in the order of an epoch, with copies."""
         first, count = int(self.pieces.first[piece]), int(self.pieces.count[piece])
         records = np.arange(first, first + count)
         if of_epoch.times is not None:
             records = np.repeat(records, of_epoch.times[first : first + count])
         if self._seed is None:
             return records
+        # Sorting by hashes permutes without a generator, so any piece of any epoch can come first.
         keys = hashed(np.arange(len(records)), self._seed, epoch, piece)
         return records[np.argsort(keys, kind="stable")]
 
     def _make_epoch(self, epoch: int) -> _Epoch:
-        times = self._times_in(epoch)
-        counts = self.pieces.count
+        times, counts = self._times_in(epoch), self.pieces.count
+        # Pieces whose records are all left out have a count of 0, and are not read.
         if times is not None:
             before = np.concatenate([[0], np.cumsum(times)])
             counts = before[self.pieces.first + counts] - before[self.pieces.first]
@@ -206,19 +211,19 @@ class Order:
             order = order[np.argsort(hashed(order, self._seed, epoch), kind="stable")]
         ends = np.cumsum(counts[order])
         streams, total = np.arange(self.deal.streams), int(ends[-1])
-        # Each stream has as many records of an epoch as it owns of the epoch's positions.
+        # A stream takes as many records of the epoch as it owns positions between its ends.
         taken, after = (self.deal.taken(streams, e * total) for e in (epoch, epoch + 1))
         return _Epoch(order, ends, np.concatenate([[0], np.cumsum(after - taken)]), taken, times)
 
     def _times_in(self, epoch: int) -> Array | None:
-        """How often each record is read in an epoch; None for once each."""
+        """Returns how often an epoch reads each record; None if it reads every record once."""
         if self._classes is None:
             return None
         if self._turns is None:
             return (self._classes >= 0).astype(np.int64)
         times = np.zeros(len(self._classes), np.int64)
         for of_class, (copies, further) in zip(self._turns, self._times or (), strict=True):
-            # The records that get a further copy change from epoch to epoch.
+            # Another part of the class gets a further copy in each epoch.
             turn = np.arange(len(of_class)) + epoch * further
             times[of_class] = copies + (turn % max(1, len(of_class)) < further)
         return times
@@ -226,13 +231,13 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class _Epoch:
-    """An epoch.
+    """The order of one epoch.
 
     Attributes:
-        order: The pieces in their order.
-        ends: Number of records up to each piece's end.
-        bounds: For each stream its first record, and last the number of all records.
-        taken: How many records each stream had before.
+        order: The pieces in order.
+        ends: Number of records up to the end of each piece.
+        bounds: For each stream the number of its first record; at the end the number of records.
+        taken: Number of records that each stream took in earlier epochs.
         times: How often each record is read; None for once.
     """
 
@@ -244,13 +249,13 @@ class _Epoch:
 
 
 class StreamRows(Sequence[Row]):
-    """The rows that a stream reads from a record on; without end unless the order has one.
+    """The rows that a stream reads from a record on; without end unless the order ends.
 
     Args:
-        order: Which record is at which position.
+        order: The order of the records.
         stream: Number of the stream.
-        taken: How many of its records were read before.
-        places: The places of each turn of the stream whose records are wanted; None for all.
+        taken: Number of records that the stream took before.
+        places: The places of each turn to keep; None for all places.
     """
 
     def __init__(self, order: Order, stream: int, taken: int, places: Array | None = None) -> None:
@@ -258,7 +263,7 @@ class StreamRows(Sequence[Row]):
         is_whole = places is None or len(places) == order.deal.turn(stream)
         self._places = None if is_whole else places
         self._first = order.epoch_of(stream, taken)
-        # How many rows there are before each epoch from the first one on, as far as was asked.
+        # Number of rows before each epoch, from the first epoch to the last requested epoch.
         self._before = [0]
 
     def __len__(self) -> int:
@@ -287,7 +292,7 @@ class StreamRows(Sequence[Row]):
 
 
 def hashed(values: Array, *seeds: int) -> Array:
-    """Random bits of each value, uint64: SplitMix64 (Steele, Lea, Flood: OOPSLA 2014)."""
+    """Returns random bits for each value, uint64: SplitMix64 (Steele, Lea, Flood: OOPSLA 2014)."""
     state = np.uint64(0)
     with np.errstate(over="ignore"):
         for seed in seeds:
@@ -302,7 +307,7 @@ def _mixed(x: _Bits) -> _Bits:
 
 
 def _turns(classes: Array, num_classes: int) -> list[Array]:
-    """The records of each class."""
+    """Returns the records of each class."""
     order = np.argsort(classes, kind="stable")
     bounds = np.searchsorted(classes[order], np.arange(num_classes + 1))
     return [order[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]

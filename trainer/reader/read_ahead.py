@@ -1,4 +1,4 @@
-"""Reads pieces ahead of need: from local disks, network disks and stores in the same way."""
+"""Reads pieces ahead of need, in the same way from local disks, network disks and stores."""
 
 from __future__ import annotations
 
@@ -16,44 +16,41 @@ from imageshards.tfrecord import RecordError
 from trainer.dataset.pieces import PIECE_BYTES
 from trainer.reader.plan import Array, Order, Row, StreamRows
 
-# Pieces of all streams together that are read ahead, and by how many threads.
+# The threads read at most this many pieces ahead, for all streams of a dataset together.
 READ_AHEAD_PIECES = 256
 READ_AHEAD_BYTES = READ_AHEAD_PIECES * PIECE_BYTES
 READ_AHEAD_THREADS = 32
-# Number of rows of a stream without end.
 _ENDLESS = np.iinfo(np.int64).max
-# At the end of the program nobody asks for rows any more after so long without.
+# The program ends after TensorFlow has made no call for the first time, or after the second time.
 _QUIET_SEC, _MOST_ENDING_SEC = 0.1, 5.0
 
 Piece = Sequence[bytes | RecordError]
-# Called with the number of a damaged record within the split, its position, and what is wrong.
+# Takes the number of a damaged record within the split, its position, and the reason.
 OnDamage = Callable[[int, int, RecordError], None]
 
 
 class Source(Protocol):
-    """Reads pieces."""
+    """A source of pieces."""
 
     def read(self, piece: int) -> Piece:
-        """Returns the records of a piece, or in place of a damaged one what is wrong with it."""
+        """Returns the records of a piece, with a `RecordError` in place of each damaged record."""
 
 
-# The threads that read ahead, for all datasets of the process.
+# All datasets of the process share these threads.
 _threads = ThreadPoolExecutor(READ_AHEAD_THREADS, "imageshards-reader")
 
 
 class _Ending:
-    """The end of the program, and how often TensorFlow has asked for a row."""
+    """The state of the program's end, and the number of calls from TensorFlow."""
 
     has_begun = False
     calls = 0
 
 
 def _end() -> None:
-    """Drops queued reads, and refuses TensorFlow's calls until no more of them come.
-
-    A thread of TensorFlow that is in Python when Python ends never comes back, and whatever deletes
-    the thread's iterator waits for it: without this, about every third program hung at its end.
-    """
+    """Drops queued reads, and refuses TensorFlow's calls until no more calls come."""
+    # If Python ends while a thread of TensorFlow is inside Python, the thread never returns, and
+    # the deletion of its iterator waits for the thread: about every third program hung at its end.
     _Ending.has_begun, before, most = True, 0, time.monotonic() + _MOST_ENDING_SEC
     _threads.shutdown(wait=False, cancel_futures=True)
     while before != _Ending.calls and time.monotonic() < most:
@@ -61,12 +58,12 @@ def _end() -> None:
         time.sleep(_QUIET_SEC)
 
 
-# Unlike those of `atexit`, this function is called before Python waits for the threads of a pool.
+# Python calls functions of `atexit` only after it has waited for the threads of pools.
 threading._register_atexit(_end)  # type: ignore[attr-defined]
 
 
 class RowReader:
-    """Reads the rows of a host's streams; any number of iterators may ask for any row."""
+    """A reader of the rows of a host's streams; any number of iterators may read any row."""
 
     def __init__(
         self,
@@ -85,12 +82,13 @@ class RowReader:
         self._num_streams = len(streams)
         self.num_rows = [_ENDLESS if order.epochs is None else len(rows) for rows in streams]
         self._depth = max(2, READ_AHEAD_PIECES // len(streams))
-        # Pieces that are being read, each with the number of rows that have asked and not taken.
-        # Several streams may share a piece, and so may several iterators.
+        # Each piece that is read has the number of rows that have asked for the piece but not taken
+        # it, because streams and iterators may share a piece.
         self._asked: dict[int, tuple[Future[Piece], int]] = {}
         self._lock = lock = threading.RLock()
 
-        # Rows are looked at twice: as they are asked for, and as they are taken.
+        # The cache holds the rows ahead of all streams: each row is computed when its piece is
+        # asked for, and used once more when the row is read.
         @functools.lru_cache(2 * (self._depth + 1) * len(streams))
         def row(stream: int, number: int) -> Row:
             with lock:
@@ -105,11 +103,12 @@ class RowReader:
         _Ending.calls += 1
         if _Ending.has_begun:
             raise RuntimeError("the program ends")
-        if stream == number == 0:  # `interleave` opens one stream after the other
+        # `interleave` opens its streams one by one, so the first call asks for all first pieces.
+        if stream == number == 0:
             for each in range(self._num_streams):
                 self._ask(each, 0)
-        # A call asks for two further rows until `_depth` rows are ahead: the first batch does not
-        # wait for the pieces of many later batches.
+        # A call asks for two further rows until `_depth` rows are ahead, so that the first batch
+        # does not wait for pieces of many later batches.
         asked, wanted = (min(2 * n + 1, n + self._depth) for n in (number - 1, number))
         for each in range(max(0, asked), wanted):
             self._ask(stream, each + 1)
@@ -120,7 +119,7 @@ class RowReader:
         try:
             held = self._take(row.piece, stream, number).result()
         except Exception:
-            with self._lock:  # the next iterator is to try again whatever this one has asked for
+            with self._lock:  # the next iterator must read the failed pieces again
                 self._asked.clear()
             raise
         found = [held[i] for i in (numbers - self._first_records[row.piece]).tolist()]
@@ -133,7 +132,7 @@ class RowReader:
         return np.array(found, object), numbers
 
     def _ask(self, stream: int, number: int) -> None:
-        """Has the piece of a row read, unless the row is behind the last one."""
+        """Starts to read the piece of a row, unless the stream has no such row."""
         try:
             row = self._row(stream, number)
         except IndexError:
@@ -144,13 +143,13 @@ class RowReader:
             future, wanted = self._asked.pop(row.piece, (None, 0))
             future = future or _threads.submit(self._source.read, row.piece)
             self._asked[row.piece] = future, wanted + 1
-            # Iterators that were dropped have not taken what they asked for.
+            # An iterator that was deleted never takes the pieces that it has asked for.
             while len(self._asked) > 2 * (self._depth + 1) * self._num_streams:
                 self._asked.pop(next(iter(self._asked)))
 
     def _take(self, piece: int, stream: int, number: int) -> Future[Piece]:
         with self._lock:
-            if piece not in self._asked:  # of an iterator that was restored, for example
+            if piece not in self._asked:  # for example after an iterator was restored
                 for ahead in range(self._depth):
                     self._ask(stream, number + ahead)
             future, wanted = self._asked.pop(piece)

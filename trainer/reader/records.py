@@ -1,6 +1,6 @@
-"""The serialized records of a host's part of every batch: `tf.data` interleaves the plan's streams.
+"""Reads the serialized records of a host's part of every batch; `tf.data` interleaves the streams.
 
-One call of Python reads a row, the records of a piece that a stream takes: about 40.
+One call into Python reads a row: the records of a piece that a stream takes, about 40.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def record_batches(
     start_step: int = 0,
     on_damage: OnDamage | None = None,
 ) -> tf.data.Dataset:
-    """(serialized string [share], record number within the split int64 [share]) of each part.
+    """Returns a dataset of (serialized string [share], record number int64 [share]), parts of
+    batches.
 
     Args:
-        order: Which record is at which position.
+        order: The order of the records.
         source: Reads the pieces.
-        batch_size: Global batch.
-        slices: Which parts of each batch are made, one after the other.
-        start_step: Batches that were read before.
-        on_damage: Called with each damaged record before its batch is made, in which the record is
-            an empty one; None to raise the `RecordError`.
+        batch_size: Records of a global batch.
+        slices: The parts of each batch to return, in order.
+        start_step: Number of batches to skip.
+        on_damage: Called with each damaged record before its batch is returned with an empty record
+            in its place; None to raise the `RecordError`.
 
     Returns:
-        A dataset without end, or with an order of one epoch all parts of the pass. There the last
-        batch is filled up with empty records of the number -1, or is a short one where a batch is
-        made in one slice.
+        A dataset of known cardinality; numbers count within the split. If an order has one epoch,
+        its last batch is short, or in slices filled with empty records of number -1.
     """
     of_host, deal = batch_size // slices.hosts, order.deal
     share, period = of_host // slices.replicas, deal.period // batch_size
@@ -47,7 +47,7 @@ def record_batches(
     reader = RowReader(order, source, turns, start_step // period, on_damage)
     sizes = tf.constant([len(places) for places in turns.values()], tf.int64)
     num_rows = tf.constant(reader.num_rows, tf.int64)
-    # A random number: no other process has a reader of it.
+    # A random number cannot name a reader of another process, should a graph get there.
     number = secrets.randbits(62)
     _readers[number] = reader
 
@@ -55,7 +55,7 @@ def record_batches(
         rows = tf.data.Dataset.range(num_rows[stream])
         return rows.map(lambda row: _read_piece(number, stream, row)).rebatch(sizes[stream])
 
-    # One element is one turn of a stream.
+    # An element of `turns_of` is one turn of a stream; `interleave` takes them in the plan's order.
     records = tf.data.Dataset.range(len(turns)).interleave(
         turns_of, cycle_length=len(turns), block_length=1
     )
@@ -69,18 +69,20 @@ def record_batches(
         if missing and not is_cut:
             filling = tf.fill([missing], b""), tf.fill([missing], np.int64(-1))
             records = records.concatenate(tf.data.Dataset.from_tensors(filling))
-    # A period may be several batches: those before the first one are dropped.
+    # A period may have several batches, so parts of batches before `start_step` are dropped.
     parts = records.rebatch(share, drop_remainder=not is_cut)
     parts = parts.skip(start_step % period * slices.replicas)
     cardinality = tf.data.INFINITE_CARDINALITY if num_parts is None else num_parts
     parts = parts.apply(tf.data.experimental.assert_cardinality(cardinality))
-    # Whatever is made of this dataset holds it, and each iterator holds what it iterates.
+    # Derived datasets hold this dataset, and iterators hold their datasets, so the reader lives as
+    # long as anything can call it.
     parts.reader = reader
     return parts
 
 
-# TensorFlow keeps every function that `numpy_function` is given, and all that belongs to it, for
-# ever. So it is given a function of this module and a number; the dataset alone keeps the reader.
+# TensorFlow keeps every function given to `numpy_function`, with all of its references, until the
+# process ends. It therefore gets a function of this module and a number; the dataset alone keeps
+# the reader.
 _readers: weakref.WeakValueDictionary[int, RowReader] = weakref.WeakValueDictionary()
 
 

@@ -1,4 +1,4 @@
-"""The training stream of a run: distributed batches from any step on."""
+"""Distributes the batches of a training stream over replicas, from any step on."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ from trainer.reader.unreadable import explain
 
 
 class TrainingStream:
-    """Batches for `trainer.training.loop.Loop`.
+    """The batches of `data` for a loop, shared by the replicas of `strategy`.
 
-    Args:
-        data: What is trained on.
-        strategy: Strategy whose replicas share each batch.
-        broken: Notes damaged records, which the loop counts.
+    `broken` notes damaged records, which the loop counts.
     """
 
     def __init__(
@@ -32,8 +29,8 @@ class TrainingStream:
         self._data, self._strategy, self._broken = data, strategy, broken
 
     def iterator(self, step: int) -> Iterator[Batch]:
-        """Batches from `step` on, without end, each divided over the replicas."""
-        # The user's own function sees whole batches, whatever the number of replicas.
+        """Returns endless batches from `step` on, each divided over the replicas."""
+        # A function of the user takes whole batches for any number of replicas.
         data, strategy, broken = self._data, self._strategy, self._broken
         if callable(data.augment) or data.functions:
             whole = data.batches(step, broken=broken)
@@ -43,11 +40,7 @@ class TrainingStream:
         return iter(to_device(batches, strategy))
 
     def first(self, step: int) -> Batch:
-        """The batch of `step`, undivided, augmented as the model gets it.
-
-        Raises:
-            UserError: A record cannot be read.
-        """
+        """Returns the whole batch of `step` as the model receives it, augmented."""
         try:
             batch = next_batch(iter(self._data.batches(step, broken=self._broken)))
         except tf.errors.OpError as e:
@@ -57,7 +50,7 @@ class TrainingStream:
         return device(batch) if device is not None else batch
 
     def explain(self, error: tf.errors.OpError, step: int) -> UserError:
-        """Returns what a person is told where reading the batch of `step` has failed."""
+        """Returns the error for a person after reading the batch of `step` has failed."""
         data, begin = self._data, step * self._data.batch_size
         order = training_order(data.subset, data.batch_size, data.seed)
         suspects = order.records_at(begin, begin + data.batch_size)
@@ -67,14 +60,14 @@ class TrainingStream:
 def distributed(
     strategy: tf.distribute.Strategy, batches: Callable[[ReplicaSlices], tf.data.Dataset]
 ) -> tf.distribute.DistributedDataset:
-    """A dataset that gives every replica its own share of each batch, made by its host."""
+    """Returns a dataset in which every host prepares its replicas' shares of each batch."""
 
     def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
         hosts = context.num_input_pipelines
         replicas = context.num_replicas_in_sync // hosts
         made = batches(ReplicaSlices(replicas, hosts, context.input_pipeline_id))
-        # Of several hosts none says when it ends, since TensorFlow would ask all of them before
-        # every batch: the caller counts.
+        # With a finite cardinality TensorFlow would ask all hosts before every batch whether they
+        # have ended. The caller counts the batches instead.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         return made.apply(endless) if hosts > 1 else made
 
@@ -82,15 +75,11 @@ def distributed(
 
 
 def next_batch(iterator: Iterator[Any]) -> Any:
-    """The next batch, or None at the end.
-
-    Raises:
-        tf.errors.OpError: A record cannot be read or understood. TensorFlow quotes a broken
-            record in its message, which Python cannot decode; that is the same error.
-    """
+    """Returns the next batch, None at the end; raises `tf.errors.OpError` for a broken record."""
     try:
         batch = next(iterator, None)
         note_work()
         return batch
+    # TensorFlow quotes a broken record in its message, which Python then fails to decode.
     except UnicodeDecodeError as e:
         raise tf.errors.InvalidArgumentError(None, None, "Could not parse example input") from e

@@ -1,4 +1,4 @@
-"""Finds the record for which reading has failed: its file, number, byte offset, key, and why.
+"""Finds the record that made reading fail: its file, number, byte offset, key, and the reason.
 
 A record is whole if the reader's own functions can parse and decode it.
 """
@@ -20,20 +20,17 @@ from trainer.reader.broken_records import BrokenRecord
 from trainer.reader.pieces import PieceReader
 from trainer.reader.plan import Array
 
-# Where pictures vary in size, any size will do to see whether they can be decoded.
+# The check decodes pictures of varying sizes into this size, as any size shows whether it works.
 _ANY_SIZE = (64, 64)
 
 
 def find_unreadable(
     subset: Subset, records: Array, inputs: ModelInputs | None = None
 ) -> BrokenRecord | None:
-    """Returns the first of `records`, numbers within the split, that cannot be parsed or decoded.
+    """Returns the first of `records` that cannot be parsed or decoded; None if all can be.
 
-    `inputs` are parsed besides the label. Damaged records are passed over: the reader
-    gives empty ones in their place.
-
-    Raises:
-        OSError, StorageError: A shard is there but cannot be read.
+    `records` are numbers within the split. The check parses `inputs` in addition to the label.
+    Damaged records are skipped, because the reader replaces them by empty records.
     """
     reader, pieces = PieceReader(subset), subset.pieces
     check = make_check(subset.dataset, inputs)
@@ -50,18 +47,12 @@ def find_unreadable(
 
 
 def explain(
-    error: BaseException,
-    subset: Subset,
-    records: Array,
-    inputs: ModelInputs | None = None,
+    error: BaseException, subset: Subset, records: Array, inputs: ModelInputs | None = None
 ) -> UserError:
-    """Returns one sentence about an error of reading, which names the record that is to blame.
+    """Returns the error for a person, which names the unreadable record and a remedy.
 
-    Args:
-        error: What TensorFlow said.
-        subset: What was read.
-        records: Numbers of the records that may be to blame, within the split.
-        inputs: What the model is fed with; None for the picture alone.
+    `records`, numbers within the split, may be unreadable according to TensorFlow's `error`. The
+    model has `inputs`, or None for the picture alone.
     """
     dataset, found = subset.dataset, find_unreadable(subset, records, inputs)
     if found is None:
@@ -75,7 +66,13 @@ def explain(
     if dataset.adopted:
         remedy = "write its shard again without the record, then run imageshards adopt again"
     else:
-        key = _key(subset, found)
+        import pyarrow as pa
+
+        # The key is only in the index, at the number of the record within its shard.
+        number = [shard.path for shard in subset.split.shards].index(found.path)
+        shard = dataset.manifest.splits[subset.split.name].shards[number]
+        index = read_shard_index(dataset.data, shard, pa.schema([("key", pa.string())]))
+        key = str(index["key"][found.number])
         remedy = (
             f"leave the record out by imageshards build --input {dataset.data} --exclude KEYS "
             f"--output NEW, where KEYS is a text file with the line {key}"
@@ -87,26 +84,16 @@ def explain(
     )
 
 
-def _key(subset: Subset, broken: BrokenRecord) -> str:
-    """The key of a record, as the index stores keys."""
-    import pyarrow as pa
-
-    dataset = subset.dataset
-    number = [shard.path for shard in subset.split.shards].index(broken.path)
-    shard = dataset.manifest.splits[subset.split.name].shards[number]
-    schema = pa.schema([("key", pa.string())])
-    return str(read_shard_index(dataset.data, shard, schema)["key"][broken.number])
-
-
 def _first_line(error: BaseException) -> str:
     text = str(getattr(error, "message", error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = (line for line in lines if not line.startswith("Detected at"))
-    return next(told, "no reason given")[:300]
+    # TensorFlow begins some messages with the names of nodes of its graph.
+    reasons = (line for line in lines if not line.startswith("Detected at"))
+    return next(reasons, "no reason given")[:300]
 
 
 def make_check(dataset: DatasetSpec, inputs: ModelInputs | None = None) -> Callable[[bytes], str]:
-    """Returns a function: payload → why the reader cannot read the record; "" where it can."""
+    """Returns a function from payload to the reason why the record is unreadable, "" for none."""
     import tensorflow as tf
 
     from trainer.augment.decode import batch_pictures
@@ -119,7 +106,7 @@ def make_check(dataset: DatasetSpec, inputs: ModelInputs | None = None) -> Calla
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def read(serialized: tf.Tensor) -> tf.Tensor:
         parsed = parse(serialized)
-        # Their checks run only where their values are used.
+        # The parser's checks run only if the graph uses the values, which nothing else does here.
         values = tf.nest.flatten((parsed.label, parsed.boxes, parsed.weight))
         used = [tf.identity(one) for one in values if one is not None]
         with tf.control_dependencies(used):
@@ -129,7 +116,7 @@ def make_check(dataset: DatasetSpec, inputs: ModelInputs | None = None) -> Calla
         try:
             with tf.device("CPU"):
                 read(tf.constant([payload], tf.string))
-        # TensorFlow quotes a record that is no tf.train.Example, and stumbles over its bytes.
+        # TensorFlow quotes a record that is not a tf.train.Example; Python cannot decode its bytes.
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:
             return _reason(dataset, payload, str(getattr(e, "message", e)))
         return ""
@@ -138,12 +125,13 @@ def make_check(dataset: DatasetSpec, inputs: ModelInputs | None = None) -> Calla
 
 
 def _reason(dataset: DatasetSpec, payload: bytes, message: str) -> str:
-    """A reason for people: TensorFlow's own names its kernels, and may quote the picture."""
+    """Returns a readable reason; TensorFlow's own names kernels, and may quote the picture."""
     name, labels, weight = dataset.image_feature, dataset.label_features, dataset.weight_feature
     try:
         features = decode_example(payload, {name, *labels, *BOX_FEATURES, weight or name})
     except ValueError as e:
         return str(e)
+    # TensorFlow's message does not name the feature, so each feature is checked once more here.
     for one in dataset.targets:
         found = [value for label in one.label_features for value in features.get(label, [])]
         if one.label_features and (problem := _label_problem(one, found)):
@@ -167,7 +155,7 @@ def _reason(dataset: DatasetSpec, payload: bytes, message: str) -> str:
 
 
 def _label_problem(dataset: DatasetSpec, values: Sequence[bytes | int | float]) -> str:
-    """Why the label of a record is none, without a full stop; "" where it is one."""
+    """Returns what is wrong with the label of a record, without a full stop; "" for nothing."""
     name, least = dataset.label_feature, dataset.label_offset
     if dataset.hot_features:
         ones = sum(value == 1 for value in values)

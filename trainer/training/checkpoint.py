@@ -1,14 +1,14 @@
-"""Checkpoints: variables, position and callbacks of a run, in files that are whole or not there.
+"""Reads and writes checkpoints: variables, position and callbacks of a run, in whole files.
 
     checkpoints/step-00000123.npz
     checkpoints/step-00000123.npz.changes   # the step saved again, after validation and callbacks
 
-Each is a NumPy archive: `state` is JSON, every other entry one array. The second has only the
-arrays that are others than in the first, and counts only beside that very file, whose `id` it has.
+Each file is a NumPy archive of arrays, with JSON in `state`. The second file has only the arrays
+that changed; it is ignored unless its `id` matches the first file.
 
-The position is {seed, step, batch_size, fingerprint of the data}: the reader's order is a
-pure function of it, so nothing of the reader has to be saved. Variables are saved by
-value, so that the number of replicas may change.
+The position is {seed, step, batch_size, fingerprint of the data}. The reader's order depends on
+these alone, so a checkpoint holds no state of the reader. Variables are saved by value, so the
+number of replicas may change.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class RunState:
     """The state of a run.
 
     Attributes:
-        identity: The settings a resumed run must share: see `trainer.training.open_run`.
-        step, epochs: Steps done, and epochs finished, their validation included.
+        identity: The settings that a resumed run must share: see `trainer.training.open_run`.
+        step, epochs: Number of steps, and of epochs whose validation has ended.
         stopped: Whether a callback ended the training.
-        best_step, best_value: Where the best validation was, and its val_loss.
-        optimizer: The optimizer that the run was started with: see
-            `trainer.training.resumed_optimizer`; None where that is not known.
-        callbacks: What every callback remembers: its class, and JSON values by name.
-        arrays: The arrays among these, by the names that stand in their place.
-        variables: Only while the state is written or read.
-        id: Of the file with all of its arrays.
+        best_step, best_value: Step and val_loss of the best validation.
+        optimizer: The optimizer at the start of the run, see `trainer.training.resumed_optimizer`;
+            None if unknown.
+        callbacks: Class and state of every callback, as JSON values by name.
+        arrays: The arrays of these states, by the names that replace them in the JSON values.
+        variables: Values of the variables, only while the state is written or read.
+        id: Random id of the file that holds all arrays.
     """
 
     identity: Mapping[str, Any]
@@ -77,15 +77,15 @@ class RunState:
     id: str = ""
 
     def all_arrays(self) -> dict[str, Array]:
-        """Arrays of callbacks and variables, by their names in a file."""
+        """Returns the arrays of callbacks and variables, by their names in a file."""
         found = {f"callback-{name}": array for name, array in self.arrays.items()}
         return found | {f"variable-{i}": array for i, (_, array) in enumerate(self.variables)}
 
 
 class _Names(msgspec.Struct):
-    """The arrays of a file: names of those of callbacks, and the paths of variables.
+    """The names of the arrays in a file: `arrays` of callbacks, and `variables` by path.
 
-    `types` are those that NumPy's files do not know, by the names of arrays in the file.
+    `types` has the data types that NumPy's files do not store, by names of entries.
     """
 
     id: str
@@ -95,9 +95,9 @@ class _Names(msgspec.Struct):
 
 
 class Checkpoints:
-    """The checkpoints of one run: the last `keep`, and the best.
+    """The checkpoints of one run: the last `keep` checkpoints, and the best.
 
-    The chief alone of the hosts that train together reads and writes, for all.
+    Only the chief reads and writes files, for all hosts that train together.
     """
 
     def __init__(self, output: str, keep: int, hosts: Hosts = ONE_HOST) -> None:
@@ -105,21 +105,18 @@ class Checkpoints:
         self._output, self._keep, self._hosts = output, keep, hosts
 
     def steps(self) -> list[int]:
-        """The steps there are checkpoints of, ascending."""
+        """Returns the steps that have a checkpoint, ascending."""
         names = (CHECKPOINT_FILE.fullmatch(one.name) for one in storage.list_folder(self.folder))
         return sorted(int(match[1]) for match in names if match)
 
     def path(self, step: int) -> str:
-        """The file of one checkpoint."""
+        """Returns the file of a checkpoint."""
         return storage.join(self.folder, f"step-{step:08d}.npz")
 
     def save(self, state: RunState, base: RunState | None = None) -> str:
-        """Writes a checkpoint, and deletes old ones; returns its path.
+        """Writes a checkpoint, deletes old checkpoints, and returns the path.
 
-        Arrays that are those of `base`, saved whole at the same step, are not written again.
-
-        Raises:
-            UserError: It cannot be written.
+        Only arrays that differ from `base`, which was saved at the same step, are written.
         """
         state.id = base.id if base else uuid.uuid4().hex
         path = self.path(state.step) + (_CHANGES if base else "")
@@ -130,21 +127,21 @@ class Checkpoints:
         ):
             with self._hosts.writing, storage.open_write(path) as file:
                 _write(file, state, base)
-            # So that its name survives a power cut, where the file system allows it.
+            # The folder is synced so that the name survives a power cut, if the file system can.
             with contextlib.suppress(OSError):
                 storage.sync(self.folder)
-        # What cannot be deleted now is deleted after the next checkpoint.
+        # The next checkpoint deletes files that cannot be deleted now.
         with contextlib.suppress(OSError, StorageError):
             self._delete_old(state)
         return path
 
     def load_latest(self) -> RunState | None:
-        """The last checkpoint, or None where there is none."""
+        """Returns the last checkpoint, or None without a checkpoint."""
         steps = self._hosts.gather("checkpoints", self.steps())[0]
         return self.load(steps[-1]) if steps else None
 
     def load(self, step: int) -> RunState:
-        """The checkpoint of `step`; a `UserError` where it cannot be read."""
+        """Returns the checkpoint of `step`; raises a `UserError` if it cannot be read."""
         whole = self._load(self.path(step))
         changes = self.path(step) + _CHANGES
         has_changes = self._hosts.gather("changes", storage.exists(changes))[0]
@@ -154,10 +151,8 @@ class Checkpoints:
         try:
             return _parsed(self._hosts.share("checkpoint", lambda: storage.read(path)), base)
         except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
-            remedy: Text = (
-                "delete the file to resume from the checkpoint before, or start over with "
-            )
-            remedy = remedy + Arg("overwrite", True)
+            delete = "delete the file to resume from the checkpoint before, or start over with "
+            remedy: Text = delete + Arg("overwrite", True)
             if isinstance(e, OSError) and not isinstance(e, FileNotFoundError):
                 remedy = "run the same command again when the file can be read"
             raise UserError(
@@ -167,12 +162,12 @@ class Checkpoints:
             ) from e
 
     def _delete_old(self, state: RunState) -> None:
-        """Deletes what the checkpoint of `state` replaces, and what killed processes left."""
+        """Deletes checkpoints that `state` replaces, and unfinished files of killed processes."""
         steps = [*self.steps()[-self._keep :], state.best_step]
         kept = {storage.name_of(self.path(step)) for step in steps if step is not None}
         kept |= {name + _CHANGES for name in kept}
         found = (one for one in storage.list_folder(self.folder) if not one.is_folder)
-        # A process that was killed while it wrote left a file of this name and more.
+        # `match` also finds names with an ending, which killed processes leave.
         storage.delete(
             one.path for one in found if CHECKPOINT_FILE.match(one.name) and one.name not in kept
         )
@@ -186,7 +181,7 @@ def _write(file: IO[bytes], state: RunState, base: RunState | None) -> None:
         "format_version": FORMAT_VERSION,
         "arrays": list(state.arrays),
         "variables": [path for path, _ in state.variables],
-        # NumPy's files know no bfloat16: it is written as bits without a type.
+        # NumPy's files have no bfloat16: the type of these arrays is written apart from their bits.
         "types": {name: a.dtype.name for name, a in arrays.items() if a.dtype.kind == "V"},
     }
     np.savez(file, state=np.array(json.dumps(raw).encode()), **arrays)  # type: ignore[arg-type]
@@ -195,13 +190,13 @@ def _write(file: IO[bytes], state: RunState, base: RunState | None) -> None:
 def _parsed(data: bytes, base: RunState | None) -> RunState:
     held = base.all_arrays() if base else {}
     with np.load(io.BytesIO(data), allow_pickle=False) as found:
-        # Callbacks may remember infinite numbers, which only Python's own decoder of JSON knows.
+        # Only Python's decoder of JSON accepts infinite numbers, which callbacks may remember.
         raw = json.loads(found["state"].item())
         if (version := raw["format_version"]) != FORMAT_VERSION:
             raise ValueError(f"format_version is {version}; expected {FORMAT_VERSION}")
         names = convert(raw, _Names)
         if base is not None and names.id != base.id:
-            return base  # changes of a file that was replaced
+            return base  # these are changes of an older file, which was replaced since
 
         def array(name: str) -> Array:
             if name not in found:
@@ -214,25 +209,22 @@ def _parsed(data: bytes, base: RunState | None) -> RunState:
 
 
 def reused(old: Array | None, array: Array) -> Array:
-    """`old` where it has the type, the shape and the bits of `array`, else `array`."""
+    """Returns `old` if it has the type, the shape and the bits of `array`, else `array`."""
     if old is None or (old.dtype, old.shape) != (array.dtype, array.shape):
         return array
     return old if old.tobytes() == array.tobytes() else array
 
 
 def restore(variables: Sequence[keras.Variable], values: Values, hosts: Hosts = ONE_HOST) -> None:
-    """Assigns to every variable the value of the same path, on every replica.
+    """Assigns to every variable the saved value of its path, on every replica.
 
-    Of equal paths the first gets the first. Where Keras has numbered layers without a name
-    otherwise, because others were made before in this process, the order decides. With another
-    number of replicas each gets an equal share of what metrics have summed up, and of all else
-    what the first one had.
-
-    Raises:
-        UserError: They do not fit: another model, or another version.
+    Refuses values whose paths or shapes differ, as another model has saved them.
     """
+    # Of equal paths the first variable gets the first value.
     mine = sorted(variables, key=lambda variable: variable.path)
     saved = sorted(values, key=_path)
+    # Keras numbers layers without a name over the whole process. If these numbers differ between
+    # processes, the order of creation decides.
     if [variable.path for variable in mine] != [_path(value) for value in saved]:
         mine, saved = list(variables), values
         paths = [unnumbered(variable.path) for variable in mine]
@@ -243,11 +235,13 @@ def restore(variables: Sequence[keras.Variable], values: Values, hosts: Hosts = 
     for variable, (name, array) in zip(mine, saved, strict=True):
         if name.endswith(OF_REPLICAS):
             parts = parts_of(variable)
-            # There is a value for each replica of all hosts, in their order: ours lie together.
+            # The array has a value for each replica, and a host's replicas are neighbours.
             if len(parts) * hosts.count == len(array):
                 for part, value in zip(parts, array[hosts.index * len(parts) :], strict=False):
                     part.assign(value)
                 continue
+            # If the number of replicas has changed, each gets an equal share of the metrics' sums.
+            # All further variables get the value of the first replica.
             is_sum = getattr(variable, "synchronization", None) == "on_read"
             array = array.sum(0) if is_sum else array[0]
         if tuple(variable.shape) != array.shape:
@@ -256,7 +250,7 @@ def restore(variables: Sequence[keras.Variable], values: Values, hosts: Hosts = 
 
 
 def parts_of(variable: keras.Variable) -> tuple[tf.Variable, ...]:
-    """TensorFlow's variable of every replica; none where there is one replica."""
+    """Returns TensorFlow's variable of every replica; empty with a single replica."""
     return getattr(variable.value, "values", ())
 
 
@@ -265,7 +259,7 @@ def _path(value: tuple[str, Array]) -> str:
 
 
 def unnumbered(path: str) -> str:
-    """The path of a variable as another process has it: `dense_7/kernel` → `dense/kernel`."""
+    """Returns a path without numbers, which vary by process: `dense_7/kernel` → `dense/kernel`."""
     return re.sub(r"_\d+(?=[/_]|$)", "", path.removesuffix(OF_REPLICAS))
 
 

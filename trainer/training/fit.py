@@ -1,4 +1,4 @@
-"""`ims.fit`: Keras's `fit` on a training stream, which resumes inside an epoch."""
+"""Implements `ims.fit`: Keras's `fit` on a training stream, which resumes inside an epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import keras
 from keras.callbacks import Callback
 
-from imageshards.errors import Arg, UserError, names_arguments
+from imageshards.errors import Arg, Phrase, UserError, names_arguments
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import check_pairs
@@ -48,57 +48,60 @@ def fit(
 ) -> keras.callbacks.History:
     """Trains a compiled model as Keras's `fit` does, and resumes inside an epoch.
 
-    Its `train_step`, `test_step`, loss, metrics, optimizer and callbacks count; both steps get
-    (inputs, label, sample_weight), also where `train.dataset()` gives no weights; of a stream that
-    `map` changed the weights are then None. Without a target the label is None. Called again with
-    the same code after a kill at any step it continues with the very next record, and the
-    weights end up bit-identical to those of an undisturbed run on as many replicas. After SIGTERM
-    and Ctrl-C it saves, and raises KeyboardInterrupt.
+    The model's `train_step`, `test_step`, loss, metrics, optimizer and callbacks apply. Both steps
+    receive (inputs, label, sample_weight), even if `train.dataset()` yields no weights; after `map`
+    the weights are then None. Without a target the label is None.
 
-    A resumed run keeps the learning rate of its checkpoint where that is a number. A note names
-    both rates where the model was compiled with another one; `LearningRateScheduler` changes the
-    rate. A schedule and all other settings of the optimizer are those of the new `model.compile`,
-    which a note says, too. An optimizer with other variables is refused.
+    The same code, called again after a kill at any step, continues with the very next record. The
+    weights end up bit-identical to those of an undisturbed run on as many replicas. SIGTERM and
+    Ctrl-C save the run and raise KeyboardInterrupt.
 
-    Epochs are passes over the stream: E of them are floor(E * records / batch size) steps, so
-    the records left over by one open the next.
+    A resumed run keeps the learning rate of its checkpoint if the rate is a number. If
+    `model.compile` received another rate, a note shows both; `LearningRateScheduler` changes the
+    rate. A schedule and all further settings of the optimizer come from the new `model.compile`,
+    which a note also says. An optimizer with other variables is refused.
+
+    Epochs are passes over the stream: E epochs have floor(E * records / batch size) steps, so the
+    records left over by an epoch open the next epoch.
 
     A model compiled with `steps_per_execution=N` takes N steps in one call of its graph, fewer at
-    the end of an epoch. Hooks of batches are called around it, with its first and its last step;
-    checkpoints and signals wait for its end. Validation goes batch by batch.
+    the end of an epoch. Hooks of batches are called before the first and after the last of these
+    steps; checkpoints and signals wait for the end of the call. Validation goes batch by batch.
 
     Args:
-        model: Compiled, made in the scope of the strategy whose replicas share each batch.
-        train: What `Data.train` returned.
-        validation_data: What `Data.evaluation` returned. The loss, `metrics` and
-            `weighted_metrics` count each record once, on any number of replicas, and broken
-            records not at all.
-        validation_freq: After every so many epochs, or after those listed, of which 1 is the first.
-        epochs: In all, those before a restart included.
-        initial_epoch: How many were trained elsewhere: the stream begins where they end. A run that
-            `checkpoint_dir` holds goes on from its checkpoint.
+        model: A compiled model, created in the scope of the strategy whose replicas share each
+            batch.
+        train: The stream that `Data.train` returned.
+        validation_data: The pass that `Data.evaluation` returned. The loss, `metrics` and
+            `weighted_metrics` count each record once, on any number of replicas, and no broken
+            record.
+        validation_freq: Number of epochs between validations, or a list of epochs, from 1.
+        epochs: Number of epochs in total, including epochs before a restart.
+        initial_epoch: Number of epochs that another run has trained; the stream begins behind them.
+            A run in `checkpoint_dir` continues from its checkpoint.
         steps_per_epoch: Batches in an epoch; None for passes.
-        class_weight: By label, all of them: the weight of each example is multiplied by that of its
-            class; by the one with the largest share, as in Keras, where pictures are mixed.
-        callbacks: Keras's or your own. What they remember is saved, too: see
+        class_weight: The weight of every label. An example's weight is multiplied by the weight of
+            its class; for mixed pictures by that of the largest share, as in Keras.
+        callbacks: Callbacks of Keras or your own, whose state is saved: see
             `trainer.training.saved_run.SavedRun`.
         verbose: As in Keras's `fit`.
         checkpoint_dir: Folder for checkpoints, local, `gs://` or `s3://`; an unfinished run there
-            is continued, a finished one is loaded. None to save nothing.
-        overwrite: Starts over where `checkpoint_dir` holds a run.
-        checkpoint_steps: Steps between two checkpoints, besides those at the ends of epochs.
-        keep_checkpoints: How many of the last ones stay, besides the one of the lowest val_loss.
+            continues, and a finished run is loaded. None to save nothing.
+        overwrite: Whether to replace a run in `checkpoint_dir`.
+        checkpoint_steps: Steps between checkpoints; the end of an epoch saves, too.
+        keep_checkpoints: Number of last checkpoints to keep, besides the one with the lowest
+            val_loss.
 
     Returns:
         Keras's `History`, with the epochs before a restart.
 
     Raises:
         UserError: The model is not compiled, the data is broken, or `checkpoint_dir` holds another
-            run or what is none.
-        KeyboardInterrupt: SIGTERM or Ctrl-C came; with `checkpoint_dir` every step is saved.
+            run or foreign files.
+        KeyboardInterrupt: After SIGTERM or Ctrl-C; with `checkpoint_dir` every step is saved.
     """
     check_model(model)
-    strategy = model.distribute_strategy
+    strategy = model.distribute_strategy  # the strategy in whose scope the model was created
     replicas = strategy.num_replicas_in_sync
     _check(model, train, validation_data, replicas)
     _check_lengths(initial_epoch, steps_per_epoch, validation_freq)
@@ -108,9 +111,10 @@ def fit(
         raise UserError(
             argument="callbacks",
             received="BackupAndRestore",
-            expected="checkpoint_dir in its place, which resumes inside an epoch",
+            expected="checkpoint_dir, which resumes inside an epoch",
         )
     folder = None if checkpoint_dir is None else place("checkpoint_dir", checkpoint_dir)
+    # `RunConfig` belongs to the command. Only the fields set here are read below.
     config = RunConfig(
         ReadConfig(train.subset.dataset.data, skip_broken=train.skip_broken),
         folder or "",
@@ -119,6 +123,7 @@ def fit(
         keep_checkpoints=keep_checkpoints,
     )
     with nullcontext() if folder is None else begin_run(folder, overwrite):
+        # Only a run that is saved needs the sources of the user's functions.
         settings = train.identity if folder is not None else {}
         chosen = {"steps_per_epoch": steps_per_epoch, "class_weight": weights}
         settings |= {name: value for name, value in chosen.items() if value}
@@ -136,7 +141,7 @@ def fit(
             )
         if replicas > 1:
             separate_replicas(model)
-        make_ready(run, model)
+        make_ready(run, model)  # a checkpoint can restore only variables that exist
         validate = None
         if validation_data is not None:
             broken = run.broken
@@ -144,41 +149,31 @@ def fit(
         loop = Loop(run, model, callbacks, validate, verbose, True, validation_freq, weights)
         try:
             return loop.run()
+        # Callers expect KeyboardInterrupt, as Keras's `fit` raises after Ctrl-C.
         except Stopped as e:
             raise KeyboardInterrupt(str(e)) from e
 
 
 def check_model(model: keras.Model, argument: str = "model") -> None:
-    """Refuses what is no compiled model of this release of Keras, made for one host."""
+    """Refuses anything but a compiled model of this release of Keras, made for one host."""
     check_keras()
+    received, expected = "", "a compiled keras.Model of Keras 3"
     if not isinstance(model, keras.Model):
-        kind = type(model)
-        raise UserError(
-            argument=argument,
-            received=f"{kind.__module__}.{kind.__qualname__}",
-            expected="a keras.Model of Keras 3",
-            remedy="unset TF_USE_LEGACY_KERAS where tf.keras is another package",
-        )
-    if (hosts := host_count(model.distribute_strategy)) > 1:
-        raise UserError(
-            argument=argument,
-            received=f"a model made for {hosts} hosts",
-            expected="one host",
-            remedy="train on several hosts by imageshards train --cluster, which also takes "
-            "compiled models",
-        )
-    if not model.compiled:
-        raise UserError(
-            argument=argument,
-            received="a model that is not compiled",
-            remedy="call model.compile(…) first",
-        )
+        received = f"{type(model).__module__}.{type(model).__qualname__}"
+        remedy = "unset TF_USE_LEGACY_KERAS if tf.keras is another package"
+    elif (hosts := host_count(model.distribute_strategy)) > 1:
+        received, expected = f"a model made for {hosts} hosts", "one host"
+        remedy = "use imageshards train --cluster, which also takes compiled models"
+    elif not model.compiled:
+        received, remedy = "a model that is not compiled", "call model.compile(…) first"
+    if received:
+        raise UserError(argument=argument, received=received, expected=expected, remedy=remedy)
 
 
 def _check(
     model: keras.Model, train: TrainingData, validation: EvaluationData | None, replicas: int
 ) -> None:
-    """Refuses what would fail later, or train something else."""
+    """Refuses arguments that would fail later, or would train something else."""
     for name, received, kind, method in (
         ("train", train, TrainingData, "train"),
         ("validation_data", validation, EvaluationData, "evaluation"),
@@ -193,29 +188,23 @@ def _check(
         if data.batch_size % replicas:
             raise uneven_batch(data.batch_size, replicas)
     if validation is not None:
-        theirs, ours = (_kinds(data) for data in (validation, train))
-        if theirs != ours:
-            raise UserError(
-                argument="validation_data",
-                received=f"a target that is {theirs}, but the target of train is {ours}",
-                expected="the same",
-                remedy="give both the same target",
-            )
-    if validation is not None and validation.classes != train.classes:
-        raise UserError(
-            argument="validation_data",
-            received=f"the classes {', '.join(validation.classes)}, but train has "
-            f"{', '.join(train.classes)}",
-            expected="the same classes in the same order",
-            remedy="give both the same classes",
-        )
+        for noun, theirs, ours in (
+            ("target", [_kinds(validation)], [_kinds(train)]),
+            ("classes", [*validation.classes], [*train.classes]),
+        ):
+            if theirs != ours:
+                raise UserError(
+                    argument="validation_data",
+                    received=f"the {noun} {', '.join(theirs)}, but train has {', '.join(ours)}",
+                    expected=f"exactly the {noun} of train",
+                )
     if isinstance(train.augment, str):
         check_pairs(train.augment, train.batch_size, replicas, train.mixes)
     check_replicas(model, replicas)
 
 
 def _kinds(data: TrainingData | EvaluationData) -> str:
-    """The kind of the target, or of several by name."""
+    """Returns the kind of the target; of several targets by name."""
     dataset = data.subset.dataset
     return described_target(dataset) if dataset.outputs else describe(dataset)
 
@@ -233,44 +222,32 @@ def _check_lengths(initial_epoch: object, steps_per_epoch: object, validation_fr
 
 
 def _class_weights(train: TrainingData, received: Mapping[int, float] | None) -> list[float]:
-    """The weights in the order of the labels; none where none were given."""
+    """Returns the weights in the order of the labels; an empty list for None."""
     if received is None:
         return []
-    dataset = train.subset.dataset
-    if dataset.target != "class" or dataset.outputs:
-        raise UserError(
-            argument="class_weight",
-            received=f"weights, but the target is {_kinds(train)}",
-            expected="none",
-            remedy="weigh records by a column, sample_weight",
-        )
-    if train.subset.balance == "weights":
-        raise UserError(
-            argument="class_weight",
-            received="weights together with "
-            + Arg("balance", "weights")
-            + ", which weighs classes, too",
-            expected="one of them",
-        )
+    dataset, text = train.subset.dataset, Phrase((repr(dict(received)),))
     weights = [received.get(label, math.nan) for label in range(len(train.classes))]
-    if len(received) != len(weights) or not all(0 <= weight < math.inf for weight in weights):
-        raise UserError(
-            argument="class_weight",
-            received=repr(dict(received)),
-            expected=f"a number, at least 0, for each of the labels 0 to {len(weights) - 1}",
-        )
-    return [float(weight) for weight in weights]
+    if dataset.target != "class" or dataset.outputs:
+        text += f", but the target is {_kinds(train)}"
+        expected = "no class weights, but a column with weights as sample_weight"
+    elif train.subset.balance == "weights":
+        text += " beside " + Arg("balance", "weights")
+        expected = "only one of them, as both weigh classes"
+    elif len(received) != len(weights) or not all(0 <= one < math.inf for one in weights):
+        expected = f"a number, at least 0, for each of the labels 0 to {len(weights) - 1}"
+    else:
+        return [float(weight) for weight in weights]
+    raise UserError(argument="class_weight", received=text, expected=expected)
 
 
 def _begin_at(run: Run, epoch: int) -> None:
-    """Lets a run that has not begun go on after so many epochs."""
+    """Lets a new run begin behind `epoch` epochs."""
     state = run.saved.state
     if not state.step and epoch:
         state.step, state.epochs = run.epochs.end(epoch - 1), epoch
     if epoch > state.epochs:
         raise UserError(
             argument="initial_epoch",
-            received=f"{epoch}, but the run in checkpoint_dir has trained "
-            f"{counted(state.epochs, 'epoch')}",
+            received=f"{epoch}, but the run has trained {counted(state.epochs, 'epoch')}",
             remedy="leave initial_epoch out to go on from there",
         )

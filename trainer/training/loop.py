@@ -1,13 +1,16 @@
-"""Keras's `fit` from any step on: hooks, metrics and validation as there, but it can be left and
-entered again inside an epoch, and takes any number of replicas."""
+"""Runs Keras's `fit` from any step on, with its hooks, metrics and validation.
+
+Unlike Keras's loop, this loop can continue inside an epoch, with any number of replicas.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
 from trainer.models.freezing import Frozen
@@ -25,15 +28,12 @@ from trainer.training.callbacks import WaitingTime
 from trainer.training.open_run import Run
 from trainer.training.signals import Stopped, StopRequest
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 # Calls the hooks of each batch; returns the figures of the validation split by name.
 Validate = Callable[[CallbackList], dict[str, float]]
 
 
 def make_ready(run: Run, model: keras.Model) -> None:
-    """Makes every variable of a compiled model, so that a checkpoint can be put back."""
+    """Creates every variable of a compiled model, so that a checkpoint can be restored."""
     validates, weighs = run.validation is not None, run.train.weighs
     build_variables(model, run.devices, run.train.element_spec, validates, weighs)
     if run.saved.checkpoints is not None:
@@ -41,13 +41,13 @@ def make_ready(run: Run, model: keras.Model) -> None:
 
 
 class Loop:
-    """Trains a compiled model, which has all of its variables, to the last epoch of a run.
+    """The training of a compiled model, with all of its variables, to the last epoch of a run.
 
-    Callbacks are called in their order, and the run's checkpoint after them; where the model was
-    compiled with `steps_per_execution`, after so many steps, the last ones of an epoch apart. With
-    `finalize`, averaged weights take the place of the model's own at the end. `verbose` and
-    `validation_freq` are those of `fit`; of `class_weight` there is one for each label, or none.
-    Layers of `frozen` train from an epoch on that it knows.
+    Callbacks are called in their order, and the checkpoint is saved after them. With
+    `steps_per_execution` hooks surround several steps, fewer at the end of an epoch. `fit`
+    describes `callbacks`, `verbose` and `validation_freq`. `class_weight` has a weight for each
+    label, or none. With `finalize` averaged weights replace the model's weights at the end. The
+    layers of `frozen` train only from a later epoch on.
     """
 
     def __init__(
@@ -66,15 +66,14 @@ class Loop:
         self._saved, self._hosts, self._broken = run.saved, run.hosts, run.broken
         self._split = run.train.subset.split.name
         self._validate, self._finalize = validate, finalize
-        # Keras knows numbers and lists.
+        # Keras accepts a number or a list, but no tuple.
         freq = validation_freq
         self._validation_freq = freq if isinstance(freq, int) else list(freq)
         self._stop = StopRequest(run.saved.saved_step, run.saved.checkpoints is not None)
         self._agreed_stop: int | None = None
         self._batches: Any = None
         prepare, drops = run.train.augmentation.device, run.train.skip_broken > 0
-        options = (prepare, class_weight, drops)
-        self._make_step = partial(make_train_step, model, run.devices, *options)
+        self._make_step = partial(make_train_step, model, run.devices, prepare, class_weight, drops)
         self._frozen, self._steps_per_call = frozen, int(model.steps_per_execution)
         self._trace()
         self._callbacks = CallbackList(
@@ -90,18 +89,15 @@ class Loop:
         self._waiting = next(measuring, None)
 
     def _trace(self) -> None:
-        """Makes the step for the layers that train now."""
+        """Creates the step for the layers that train now."""
         several = self._steps_per_call > 1
         self._execution = Execution(self._make_step(), several, self._model.run_eagerly)
 
     def run(self) -> keras.callbacks.History:
-        """Trains to the end, or until a callback sets `model.stop_training`.
+        """Trains to the end, until a callback sets `model.stop_training`, or until a signal.
 
-        The history that Keras keeps has the epochs before a restart.
-
-        Raises:
-            Stopped: SIGTERM or Ctrl-C came; every step is saved.
-            UserError: Of the data, the disk, or a loss that is no number any more.
+        Returns Keras's history, with the epochs before a restart. A signal raises `Stopped` after
+        every step is saved.
         """
         model = self._model
         model.stop_training = False
@@ -109,12 +105,13 @@ class Loop:
             self._waiting.is_used = True
         state, epochs = self._saved.state, self._epochs
         if state.epochs and self.step < epochs.end(state.epochs - 1) and not state.stopped:
-            state.epochs -= 1  # `--steps` had cut it short
+            state.epochs -= 1  # fewer `--steps` ended the epoch early, so this run continues it
         self._saved.attach(model, self._callbacks.callbacks)
         try:
             self._callbacks.on_train_begin()
             logs: dict[str, float] = {}
-            # After the step with which an epoch begins, the run goes on inside it.
+            # An epoch's first hooks are called even when the run resumes inside the epoch, and the
+            # checkpoint is restored only after them.
             resumes_inside = self.step > (epochs.end(state.epochs - 1) if state.epochs else 0)
             if not resumes_inside:
                 self._saved.restore()
@@ -125,7 +122,7 @@ class Loop:
                     self._agree()
                     self._end_if_stopped()
             if self._finalize and self.step and model.optimizer is not None:
-                # As Keras does: averaged weights take the place of the last ones.
+                # Keras's `fit` also ends with the averaged weights.
                 model.optimizer.finalize_variable_values(model.trainable_variables)
             self._callbacks.on_train_end(logs)
         finally:
@@ -135,31 +132,33 @@ class Loop:
 
     @property
     def step(self) -> int:
-        """Training steps done."""
+        """Returns the number of training steps so far."""
         return self._saved.state.step
 
-    def _take(self, steps: int) -> dict[str, tf.Tensor]:
-        """Takes so many steps, and counts the damaged records of their batches."""
+    def _train(self, steps: int) -> dict[str, tf.Tensor]:
+        """Takes `steps` steps, and counts the damaged records of their batches."""
         take = self._execution.take
         if self._waiting is not None:
             take = partial(self._waiting.take, self._execution)
-        try:
-            logs = take(self._batches, steps)
-        except ReadError as e:
-            raise self._stream.explain(e.error, self.step + e.steps_done) from e
-        self._broken.count(self._split, self.step + steps)
-        self._broken.merge(())
+        with memory_errors(self._epochs.batch_size), self._hosts.limited(f"Step {self.step + 1}"):
+            self._agree()
+            try:
+                logs = take(self._batches, steps)
+            except ReadError as e:
+                raise self._stream.explain(e.error, self.step + e.steps_done) from e
+            self._broken.count(self._split, self.step + steps)
+            self._broken.merge(())
         return logs
 
     def _agree(self) -> None:
-        """Lets hosts agree on the signal by which they stop, and on which records are damaged."""
+        """Lets hosts agree on the signal that stops them, and on the damaged records."""
         mine: list[Any] = [self._stop.requested, self._broken.as_json()]
-        told = self._hosts.gather(f"step {self.step + 1}", mine)
-        self._agreed_stop = max((signum for signum, _ in told if signum), default=None)
-        self._broken.merge(broken for _, broken in told)
+        found = self._hosts.gather(f"step {self.step + 1}", mine)
+        self._agreed_stop = max((signum for signum, _ in found if signum), default=None)
+        self._broken.merge(broken for _, broken in found)
 
     def _end_if_stopped(self) -> None:
-        """Saves, and raises `Stopped`, after a signal; several hosts have agreed on it before."""
+        """Saves and raises `Stopped` after a signal, which several hosts have agreed on before."""
         if signum := self._stop.requested if self._hosts.count == 1 else self._agreed_stop:
             self._saved.save()
             self._saved.wait()
@@ -174,9 +173,11 @@ class Loop:
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
         if resumes_inside:
-            saved.restore()  # after all that an epoch begins with
-        if self.step < end:
-            self._begin_reading()
+            saved.restore()  # after the hooks and resets at the beginning of an epoch
+        # Filling a cache may take hours, so a signal may interrupt the creation of the iterator.
+        if self.step < end and self._batches is None:
+            with self._hosts.limited("The first batch"), self._stop.interruptible():
+                self._batches = self._stream.iterator(self.step)
         logs: dict[str, Any] = {}
         while self.step < end and not model.stop_training:
             callbacks.on_train_batch_begin(self.step - begin)
@@ -187,33 +188,20 @@ class Loop:
             saved.count_steps(until - self.step)
             self._end_if_stopped()
         average_statistics(model, self._hosts.concatenate)
-        saved.save()  # before validation, so that a kill there costs no training
-        # Where the epoch was over before a restart, no step has said anything.
+        saved.save()  # a kill during the validation then costs no training
+        # If the epoch was over before a restart, no step of this process has returned logs.
         with self._hosts.limited("The metrics of an epoch"):
             logs = logs_of_hosts(model, logs, self._hosts.gather)
         if self._validate is not None and model._should_eval(epoch, self._validation_freq):
             with self._stop.interruptible():
                 logs |= self._validated()
         callbacks.on_epoch_end(epoch, logs)
-        saved.end_epoch(logs)  # after all others, whose memory it saves
+        saved.end_epoch(logs)  # last, because it saves the state of the callbacks
         return logs
 
-    def _begin_reading(self) -> None:
-        """Makes the first iterator; a signal ends the fill of a cache, which may take hours."""
-        if self._batches is None:
-            with self._hosts.limited("The first batch"), self._stop.interruptible():
-                self._batches = self._stream.iterator(self.step)
-
-    def _train(self, steps: int) -> dict[str, tf.Tensor]:
-        with (
-            memory_errors(self._epochs.batch_size),
-            self._hosts.limited(f"Step {self.step + 1}"),
-        ):
-            self._agree()
-            return self._take(steps)
-
     def _validated(self) -> dict[str, float]:
-        """The figures of the validation split; those of the epoch so far stay what they are."""
+        """Returns the validation's figures without changing the metrics of the epoch."""
+        # Training and validation share the metrics' variables.
         variables = self._model.metrics_variables
         kept = [variable.numpy() for variable in variables]
         self._callbacks.on_test_begin()

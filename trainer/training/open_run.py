@@ -1,4 +1,4 @@
-"""A run is begun, or gone on with; the settings must be those it was started with."""
+"""Begins a run, or continues a run whose settings are the same."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from trainer.config import RunConfig
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.stream import TrainingStream
+from trainer.training.checkpoint import RunState
 from trainer.training.output_folder import OTHER_OUTPUT, check_no_model
 from trainer.training.saved_run import SavedRun
 
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """The epochs of a run, each by the step it ends with; the run may end within one.
+    """The epochs of a run by the steps at which they end; the last epoch may be cut short.
 
-    Batches are cut from one endless stream, so an epoch's leftover records open the next one:
-    after E epochs all but the last < `batch_size` records were seen E times.
+    Batches are cut from one endless stream, so an epoch's leftover records open the next epoch.
+    After E epochs, all but the last < `batch_size` records were seen E times.
     """
 
     num_records: int
@@ -33,20 +34,20 @@ class Epochs:
 
     @property
     def count(self) -> int:
-        """Number of epochs, the last one perhaps cut short."""
+        """Returns the number of epochs; the last epoch may be cut short."""
         return -(-self.total_steps * self.batch_size // self.num_records)
 
     def end(self, epoch: int) -> int:
-        """The step with which `epoch` (from 0) ends, or with which the run ends within it."""
+        """Returns the step at which `epoch` (from 0) ends, or at which the run ends inside it."""
         return min(self.total_steps, (epoch + 1) * self.num_records // self.batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run that is open: what it trains on, where, and what it goes on from.
+    """An open run: its data, its devices, and its state so far.
 
-    The replicas of `devices` on all `hosts` share each batch of `stream`, which has those of
-    `train` from any step on; hosts stop, and leave out broken records of both splits, together.
+    The replicas of `devices` on all `hosts` share each batch of `stream`. Hosts stop together, and
+    leave out the broken records of both splits together.
     """
 
     train: TrainingData
@@ -60,12 +61,12 @@ class Run:
 
     @property
     def step(self) -> int:
-        """Training steps done."""
+        """Returns the number of training steps so far."""
         return self.saved.state.step
 
     @property
     def was_ended(self) -> bool:
-        """Whether a callback has ended the run before its last step: it trains no more."""
+        """Returns whether a callback ended the run before its last step; it trains no more."""
         return self.saved.state.stopped and self.step < self.epochs.total_steps
 
 
@@ -78,19 +79,16 @@ def open_run(
     hosts: Hosts = ONE_HOST,
     steps_per_epoch: int | None = None,
 ) -> Run:
-    """Begins in the output folder, or goes on with the run there, which must share the settings.
+    """Begins a run in the output folder, or continues the run there; refuses other settings.
 
-    Of `config` it counts how long the run is, and where and how often it is saved: nothing is where
+    `config` decides the length of the run, and where and how often it is saved. Nothing is saved if
     `output` is empty, or in a dry run.
-
-    Raises:
-        UserError: Another run is there, or a longer one, and must not be replaced.
     """
-    # Hosts with other data are refused before any of them makes a variable.
+    # Hosts with different data are refused before a host creates variables.
     prints = [data and data.subset.dataset.fingerprint for data in (train, validation)]
     hosts.compare({"The fingerprint of the data": prints})
     output = config.output or None
-    # The chief alone has the list of an earlier run.
+    # Only the chief has the list of an earlier run, so all hosts merge its list.
     broken = BrokenRecords(config.read.skip_broken, train.subset.dataset, output)
     broken.merge(hosts.gather("broken records", broken.as_json()))
     saved = SavedRun(
@@ -101,45 +99,44 @@ def open_run(
         hosts,
     )
     epochs = epochs_of(config, train, steps_per_epoch)
-    if hosts.is_chief and saved.checkpoints is not None:  # for all hosts
-        _check_resumed(config, saved, settings, epochs.total_steps)
+    # The chief checks the folder for all hosts.
+    if hosts.is_chief and saved.checkpoints is not None:
+        if saved.state.step:
+            _check_resumed(config, saved.state, settings, epochs.total_steps)
+        else:
+            check_no_model(config.output)
     stream = TrainingStream(train, devices, broken)
     return Run(train, validation, epochs, devices, stream, broken, saved, hosts)
 
 
 def epochs_of(config: RunConfig, train: TrainingData, steps_per_epoch: int | None = None) -> Epochs:
-    """How long a run is; its epochs are passes, or so many batches each."""
+    """Returns the epochs of a run; an epoch is a pass, or has `steps_per_epoch` batches."""
     batch_size = train.batch_size
     num_records = steps_per_epoch * batch_size if steps_per_epoch else train.num_records
+    # `--steps` counts all steps of the run, and may end the run inside an epoch.
     total = config.steps or config.epochs * num_records // batch_size
     return Epochs(num_records, batch_size, total)
 
 
 def _check_resumed(
-    config: RunConfig, saved: SavedRun, settings: Mapping[str, object], total_steps: int
+    config: RunConfig, state: RunState, settings: Mapping[str, object], total_steps: int
 ) -> None:
-    state = saved.state
-    if not state.step:
-        check_no_model(config.output)
-        return
     check_same(config.output, state.identity, settings)
     if state.step > total_steps:
         name = "epochs" if config.steps is None else "steps"
         raise UserError(
             argument=name,
-            received=f"{getattr(config, name)} ({counted(total_steps, 'step')}), but the run in "
-            + Arg("output")
-            + f" {config.output!r} has trained {counted(state.step, 'step')}, "
-            f"{counted(state.epochs, 'epoch')}, already",
+            received=f"{getattr(config, name)} ({counted(total_steps, 'step')}), but the run has "
+            f"trained {counted(state.step, 'step')}, {counted(state.epochs, 'epoch')}, already",
             expected="no fewer",
             remedy=OTHER_OUTPUT,
         )
 
 
 def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
-    """The settings that decide what a step computes, as JSON values.
+    """Returns the settings that decide what a step computes, as JSON values.
 
-    Neither the number of replicas nor anything that only changes the speed.
+    The number of replicas and options that only change the speed are absent.
     """
     optimizer = config.optimizer
     found: dict[str, Any] = {
@@ -151,52 +148,46 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
         "sync_batchnorm": config.sync_batchnorm,
         "deterministic": config.deterministic,
         "metrics": list(config.metrics),
-        # What an older version did not do to its values.
+        # Older versions trained values without their mean and deviation.
         "target_unit": train.subset.dataset.target == "values" or None,
         **dataclasses.asdict(optimizer),
     }
+    # The rates of a schedule depend on the length of the run.
     if optimizer.schedule != "constant":
         found["steps"] = epochs_of(config, train).total_steps
     return found
 
 
 def check_same(output: str, started: Mapping[str, object], settings: Mapping[str, object]) -> None:
-    """Refuses to resume a run with other settings than it began with; names the first flag."""
+    """Refuses to resume a run with changed settings, and names the first changed setting."""
     for name in sorted({*started, *settings}, key=_rank):
         if started.get(name) == settings.get(name):
             continue
-        if name == "order_version":
+        old, new = _shown(started.get(name)), _shown(settings.get(name))
+        # No flag has these names, so the errors describe the run in the folder.
+        runs = {
+            "data": "holds a run on other data: the manifest has changed since",
+            "order_version": f"holds a run with version {started.get(name, 1)} of the order of "
+            f"records, but this trainer has version {new}",
+            "target_unit": "holds a run of an older imageshards, which trained values without "
+            "their mean and deviation",
+        }
+        if name in runs:
+            own = "" if name == "data" else "resume the run with its own version, "
             raise UserError(
                 argument="output",
-                received=f"{output!r}, whose run reads records in version {started.get(name, 1)} "
-                f"of their order, but this trainer in version {settings.get(name)}",
-                remedy="resume the run with its own version, " + OTHER_OUTPUT,
-            )
-        if name == "target_unit":
-            raise UserError(
-                argument="output",
-                received=f"{output!r}, whose run was started by an older imageshards, which "
-                "trained values without their mean and deviation",
-                remedy="resume the run with its own version, " + OTHER_OUTPUT,
-            )
-        if name == "data":
-            raise UserError(
-                argument="output",
-                received=f"{output!r}, which holds a run on other data: the manifest has changed "
-                "since",
-                remedy=OTHER_OUTPUT,
+                received=f"{output!r}, which {runs[name]}",
+                remedy=own + OTHER_OUTPUT,
             )
         raise UserError(
             argument=name,
-            received=f"{_shown(settings.get(name))}, but the run in "
-            + Arg("output")
-            + f" {output!r} was started with {_shown(started.get(name))}",
-            remedy=f"resume the run with {_shown(started.get(name))}, " + OTHER_OUTPUT,
+            received=f"{new}, but the run in " + Arg("output") + f" {output!r} began with {old}",
+            remedy=f"resume the run with {old}, " + OTHER_OUTPUT,
         )
 
 
 def _rank(name: str) -> tuple[bool, bool, str]:
-    """What decides other settings comes before them."""
+    # Another dataset or target also changes further settings, which are not the cause.
     return name != "data", name != "target", name
 
 

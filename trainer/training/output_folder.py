@@ -1,4 +1,4 @@
-"""The output folder of a run: what may be replaced there, and what is added at the end."""
+"""Manages the output folder of a run: its lock, what may be replaced, and the files at the end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ from imageshards.output_folder import foreign_files, foreign_files_error
 from trainer.dataset.open import CACHE_FOLDER
 from trainer.dataset.spec import DatasetSpec
 from trainer.output_errors import output_errors
-from trainer.serving.model_file import (
-    BEST_MODEL_FILE,
-    MODEL_FILE,
-    SAVING_PREFIX,
-    TRANSFORM_FOLDER,
-)
+from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, SAVING_PREFIX, TRANSFORM_FOLDER
 
 if TYPE_CHECKING:
     import keras
@@ -35,11 +30,11 @@ OTHER_OUTPUT = "use another " + Arg("output") + ", or start over with " + Arg("o
 DIGEST_FILE = "weights.sha256"
 
 _LOCK_FOLDER = ".lock"
-# A lease that is not renewed ends within this.
+# A lease ends within this time unless its holder renews it.
 LEASE_ENDS_SEC = 100.0
-# There as soon as a run has begun, so that the rest of the folder is known to be its work.
+# The first file of a run, which marks all later files of the folder as the run's files.
 _RUN_MARK = ".run"
-# What a run writes, and --overwrite removes; nothing else in the folder is touched.
+# A run writes these files and folders, and --overwrite removes them and no further files.
 _RUN_FILES = (
     CHECKPOINTS_FOLDER,
     MODEL_FILE,
@@ -55,15 +50,7 @@ _RUN_FILES = (
 
 @contextmanager
 def hold_output(output: str) -> Iterator[None]:
-    """Keeps other runs out of the folder: by a lock of the kernel, or by a lease in a store.
-
-    A chief that is lost with its machine leaves a lease, for which the one that takes its place
-    waits until it ends.
-
-    Raises:
-        UserError: Another run is there.
-        LeaseLostError: The lease was lost meanwhile.
-    """
+    """Locks the folder against further runs: by a lock of the kernel, or by a lease in a store."""
     folder = storage.join(output, _LOCK_FOLDER)
     deadline_sec = time.monotonic() + (0.0 if storage.is_local(output) else LEASE_ENDS_SEC)
     with contextlib.ExitStack() as stack:
@@ -72,7 +59,7 @@ def hold_output(output: str) -> Iterator[None]:
                 lock = stack.enter_context(storage.output_lock(storage.join(folder, "run")))
                 break
             except UserError as e:
-                # Waiting helps where the lease of a lost machine is there, and ends by itself.
+                # A chief whose machine was lost leaves a lease, for which its successor waits.
                 if isinstance(e, OutputError) or time.monotonic() >= deadline_sec:
                     raise
                 print(f"waiting: {e}", file=sys.stderr)
@@ -85,10 +72,7 @@ def hold_output(output: str) -> Iterator[None]:
 
 @contextmanager
 def begin_run(output: str, overwrite: bool) -> Iterator[None]:
-    """Begins in the folder, or goes on there, and keeps other runs out meanwhile.
-
-    Refuses one with another run, or with files that are no run's, and where nothing can be written.
-    """
+    """Locks the folder for a run that begins or continues; refuses folders with foreign files."""
     check_only_ours(output)
     with hold_output(output):
         if overwrite:
@@ -100,20 +84,20 @@ def begin_run(output: str, overwrite: bool) -> Iterator[None]:
 
 
 def check_only_ours(output: str) -> None:
-    """Refuses a folder with files that no run accounts for, even with --overwrite, or no bucket."""
+    """Refuses a missing bucket, and a folder with files of no run, even with --overwrite."""
     storage.check_bucket(output, "output")
     try:
         names = [entry.name for entry in storage.list_folder(output)]
     except OSError:
-        return  # its lock tells what is wrong with it
-    # A cache may be shared by runs, and filled before the first of them begins.
+        return  # the attempt to lock the folder gives a better error
+    # Runs may share a cache that was filled before the first run began.
     foreign = [name for name in foreign_files(names) if name != CACHE_FOLDER]
     if foreign and not _holds_run(output):
         raise foreign_files_error("output", output, foreign, "former run")
 
 
 def _holds_run(output: str) -> bool:
-    """Whether a run has begun there, also one of `imageshards.fit`, which leaves checkpoints."""
+    """Returns whether a run has begun in the folder, by a command or by `imageshards.fit`."""
     if storage.exists(storage.join(output, _RUN_MARK)):
         return True
     saved = storage.list_folder(storage.join(output, CHECKPOINTS_FOLDER))
@@ -121,18 +105,17 @@ def _holds_run(output: str) -> bool:
 
 
 def check_no_model(output: str) -> None:
-    """Refuses to replace a run that cannot be resumed, as its checkpoints are gone."""
+    """Refuses to replace a run that cannot be resumed, because its checkpoints are missing."""
     if storage.exists(storage.join(output, MODEL_FILE)):
         raise UserError(
             argument="output",
-            received=f"{output!r}, which holds a {MODEL_FILE} but no checkpoint, so that nothing "
-            "can be resumed",
+            received=f"{output!r}, which holds a {MODEL_FILE} but no checkpoint to resume from",
             remedy=OTHER_OUTPUT,
         )
 
 
 def remove_run(output: str) -> None:
-    """Removes everything that an earlier run wrote to `output`; nothing if there was none."""
+    """Removes everything that an earlier run wrote to `output`, if there was a run."""
     if not _holds_run(output):
         return
     for name in _RUN_FILES:
@@ -151,10 +134,8 @@ def remove_run(output: str) -> None:
 
 
 def _remove_unfinished(output: str) -> None:
-    """Removes the files that killed runs had not finished; in a store there are none.
-
-    The caller holds the output, so nobody writes these files now.
-    """
+    """Removes files that killed runs left unfinished; stores have no such files."""
+    # This run holds the lock, so no process is writing these files.
     storage.delete_unfinished(output, *_RUN_FILES)
     if storage.is_local(output):
         with contextlib.suppress(OSError):
@@ -166,11 +147,8 @@ def _remove_unfinished(output: str) -> None:
 def write_digest(output: str, model: keras.Model) -> None:
     """Writes weights.sha256 of a Keras model, whole or not at all.
 
-    It is the SHA-256 of `b"".join(w.tobytes() for w in model.get_weights())`: every weight as
-    little-endian numbers in C order, one after the other.
-
-    Raises:
-        UserError: It cannot be written, for example to a full disk.
+    The digest is the SHA-256 of `b"".join(w.tobytes() for w in model.get_weights())`: every weight
+    as little-endian numbers in C order.
     """
     digest = hashlib.sha256()
     for weight in model.get_weights():
@@ -180,14 +158,7 @@ def write_digest(output: str, model: keras.Model) -> None:
 
 
 def copy_transform(dataset: DatasetSpec, output: str) -> None:
-    """Copies the dataset's tensorflow-transform graph beside the model, for serving.
-
-    Does nothing for a dataset without one. The copy is whole when this returns: it comes before
-    the model.
-
-    Raises:
-        UserError: It cannot be copied.
-    """
+    """Copies the dataset's tensorflow-transform graph, if any, beside the model, for serving."""
     source = storage.join(dataset.data, TRANSFORM_NAME, TRANSFORM_FOLDER)
     target = storage.join(output, TRANSFORM_FOLDER)
     try:

@@ -1,4 +1,4 @@
-"""What a resumed run says of an optimizer that is compiled otherwise than when the run began."""
+"""Compares the optimizer of a resumed run with the optimizer at the start of the run."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from imageshards.errors import Arg, UserError
+from imageshards.errors import UserError
 from trainer.models.keras_internals import without_loss_scale
 from trainer.training.checkpoint import Values, unnumbered
 from trainer.training.output_folder import OTHER_OUTPUT
 
-# An optimizer as JSON values: its class, and its settings by name.
+# {"class": name of the class, "settings": values by name}.
 Compiled = dict[str, Any]
 RATE = "learning_rate"
 
 
 def describe_optimizer(model: keras.Model) -> Compiled | None:
-    """What a model was compiled with, to be compared with the same of another process.
+    """Returns a model's optimizer as JSON values that can be compared between processes.
 
-    None without an optimizer. Where an optimizer or a schedule of the user's own has no
-    `get_config`, the class alone is known.
+    Returns None without an optimizer. Without `get_config` the values have only the class.
     """
     if model.optimizer is None:
         return None
@@ -31,13 +30,13 @@ def describe_optimizer(model: keras.Model) -> Compiled | None:
         settings = _stable(optimizer.get_config())
     except (NotImplementedError, TypeError, ValueError, AttributeError):
         settings = {}
-    # Variables are called by it.
+    # The paths of the optimizer's variables begin with its name.
     settings["name"] = unnumbered(optimizer.name)
     return {"class": type(optimizer).__name__, "settings": settings}
 
 
 def _stable(value: object) -> Any:
-    """JSON values that are the same in each process: without numbered names, and code."""
+    """Returns JSON values that are the same in each process: without numbered names and code."""
     if isinstance(value, Mapping):
         if value.get("class_name") in ("function", "__lambda__"):
             return "a function"
@@ -54,11 +53,13 @@ def _stable(value: object) -> Any:
 def refusal(
     saved: Compiled | None, compiled: Compiled | None, model: keras.Model, values: Values
 ) -> UserError | None:
-    """The error for a checkpoint that does not fit because of the optimizer; None where the model
-    itself has other variables, or nothing is known.
+    """Returns the error for a checkpoint that does not fit because of the optimizer.
+
+    Returns None if the model itself has other variables, or if nothing is known of the optimizer.
     """
     if saved is None or compiled is None or saved == compiled:
         return None
+    # A variable of the model without a saved value means that the model has changed.
     paths = {unnumbered(path) for path, _ in values}
     if any(unnumbered(variable.path) not in paths for variable in model.variables):
         return None
@@ -69,19 +70,15 @@ def refusal(
         now = f"{now} with {', '.join(f'{name} {new}' for name, _, new in changes)}"
     return UserError(
         argument="model",
-        received=f"a model compiled with {now}, but the run in "
-        + Arg("output")
-        + f" was started with {was}, which has other variables",
+        received=f"a model compiled with {now}, but the run was started with {was}, which has "
+        "other variables",
         expected="the same optimizer",
         remedy=f"compile the model with {saved['class']}, " + OTHER_OUTPUT,
     )
 
 
 def notes(saved: Compiled | None, compiled: Compiled | None, model: keras.Model) -> Iterator[str]:
-    """Sentences about settings that differ, once the checkpoint is restored: which of them count.
-
-    A number as the learning rate is a variable, and restored; all else is not.
-    """
+    """Yields a sentence for each setting of the optimizer that differs, after a restore."""
     if saved is None or compiled is None:
         return
     if saved["class"] != compiled["class"]:
@@ -91,11 +88,12 @@ def notes(saved: Compiled | None, compiled: Compiled | None, model: keras.Model)
         )
     others = []
     for name, old, new in _changes(saved, compiled):
+        # A number is a variable, and restored with the checkpoint; a schedule is not.
         if name == RATE and isinstance(new, float):
             rate = float(
                 keras.ops.convert_to_numpy(without_loss_scale(model.optimizer).learning_rate)
             )
-            if rate != new:  # a callback has not set the same
+            if rate != new:  # a callback may have set the new rate before
                 yield (
                     f"the learning rate stays {rate:.6g}, that of the checkpoint, not {new:.6g} of "
                     "model.compile; to change it from the next epoch on, use the callback "
@@ -111,7 +109,7 @@ def notes(saved: Compiled | None, compiled: Compiled | None, model: keras.Model)
 
 
 def _changes(saved: Compiled, compiled: Compiled) -> Iterator[tuple[str, object, object]]:
-    """Name, old and new value of each setting that both know, and that differs."""
+    """Yields name, old and new value of each setting with different values in both optimizers."""
     old, new = saved["settings"], compiled["settings"]
     same = saved["class"] == compiled["class"]
     for name in sorted(old.keys() & new.keys()) if same else [RATE]:
@@ -120,7 +118,7 @@ def _changes(saved: Compiled, compiled: Compiled) -> Iterator[tuple[str, object,
 
 
 def _shown(value: object) -> object:
-    """A schedule as its class and its settings; all else as it is."""
+    """Returns a schedule as its class and its settings; other values unchanged."""
     if isinstance(value, Mapping) and "class_name" in value:
         settings = ", ".join(f"{name}={one}" for name, one in value.get("config", {}).items())
         return f"{value['class_name']}({settings})"

@@ -1,4 +1,4 @@
-"""One training run, from a dataset to a served model."""
+"""Trains a model, from a dataset to the served model and its report."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.report.page import write_report
 from trainer.report.sections import target_fact
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
+from trainer.training import summary
 from trainer.training.callbacks import MetricsFile, NaNGuard, Progress, WaitingTime
 from trainer.training.checkpoint import restore
 from trainer.training.loop import Loop, make_ready
@@ -34,20 +35,14 @@ from trainer.training.open_run import Run, open_run, settings_of
 from trainer.training.output_folder import METRICS_FILE, begin_run, copy_transform, write_digest
 from trainer.training.several_hosts import digest
 from trainer.training.signals import stopped_by_sigterm
-from trainer.training.summary import (
-    plan_lines,
-    result_lines,
-    served_model,
-    show_batch,
-    validation_figures,
-    waiting_line,
-)
 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A model that is ready for its first step, compiled here if it `is_ours`; a compiled one of
-    the user's says by itself how good it is.
+    """A model that is ready for its first step, and the `evaluator` of a validation split.
+
+    The model `is_ours` if this program compiled it; a user's compiled model has its own metrics.
+    The layers of `frozen` train only from a later epoch on.
     """
 
     model: keras.Model
@@ -56,7 +51,7 @@ class Built:
     frozen: Frozen | None = None
 
     def validate(self, callbacks: CallbackList) -> dict[str, float]:
-        """Figures of the validation split, with averaged weights where there are any."""
+        """Returns the figures of the validation split, with averaged weights if there are any."""
         if self.evaluator is None:
             return {}
         with optimizer.averaged_weights(self.model):
@@ -71,22 +66,19 @@ def train(
 ) -> dict[str, float | None]:
     """Trains, or resumes training, and writes everything to `config.output`.
 
-    `training` and `validation` are what `open_data(config.read)` returned.
+    `training` and `validation` are the results of `open_data(config.read)`. A signal raises
+    `Stopped` after every step is saved.
 
     Returns:
         The last epoch's metrics, as written; empty after a dry run.
-
-    Raises:
-        UserError: The dataset, a flag or the output folder does not allow it.
-        Stopped: SIGTERM or Ctrl-C came; every step is saved.
     """
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
-    # TensorFlow can only divide a CPU into logical devices before its first use.
+    # TensorFlow can divide a CPU into logical devices only before it uses the CPU.
     devices = strategy.make_strategy(config.replicas, config.read.batch_size, hosts)
     training = check_devices(config, training, devices)
     name = model.resolve_name(config.model)
-    # Others than the chief write to a folder of their own; a dry run, too, leaves a picture.
+    # Every host has its own output folder here (`only_chief_writes`). A dry run writes a picture.
     with begin_run(config.output, config.overwrite and not config.dry_run):
         settings = settings_of(config, training)
         run = open_run(config, training, validation, devices, settings, hosts)
@@ -105,7 +97,7 @@ def train(
 def check_devices(
     config: RunConfig, training: TrainingData, devices: tf.distribute.Strategy
 ) -> TrainingData:
-    """Refuses what these devices cannot train with; says where they augment."""
+    """Refuses settings that these devices cannot train with; chooses the side that augments."""
     check_keras()
     replicas = devices.num_replicas_in_sync
     check_pairs(config.read.augment, training.batch_size, replicas, training.mixes)
@@ -114,9 +106,10 @@ def check_devices(
 
 
 def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
-    """The model of this name, all of its variables made, the same on all hosts."""
+    """Returns the model `name` with all of its variables, the same on all hosts."""
     inputs, target = run.train.model_inputs, run.train.subset.dataset.target
     mean_std = run.train.subset.target_mean_std
+    # Initial weights and dropout depend on this seed; the reader has its own generator.
     keras.utils.set_random_seed(config.read.seed)
     with run.devices.scope():
         built = model.build_model(
@@ -150,14 +143,13 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
                 schedule = schedule_after(config.optimizer, run.train.batch_size, steps)
             frozen = Frozen(built, config.freeze, after, schedule)
         optimizer.check_replicas(built, run.devices.num_replicas_in_sync)
+    # The flag comes before the value of a user's `model.compile`.
     built.steps_per_execution = config.steps_per_execution or built.steps_per_execution
     if built.steps_per_execution > 1 and run.hosts.count > 1:
         raise UserError(
             argument="steps_per_execution",
-            received=f"{built.steps_per_execution} with "
-            + Arg("cluster")
-            + ", where hosts agree before every step",
-            expected="1, also in model.compile",
+            received=f"{built.steps_per_execution}, but hosts agree before every step",
+            expected="1 with " + Arg("cluster") + ", also in model.compile",
         )
     make_ready(run, built)
     run.hosts.compare({"The model (SHA-256 of its variables' names and shapes)": digest(built)})
@@ -177,7 +169,7 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
 
 
 def _refuse_optimizer_flags(config: RunConfig) -> None:
-    """A compiled model has an optimizer, a loss and metrics already."""
+    """Refuses flags for which a compiled model has its own optimizer, loss or metrics."""
     others = {"metrics": ",".join(config.metrics), "freeze": config.freeze or ""}
     given = dataclasses.asdict(config.optimizer) | others
     default = dataclasses.asdict(OptimizerConfig())
@@ -185,17 +177,15 @@ def _refuse_optimizer_flags(config: RunConfig) -> None:
     if flags:
         raise UserError(
             argument=flags[0],
-            received=f"{given[flags[0]]}, but "
-            + Arg("model", config.model)
-            + " returns a compiled model, which brings its own",
+            received=f"{given[flags[0]]}, but the model is compiled, and brings its own",
             remedy="leave " + Arg(flags[0]) + " out, or compile the model with the value",
         )
 
 
 def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:
-    """Prints what is about to be trained."""
+    """Prints the dataset, the model and the length of the training."""
     total = run.epochs.total_steps
-    lines = [for_output(line) for line in plan_lines(config, run, network)]
+    lines = [for_output(line) for line in summary.plan_lines(config, run, network)]
     if run.step >= total:
         lines.append(f"all {total} steps are done already; --overwrite starts over")
     elif run.was_ended:
@@ -211,24 +201,24 @@ def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:
 
 
 def show_first_batch(config: RunConfig, run: Run) -> None:
-    """`--dry_run`: shows one batch as the model would get it."""
+    """Shows a batch as the model receives it, for `--dry_run`."""
     batch, training = run.stream.first(0), run.train
     if run.hosts.is_chief:
         memory = pipeline.memory_bytes(training)
         target = training.subset.dataset.target
-        show_batch(batch, training.classes, memory, config.output, target)
+        summary.show_batch(batch, training.classes, memory, config.output, target)
 
 
 def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
-    """Trains from the last checkpoint to the end; returns what has written metrics.jsonl."""
+    """Trains from the last checkpoint to the end; returns the callback that wrote metrics.jsonl."""
     batch_size = run.train.batch_size
-    # Keys of every object in metrics.jsonl; null where a value is unknown.
+    # Every object in metrics.jsonl has these keys, null for unknown values.
     names = ("loss", *ALWAYS.get(run.train.subset.dataset.target, ()))
     columns = [*names, *(f"val_{name}" for name in names), "images_per_second", "wait_fraction"]
     metrics = MetricsFile(storage.join(config.output, METRICS_FILE), columns)
     waiting = WaitingTime(batch_size)
     with contextlib.closing(Progress(batch_size, waiting, metrics)) as progress:
-        # Before the user's, which may change the rate for the steps to come.
+        # The user's callbacks come later, because they may change the rate of the next steps.
         callbacks: list[Callback] = [waiting, metrics]
         if run.hosts.is_chief:
             callbacks.append(progress)
@@ -238,12 +228,12 @@ def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
         validate = built.validate if built.evaluator else None
         Loop(run, built.model, callbacks, validate, frozen=built.frozen).run()
     if config.callbacks is not None and built.evaluator is not None:
-        built.evaluator.evaluation = None  # they may have changed the weights
+        built.evaluator.evaluation = None  # the callbacks may have changed the weights
     return metrics
 
 
 def publish(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> None:
-    """Writes the model, that of the best epoch, and the report; says where they are."""
+    """Writes the last model, the best model and the report; prints their paths."""
     copy_transform(run.train.subset.dataset, config.output)
     with optimizer.averaged_weights(built.model):
         write_digest(config.output, built.model)
@@ -254,6 +244,7 @@ def publish(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> 
 
 def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> None:
     dataset = run.train.subset.dataset
+    # A user's compiled model outputs values in their own unit, without mean and deviation.
     card = ModelCard(
         run.train.classes,
         run.train.model_inputs,
@@ -272,13 +263,13 @@ def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> No
 
 
 def _save_best_model(config: RunConfig, run: Run, built: Built) -> int:
-    """Writes best.keras where an earlier epoch than the last was the best, else removes it.
+    """Writes best.keras if an earlier epoch was the best, else removes the file.
 
-    Returns the step of the model that other commands take, whose weights `built` then has.
+    Returns the step of the served model, whose weights `built` then has.
     """
     best, checkpoints = run.saved.state.best_step, run.saved.checkpoints
     if checkpoints is None or best is None or best == run.step:
-        if run.hosts.is_chief:  # one of a shorter run, which this one went on with
+        if run.hosts.is_chief:  # a shorter run with this output may have had a best model
             storage.delete([storage.join(config.output, BEST_MODEL_FILE)])
         return run.step
     variables = model.state_variables(built.model)
@@ -286,12 +277,12 @@ def _save_best_model(config: RunConfig, run: Run, built: Built) -> int:
     with optimizer.averaged_weights(built.model):
         _save(config, run, built, BEST_MODEL_FILE, best)
     if built.evaluator is not None:
-        built.evaluator.evaluation = None  # that of the last epoch
+        built.evaluator.evaluation = None  # it has the figures of the last epoch
     return best
 
 
 def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, step: int) -> None:
-    """Writes report/ of the model of `step`, and prints where everything is and how good it is."""
+    """Writes report/ of the model of `step`, and prints the paths and the figures."""
     output, network = config.output, built.model
     evaluator = built.evaluator if built.is_ours else None
     if evaluator is not None and evaluator.evaluation is None:
@@ -299,8 +290,11 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     if not run.hosts.is_chief:
         return
     history, evaluation = metrics.history, evaluator.evaluation if evaluator else None
-    served = served_model(history, step, BEST_MODEL_FILE if step < run.step else MODEL_FILE)
-    speed = waiting_line(history)
+    # `served` names the file for `predict` and `export`, its epoch, and the run's last epoch.
+    file = BEST_MODEL_FILE if step < run.step else MODEL_FILE
+    record = next((one for one in history if one["step"] == step), history[-1])
+    served = f"{file}, the model after epoch {record['epoch']} of {history[-1]['epoch']}"
+    speed = summary.waiting_line(history)
     name = os.path.basename(os.path.normpath(config.read.data))
     mean_std = run.train.subset.target_mean_std if built.is_ours else None
     page = write_report(
@@ -324,6 +318,9 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     print(f"model    {storage.join(output, MODEL_FILE)}")
     print(f"metrics  {storage.join(output, METRICS_FILE)}")
     print(f"report   {page}")
-    figures = evaluation.epoch_figures() if evaluation else validation_figures(history, step)
-    for line in result_lines(figures, served, run.broken.found, speed):
+    # A user's compiled model has no evaluation here, but metrics.jsonl has its figures.
+    figures = {name: record.get(f"val_{name}") for name in ("loss", "accuracy")}
+    if evaluation is not None:
+        figures = {**evaluation.epoch_figures()}
+    for line in summary.result_lines(figures, served, run.broken.found, speed):
         print(for_output(line))

@@ -1,4 +1,4 @@
-"""What saves a run and puts it back: variables, the position, and what callbacks remember."""
+"""Saves and restores a run: variables, the position, and the state of callbacks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from trainer.training.resumed_optimizer import describe_optimizer, notes, refusa
 
 _SAVING = ("best", "_batches_seen_since_last_saving", "_last_batch_seen")
 # The attributes that Keras's callbacks carry from one step or epoch to the next. A test compares
-# them with Keras's source. Its other callbacks carry nothing.
+# them with Keras's source. All further callbacks of Keras carry nothing.
 REMEMBERED: dict[type[Callback], tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
@@ -47,27 +47,28 @@ REMEMBERED: dict[type[Callback], tuple[str, ...]] = {
 
 
 class SavedRun:
-    """Saves everything that training remembers, every `every_steps` steps and after every epoch.
+    """The saved state of a run, written every `every_steps` steps and after every epoch.
 
-    That is every variable (weights, optimizer, averages, metrics, states of random layers), the
-    position in the data, and what the other callbacks remember: Keras's own, and those of yours
-    with `state_dict()`, which returns plain values and NumPy arrays by name, and
-    `load_state_dict(state)`. Others begin anew, which is said when a run is resumed.
+    The state has every variable (weights, optimizer, averages, metrics, states of random layers),
+    the position in the data, and the state of callbacks. A callback of the user is saved by
+    `state_dict()`, which returns plain values and NumPy arrays by name, and restored by
+    `load_state_dict(state)`. Callbacks without these methods begin anew, and a note says so when a
+    run is resumed.
 
-    A thread of its own writes copies of all this while training goes on, one checkpoint after
-    the other; leaving `with` waits for the last. The copies take as much memory as the variables,
-    until they are written and the next step is counted.
+    A thread writes copies of the state while training continues, checkpoint by checkpoint; leaving
+    `with` waits for the last checkpoint. Until they are written and the next step is counted, the
+    copies take as much memory as the variables.
 
     Args:
-        folder: Of the run; checkpoints go into `checkpoints/` there. None to save nothing.
-        every_steps: Steps between two checkpoints, besides those at the ends of epochs.
-        keep: How many of the last ones stay, besides the one with the lowest val_loss.
+        folder: Folder of the run, for `checkpoints/`. None to save nothing.
+        every_steps: Steps between checkpoints; the end of an epoch saves, too.
+        keep: Number of last checkpoints to keep, besides the one with the lowest val_loss.
         identity: JSON values that a resumed run must share.
-        hosts: Those that train together; the chief alone uses `folder`.
+        hosts: The hosts that train together; only the chief uses `folder`.
 
     Attributes:
-        checkpoints: Where it saves; None where it does not.
-        state: Where the run is.
+        checkpoints: The files; None to save nothing.
+        state: The state of the run so far.
     """
 
     def __init__(
@@ -84,12 +85,12 @@ class SavedRun:
         latest = self.checkpoints.load_latest() if self.checkpoints else None
         self.state = latest or RunState(identity)
         self._is_restored = latest is None
-        # (step, epochs) that were looked at last, and saved where anything is.
+        # (step, epochs) of the last checkpoint, or of the last check without checkpoints.
         self._saved = (latest.step, latest.epochs) if latest is not None else None
-        self._told = False
+        self._warned = False
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[str] | None = None
-        # What was saved whole since the last step.
+        # A whole state of the current step; the step's next checkpoint has only what changed.
         self._base: RunState | None = None
 
     def __enter__(self) -> SavedRun:
@@ -99,22 +100,23 @@ class SavedRun:
         self.wait(all_hosts=kind is None)
 
     def saved_step(self) -> int | None:
-        """The step of the last checkpoint, 0 where there is none; None where nothing is saved."""
+        """Returns the step of the last checkpoint, 0 for none yet; None if nothing is saved."""
         if self.checkpoints is None:
             return None
         return self._saved[0] if self._saved else 0
 
     def wait(self, all_hosts: bool = True) -> None:
-        """Waits until the last checkpoint is written; after an error others are elsewhere."""
+        """Waits until the last checkpoint is written."""
         if self._writing is not None:
             self._writing.result()
+        # After an error some hosts never get here, so this host must not wait for them.
         if all_hosts:
             self._hosts.gather("checkpoint saved", None, patient=True)
 
     def attach(self, model: keras.Model, callbacks: Sequence[Callback]) -> None:
-        """Says whose variables and whose memory are saved and restored, before training begins."""
+        """Names the model and the callbacks to save and restore, before training begins."""
         self._model, self._callbacks = model, list(callbacks)
-        # Callbacks change the learning rate: what the model was compiled with is known now alone.
+        # Callbacks change the learning rate later, so the compiled rate is only known now.
         self._compiled = describe_optimizer(model)
         self._started = self.state.optimizer
         self.state.optimizer = self._started or self._compiled
@@ -124,17 +126,18 @@ class SavedRun:
                 _keep_rows(logger, self.state.epochs)
 
     def restore(self) -> None:
-        """Puts back what the last checkpoint holds, if any; refuses another model or callback."""
+        """Restores the last checkpoint, if any; refuses a checkpoint of another model."""
         if self._is_restored:
             return
         state = self.state
         try:
             restore(state_variables(self._model), state.variables, self._hosts)
         except UserError as e:
-            told = refusal(self._started, self._compiled, self._model, state.variables)
-            if told is None:
+            # An error about the optimizer is clearer than one about a missing variable.
+            error = refusal(self._started, self._compiled, self._model, state.variables)
+            if error is None:
                 raise
-            raise told from e
+            raise error from e
         if self._hosts.is_chief:
             for note in notes(self._started, self._compiled, self._model):
                 print(f"note: {note}", file=sys.stderr)
@@ -147,20 +150,20 @@ class SavedRun:
             if mine is not None:
                 _remind(callback, remembered.pop(mine)[1], state.arrays)
             if isinstance(callback, keras.callbacks.TensorBoard) and self._model.optimizer:
-                # It divides the steps that were taken since then by the time of this process.
+                # TensorBoard divides the steps since this number by the seconds of this process.
                 callback._previous_epoch_iterations = float(self._model.optimizer.iterations)
             if _forgets(callback) and self._hosts.is_chief:
                 print(
                     f"note: {name} begins anew, as it has no state_dict() and "
-                    "load_state_dict(state) that tell what it remembers",
+                    "load_state_dict(state)",
                     file=sys.stderr,
                 )
-        state.variables, state.arrays = [], {}  # copies of what the model holds now
+        state.variables, state.arrays = [], {}  # frees memory: the model holds these values now
 
     def save(self) -> None:
-        """Saves what is now, as soon as the checkpoint before is written.
+        """Saves the current state, as soon as the checkpoint before is written.
 
-        Refuses a weight that is no finite number, or another one on another replica.
+        Refuses weights that are infinite, not a number, or different on two replicas.
         """
         state = self.state
         if self._saved == (state.step, state.epochs):
@@ -173,9 +176,11 @@ class SavedRun:
                 (path, reused(known.get(f"variable-{i}"), array))
                 for i, (path, array) in enumerate(state_values(self._model, self._hosts))
             ]
-            if (bad := self._no_number(values)) is not None:
-                self._refuse(bad)
-                return
+            trained = {variable.path for variable in self._model.trainable_variables}
+            for path, array in values:
+                if path in trained and not np.isfinite(array).all():
+                    self._refuse(path)
+                    return
             self._write(self.checkpoints, values, known)
         self._saved = state.step, state.epochs
 
@@ -192,23 +197,22 @@ class SavedRun:
         self._base = self._base or state
 
     def _refuse(self, bad: str) -> None:
-        """Ends the run, or says that it is not saved, where `bad` is no finite number."""
+        """Ends the run because of the weight `bad`, unless a callback ends the run."""
         what = f"{bad} became infinite or not a number"
-        # Where a callback ends such a run, it ends as in Keras's `fit`.
+        # If a callback ends such a run, the run ends without an error, as in Keras's `fit`.
         ends = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
         if not (ends or self._model.stop_training):
             raise self.diverged(what)
-        if self._hosts.is_chief and not self._told:
+        if self._hosts.is_chief and not self._warned:
             print(f"{what} {self._since()}, so it is not saved", file=sys.stderr)
-        self._told = True
+        self._warned = True
 
     def diverged(self, what: str) -> UserError:
-        """What a person is told whose run does not converge."""
+        """Returns the error for a person whose run does not converge."""
         return UserError(
             f"The optimizer received a learning rate for which {what} {self._since()}",
             expected="a run that converges",
-            remedy="try a tenth of the learning rate, or a warm-up, in a folder of its own or over "
-            "this run",
+            remedy="try a tenth of the rate, or a warm-up, in another folder or over this run",
         )
 
     def _since(self) -> str:
@@ -219,21 +223,15 @@ class SavedRun:
             f"checkpoint: {good})"
         )
 
-    def _no_number(self, values: Values) -> str | None:
-        """The path of a weight that is no finite number."""
-        trained = {variable.path for variable in self._model.trainable_variables}
-        bad = (path for path, one in values if path in trained and not np.isfinite(one).all())
-        return next(bad, None)
-
     def count_steps(self, count: int = 1) -> None:
-        """Counts steps that were taken, and saves after some of them."""
+        """Counts steps, and saves if `every_steps` is reached."""
         self.state.step += count
         self._base = None
         if self.state.step % self._every_steps < count:
             self.save()
 
     def end_epoch(self, logs: Mapping[str, float]) -> None:
-        """Counts and saves an epoch that has ended, its validation included."""
+        """Counts an epoch after its validation, and saves."""
         state = self.state
         state.epochs += 1
         loss = logs.get("val_loss")
@@ -244,27 +242,27 @@ class SavedRun:
 
 
 def state_values(model: keras.Model, hosts: Hosts = ONE_HOST) -> Iterator[tuple[str, Array]]:
-    """The paths of a compiled model's variables, and copies of their values, made one by one.
+    """Yields the path of each variable of a compiled model, and a copy of its value.
 
-    Of those that may have another value on every replica all are taken, [replicas, *shape].
+    A variable that may differ between replicas has an array of all values, [replicas, *shape].
     """
-    # Replicas count metrics, and average statistics that are not synchronised, by themselves.
+    # Each replica counts its metrics and averages its unsynchronised statistics separately.
     own = {id(one) for one in [*model.non_trainable_variables, *model.metrics_variables]}
-    own -= {id(one) for one in trained_variables(model)}  # frozen ones are the same on all
+    own -= {id(one) for one in trained_variables(model)}  # frozen weights never differ
     variables = state_variables(model)
     parts = {f"{i}": parts_of(one) for i, one in enumerate(variables) if id(one) in own}
     mine = {i: np.stack([part.numpy() for part in of_one]) for i, of_one in parts.items() if of_one}
     joined = hosts.concatenate("replicas", mine)
     for i, variable in enumerate(variables):
         if (array := mine.get(f"{i}")) is not None:
-            # On the way to other hosts bfloat16 becomes bits without a type.
+            # Connections between hosts turn bfloat16 into bits without a type.
             yield variable.path + OF_REPLICAS, joined[f"{i}"].view(array.dtype)
         else:
             yield variable.path, variable.numpy()
 
 
 def _remembered(callback: Callback, arrays: dict[str, Array]) -> dict[str, Any]:
-    """What a callback remembers, as JSON values, or refused; its arrays are added to `arrays`."""
+    """Returns a callback's state as JSON values; adds its arrays to `arrays`."""
     if hasattr(callback, "state_dict"):
         state = callback.state_dict()
     else:
@@ -281,7 +279,7 @@ def _remembered(callback: Callback, arrays: dict[str, Array]) -> dict[str, Any]:
 
 
 def _keep_rows(logger: keras.callbacks.CSVLogger, epochs: int) -> None:
-    """Lets a logger append to its file, which it would empty, behind the rows of these epochs."""
+    """Lets a logger append to its file, after the rows of the first `epochs` epochs."""
     with contextlib.suppress(FileNotFoundError):
         head, *rows = storage.read(logger.filename).decode().splitlines(keepends=True) or [""]
         numbers = (row.partition(logger.sep)[0] for row in rows)
@@ -291,7 +289,7 @@ def _keep_rows(logger: keras.callbacks.CSVLogger, epochs: int) -> None:
 
 
 def _forgets(callback: Callback) -> bool:
-    """Whether a callback of the user's has attributes, but no way to tell which to save."""
+    """Returns whether a user's callback has attributes, but no method that returns its state."""
     if hasattr(callback, "state_dict") or isinstance(callback, tuple(REMEMBERED)):
         return False
     ours = type(callback).__module__.startswith(("keras.", "trainer."))
@@ -303,21 +301,21 @@ def _remind(callback: Callback, state: Mapping[str, Any], arrays: Mapping[str, A
     if hasattr(callback, "load_state_dict"):
         callback.load_state_dict(values)
         return
-    # Keras's own that watch a metric turn `min_delta` round when they first compare.
+    # Keras's callbacks that watch a metric choose the sign of `min_delta` at the first comparison.
     if getattr(callback, "monitor_op", callback) is None:
         callback._set_monitor_op()
     vars(callback).update(values)
 
 
 def _to_json(value: object, arrays: dict[str, Array]) -> Any:
-    """`value` with {"array": name} for its arrays, dictionaries alike; TypeError for all else."""
+    """Returns `value` with {"array": name} for arrays; raises TypeError for unknown types."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind != "O":
         name = f"{len(arrays)}"
-        arrays[name] = value.copy()  # the callback may change its own while this is written
+        arrays[name] = value.copy()  # the callback may change its array during the writing
         return {"array": name}
     if isinstance(value, list | tuple):
         return [_to_json(one, arrays) for one in value]

@@ -1,4 +1,4 @@
-"""What a run does on several hosts: they are compared, and the chief alone writes."""
+"""Compares the hosts of a run, and lets only the chief write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pathlib
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import imageshards
@@ -27,26 +26,28 @@ from trainer.dataset.open import pixels_home
 if TYPE_CHECKING:
     import keras
 
-# Flags that may differ between hosts.
+# These flags may differ between hosts.
 _OF_ONE_HOST = ("output", "cluster_port", "cluster_timeout", "threads", "cache_folder")
 
 
 def described(config: RunConfig) -> dict[str, Any]:
-    """What all hosts must share before any of them starts TensorFlow, by the names to show.
+    """Returns all that hosts must share before a host starts TensorFlow, by names for people.
 
-    Flags, versions, and the code: of this project, and the modules that flags name.
+    These are the flags, the versions, the code of this project, and the modules that flags name.
     """
+    folders = (pathlib.Path(str(one.__file__)).parent for one in (imageshards, trainer))
+    sources = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     flags = dataclasses.asdict(config)
     flags |= flags.pop("read") | flags.pop("optimizer")
     found = {
         "Python": platform.python_version(),
         "TensorFlow": importlib.metadata.version("tensorflow"),
         "Keras": importlib.metadata.version("keras"),
-        "The trainer's code (SHA-256)": _code(*_sources(imageshards), *_sources(trainer)),
+        "The trainer's code (SHA-256)": _code(*sources),
     }
     for flag in ("model", "callbacks"):
         module, colon, _ = (flags[flag] or "").partition(":")
-        # What is wrong with a name is said where it is used.
+        # A wrong name gives a better error later, when the module is loaded.
         with contextlib.suppress(ImportError, ValueError):
             if colon:
                 search_here(module)
@@ -58,23 +59,23 @@ def described(config: RunConfig) -> dict[str, Any]:
 
 
 def digest(model: keras.Model) -> str:
-    """Of a built model's variables: their names, shapes and types, in order."""
+    """Returns a hash of a built model's variables: their names, shapes and types, in order."""
     variables = [(v.path, list(v.shape), str(v.dtype)) for v in model.variables]
     return hashlib.sha256(json.dumps(variables).encode()).hexdigest()[:16]
 
 
 @contextmanager
 def only_chief_writes(config: RunConfig, is_chief: bool) -> Iterator[RunConfig]:
-    """The configuration of this host: others than the chief write to a folder that is thrown away.
+    """Yields the configuration of this host; only the chief writes to the output and prints.
 
-    So all hosts run the same code, and their sums meet; others print errors only.
+    All further hosts run the same code, so that sums meet, but write to a temporary folder.
     """
     if is_chief:
         yield config
         return
     read = config.read
     if read.cache != "none" and read.cache_folder is None:
-        # Not thrown away with the folder: a restart finds the pictures again.
+        # The cache must survive the temporary folder, so that a restart finds the pictures.
         read = dataclasses.replace(read, cache_folder=pixels_home())
     with (
         storage.temporary_folder() as folder,
@@ -82,10 +83,6 @@ def only_chief_writes(config: RunConfig, is_chief: bool) -> Iterator[RunConfig]:
         contextlib.redirect_stdout(nowhere),
     ):
         yield dataclasses.replace(config, output=folder, read=read)
-
-
-def _sources(package: ModuleType) -> list[pathlib.Path]:
-    return sorted(pathlib.Path(str(package.__file__)).parent.rglob("*.py"))
 
 
 def _code(*files: pathlib.Path) -> str:

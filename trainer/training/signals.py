@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C stop a run after its current step."""
+"""Stops a run after its current step on SIGTERM and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ SavedStep = Callable[[], int | None]
 
 
 class Stopped(Exception):
-    """A signal stopped a run: 143 after SIGTERM, 130 after Ctrl-C.
+    """The end of a run by a signal, with exit code 143 after SIGTERM and 130 after Ctrl-C.
 
-    `step` is that of the run's last checkpoint, 0 where the run has none; None where no run is
-    open, or where nothing is saved.
+    `step` is the step of the run's last checkpoint, 0 for none yet. None means that no run is open,
+    or that nothing is saved.
     """
 
     def __init__(self, signum: int, step: int | None = None) -> None:
-        told = "stopped" if step is None else "stopped before the first checkpoint"
+        done = "stopped" if step is None else "stopped before the first checkpoint"
         again = "run the same command again"
         if step:
-            told, again = "saved", f"{again} to resume after step {step}"
-        super().__init__(f"{signal.Signals(signum).name}: {told}; {again}.")
+            done, again = "saved", f"{again} to resume after step {step}"
+        super().__init__(f"{signal.Signals(signum).name}: {done}; {again}.")
         self.exit_code = 128 + signum
 
 
 @contextmanager
 def stopped_by_sigterm(saved_step: SavedStep = lambda: None) -> Iterator[None]:
-    """SIGTERM ends what is inside by `Stopped`, so that what cleans up runs, loop or not.
+    """Raises `Stopped` on SIGTERM inside the context, so that clean-up code runs.
 
-    `saved_step` returns the `step` of a `Stopped`.
+    `saved_step` returns the `step` of `Stopped`.
     """
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise Stopped(signum, saved_step())
 
+    # Only the main thread may set handlers of signals.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -50,16 +51,16 @@ def stopped_by_sigterm(saved_step: SavedStep = lambda: None) -> Iterator[None]:
 
 
 class StopRequest:
-    """Records SIGTERM and SIGINT while it is entered, for the loop to act on between steps.
+    """A context that records SIGTERM and SIGINT, for the loop to act on between steps.
 
-    In the middle of a step the weights may be changed and the step not yet counted. A second
-    Ctrl-C does not wait for the step. `saved_step` returns the `step` of a `Stopped`. Where
-    nothing is saved, both are KeyboardInterrupts at once.
+    `saved_step` returns the `step` of `Stopped`. A second Ctrl-C does not wait for the end of the
+    step. Without `saves` both signals raise KeyboardInterrupt immediately.
     """
 
     def __init__(self, saved_step: SavedStep, saves: bool = True) -> None:
         self._saved_step, self._saves = saved_step, saves
-        # The signal that came.
+        # A signal during a step only sets this number: the weights may be changed already, but the
+        # step is not yet counted.
         self.requested: int | None = None
         self._interruptible = False
         self._before: dict[int, Any] = {}
@@ -76,7 +77,7 @@ class StopRequest:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Lets a signal, also one before, end what is inside by `Stopped`: nothing is half done."""
+        """Lets a signal, even an earlier signal, raise `Stopped` inside the context."""
         if self.requested is not None:
             raise Stopped(self.requested, self._saved_step())
         self._interruptible = True

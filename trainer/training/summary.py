@@ -1,4 +1,4 @@
-"""What a run prints before and after training: the plan, one batch, what came out of it."""
+"""Describes a run for a person: the plan before training, a batch, and the results."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from trainer.reader.broken_records import BrokenRecord
 from trainer.reader.order import bytes_share
 from trainer.training.open_run import Run
 
-# Up to this share of the time, waiting for data does not limit the speed.
+# A run that waits longer for data than this share of the time is limited by the reader.
 _MIN_WAIT_FRACTION = 0.05
-
-# Of a class.
+# Classes with fewer records get the advice to begin with published weights.
 _FEW_RECORDS = 1000
 _ADVICE = (
     "fewer than 1,000 records{}, and random weights: published ones will mostly do better, by "
@@ -42,7 +41,7 @@ MAX_PICTURES = 64
 
 
 def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
-    """What is about to be trained, on what, and how."""
+    """Returns lines about the dataset, the model, the devices and the length of the training."""
     training, validation, epochs = run.train.subset, run.validation, run.epochs
     height_px, width_px = run.train.model_inputs.size
     batch_size, augment = run.train.batch_size, config.read.augment
@@ -73,6 +72,7 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
     if frozen and config.unfreeze_after:
         then = "then all train with a tenth of the rate"
         lines[-1] += f" for {counted(config.unfreeze_after, 'epoch')}, {then}"
+    # Published weights exist for RGB pictures, and a resumed run has its weights already.
     is_small = training.num_records < _FEW_RECORDS * max(1, len(run.train.classes))
     is_rgb = training.dataset.image.channels == 3
     if is_small and is_rgb and not (config.weights or is_user_model(config.model) or run.step):
@@ -90,7 +90,7 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
 
 
 def _target_text(subset: Subset, model: keras.Model) -> str:
-    """What the model finds, and by which loss where that is not cross-entropy."""
+    """Returns the target of the model, and its loss unless that is cross-entropy."""
     dataset, classes = subset.dataset, counted(len(subset.classes), "class")
     loss = getattr(model.loss, "name", None) or "a loss of the model's own"
     by = "" if loss == "cross_entropy" else f", {loss.replace('_', ' ')}"
@@ -107,33 +107,10 @@ def _target_text(subset: Subset, model: keras.Model) -> str:
     return classes if dataset.column is None else f"target {dataset.column}: {classes}"
 
 
-def served_model(history: Sequence[Mapping[str, float | None]], step: int, file: str) -> str:
-    """Names the file of the model that other commands take, and the epoch that it was saved after.
-
-    `history` has the objects of metrics.jsonl; `step` is that of the model.
-    """
-    epoch = _epoch_of(history, step)["epoch"]
-    return f"{file}, the model after epoch {epoch} of {history[-1]['epoch']}"
-
-
-def validation_figures(
-    history: Sequence[Mapping[str, float | None]], step: int
-) -> dict[str, float | None]:
-    """Loss and accuracy of the validation after the epoch of `step`, as metrics.jsonl has them."""
-    record = _epoch_of(history, step)
-    return {name: record.get(f"val_{name}") for name in ("loss", "accuracy")}
-
-
-def _epoch_of(
-    history: Sequence[Mapping[str, float | None]], step: int
-) -> Mapping[str, float | None]:
-    return next((record for record in history if record["step"] == step), history[-1])
-
-
 def result_lines(
     figures: Mapping[str, float | None], served: str, broken: list[BrokenRecord], speed: str | None
 ) -> list[str]:
-    """What came out of a run: `figures` of the validation are those of the `served` model."""
+    """Returns lines about the results; `figures` belong to the `served` model's validation."""
     formats = {"accuracy": ".3f", "loss": ".4f"}
     known = [
         f"{name} {value:{form}}"
@@ -148,11 +125,11 @@ def result_lines(
 
 
 def waiting_line(history: Sequence[Mapping[str, float | None]]) -> str | None:
-    """Whether the reader or the model limited the speed of a run; None if nothing was measured."""
+    """Returns whether the reader or the model limited the speed of a run; None if unknown."""
     measured = [r["wait_fraction"] for r in history if r["wait_fraction"] is not None]
     if not measured:
         return None
-    measured = measured[1:] or measured  # the first epoch warms up; it counts only if it is alone
+    measured = measured[1:] or measured  # the first epoch also warms up, so a longer run skips it
     share = sum(measured) / len(measured)
     kind = "input" if share > _MIN_WAIT_FRACTION else "compute"
     return f"{kind}-bound: the model waited {share:.1%} of the time for data"
@@ -165,10 +142,9 @@ def show_batch(
     output: str,
     target: str = "class",
 ) -> str:
-    """Writes a contact sheet of a global batch, and prints the memory of the reader, by purpose.
+    """Writes a contact sheet of a global batch, and returns its path, `report/dry_run.html`.
 
-    Returns the sheet's path, `report/dry_run.html` in `output`; raises `UserError` where that
-    cannot be written.
+    It also prints the memory of the reader, by purpose.
     """
     path = storage.join(output, "report", SHEET_NAME)
     pictures = np.asarray(batch["inputs"][IMAGE_INPUT])[:MAX_PICTURES]
@@ -198,7 +174,7 @@ def show_batch(
 
 
 def caption(label: Any, weight: float, classes: Sequence[str], target: str = "class") -> str:
-    """The class of a picture, or the two it is mixed of; its labels, or its values."""
+    """Returns the class, labels or values of a picture, or both classes of a mixed picture."""
     values = np.atleast_1d(label)
     if label is None:
         text = ""
@@ -219,7 +195,7 @@ def caption(label: Any, weight: float, classes: Sequence[str], target: str = "cl
 
 
 def thumb(pixels: np.ndarray) -> Image.Image:
-    """A picture, uint8 [height, width, 3 or 1], as large as fits; small ones are enlarged."""
+    """Returns a thumbnail of a picture, uint8 [height, width, 3 or 1]; enlarges small pictures."""
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
     is_large = max(picture.size) > THUMB_PX
     sampling = Image.Resampling.BOX if is_large else Image.Resampling.NEAREST

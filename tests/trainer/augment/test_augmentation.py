@@ -27,7 +27,7 @@ def test_mixing_needs_whole_pairs_in_each_replica(batch_size, replicas, nearest)
     augmentation.check_pairs("strong", batch_size, replicas, mix=False)
 
 
-def test_the_device_gets_pictures_as_they_are_unless_far_too_large():
+def test_the_device_gets_stored_sizes_unless_they_are_far_too_large():
     shipped = augmentation.shipped_size
     assert shipped(image_spec((448, 448)), (224, 224)) == (448, 448)
     assert shipped(image_spec((256, 600)), (224, 224)) == (256, 256)
@@ -66,7 +66,7 @@ def _images(batches):
     return np.concatenate([batch["inputs"]["image"] for batch in batches]).astype(int)
 
 
-def test_host_and_device_make_the_same_of_a_stream():
+def test_host_and_device_augment_a_stream_in_the_same_way():
     host, device = _make("host"), _make("device")
     assert host.reader_size == (48, 48) and host.device is None
     assert device.reader_size == (64, 64) and device.finish is None

@@ -52,7 +52,7 @@ units = st.integers(0, 2**24).map(lambda number: number / 2**24)
 
 @settings(max_examples=100, deadline=None)
 @given(units, units, st.booleans(), units, units, units)
-def test_a_point_is_where_the_affine_map_of_its_pixel_leads(x, y, flip, turn, top, left):
+def test_points_move_as_the_affine_map_moves_their_pixels(x, y, flip, turn, top, left):
     half_tangent = 0.4 * turn - 0.2
     height, width, size = 90.0, 120.0, (50, 40)
     window = Window(*(_floats(v) for v in (30 * top, 40 * left, 60.0, 80.0)))
@@ -123,7 +123,7 @@ def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(name, varies, tmp_
     assert compared >= 20
 
 
-def test_evaluation_moves_boxes_with_the_centre_that_is_kept(tmp_path):
+def test_evaluation_moves_boxes_with_the_central_crop(tmp_path):
     data = ims.open(make_boxes(tmp_path / "set")[0])
     val = data.evaluation(batch_size=8, inputs=BOTH, image_size=(96, 160), eval_crop=0.9)
     ((inputs, _),) = val.as_numpy()
@@ -182,13 +182,13 @@ def test_boxes_are_a_target_alone_and_beside_others(tmp_path):
         ({"inputs": BOTH, "augment": lambda a, b, c: (a, b)}, "augment", "a function"),
     ],
 )
-def test_what_would_leave_boxes_behind_is_refused(asked, argument, word, tmp_path):
+def test_options_that_cannot_move_boxes_are_refused(asked, argument, word, tmp_path):
     data = ims.open(make_boxes(tmp_path / "set")[0])
     with refused(argument, word):
         data.train(batch_size=8, **asked)
 
 
-def test_one_side_of_a_box_is_an_input_where_pixels_stay(tmp_path):
+def test_a_single_side_of_boxes_is_an_input_if_pixels_do_not_move(tmp_path):
     data = ims.open(make_boxes(tmp_path / "set")[0])
     how: dict[str, Any] = {"batch_size": 8, "inputs": XMIN}
     for one in (data.train(augment="none", **how), data.evaluation(**how)):

@@ -59,7 +59,7 @@ def test_any_picture_fits_any_size(shape, size):
     np.testing.assert_array_equal(fit_inside(tf.constant(picture), shape[:2]), picture)
 
 
-def test_the_centre_is_kept_and_the_aspect_too_and_sides_are_rounded_to_nearest():
+def test_the_central_crop_keeps_the_aspect_and_rounds_sides():
     # Left and right quarters are black, the middle square is grey: only it may remain.
     image = np.zeros((20, 40, 3), np.uint8)
     image[:, 10:30] = 100
@@ -72,7 +72,7 @@ def test_the_centre_is_kept_and_the_aspect_too_and_sides_are_rounded_to_nearest(
     assert fit_inside(tf.constant(image), (3, 2)).numpy().min() < 90
 
 
-def test_the_share_of_the_centre_is_that_of_the_fields_protocol():
+def test_the_central_crop_matches_resizing_to_256_and_cropping_224():
     # Of 256 px on the shortest side the central 224 px: no pixel is changed.
     image = RNG.integers(0, 256, (256, 300, 3), np.uint8)
     found = fit_inside(tf.constant(image), (224, 224), 0.875)
@@ -85,7 +85,7 @@ def test_the_share_of_the_centre_is_that_of_the_fields_protocol():
     assert np.abs(tf.cast(found, tf.float32) - expected).max() < 1.5
 
 
-def test_a_picture_of_the_models_size_is_cropped_too():
+def test_a_picture_of_the_models_size_is_also_cropped():
     image = np.full((16, 16, 3), 10, np.uint8)
     image[4:12, 4:12] = 200
     spec, positions = image_spec((16, 16)), tf.zeros(1, tf.int64)

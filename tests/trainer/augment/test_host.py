@@ -38,7 +38,7 @@ def _pictures(encoded, size, level, *, own=FULL, channels=3, formats=("JPEG",)):
     [("light", (48, 48), 3), ("light", (90, 90), 1), ("strong", (40, 72), 3)],
     ids=str,
 )
-def test_pictures_are_those_of_the_device(level, size, channels):
+def test_the_host_makes_the_pictures_of_the_device(level, size, channels):
     encoded = _encoded(channels=channels)
     found = _pictures(encoded, size, level, channels=channels)
     decoded = [tf.io.decode_jpeg(one, channels=channels).numpy() for one in encoded]
@@ -50,7 +50,7 @@ def test_pictures_are_those_of_the_device(level, size, channels):
 
 
 @pytest.mark.parametrize("level", ["light", "strong"])
-def test_measured_in_tf_data_pictures_are_those_of_a_known_size_eagerly(level):
+def test_measured_sizes_give_the_pictures_of_known_sizes(level):
     encoded = _encoded()
     varied = image_spec(None, varies=True)
     pictures = host.augmented_pictures(varied, (24, 20), level, 3, [127.5] * 3)
@@ -63,7 +63,7 @@ def test_measured_in_tf_data_pictures_are_those_of_a_known_size_eagerly(level):
     assert difference.max() <= 1 and (difference > 0).mean() < 1e-3
 
 
-def test_light_is_the_crop_resized_and_for_half_of_them_flipped():
+def test_light_resizes_crops_and_flips_half_of_them():
     encoded = _encoded()
     params = draw_params("light", 3, tf.range(COUNT, dtype=tf.int64))
     assert 0 < np.sum(params["flip"]) < COUNT
@@ -81,7 +81,7 @@ def test_light_is_the_crop_resized_and_for_half_of_them_flipped():
 @pytest.mark.parametrize(
     ("level", "own"), [("light", FULL), ("strong", FULL), ("light", (180, 211))], ids=str
 )
-def test_pictures_decoded_before_give_those_of_their_jpegs(level, own):
+def test_cached_pictures_are_augmented_as_their_jpegs(level, own):
     encoded = _encoded(own)
     pixels = tf.stack([tf.io.decode_jpeg(one) for one in encoded] + [tf.zeros((*own, 3), tf.uint8)])
     pictures = host.augmented_pictures(image_spec(own), (40, 40), level, 3, [127.5] * 3)

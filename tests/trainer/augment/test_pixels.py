@@ -57,7 +57,7 @@ def test_noise_is_gaussian_and_of_the_strength_drawn():
     assert (np.abs(np.corrcoef(noise[0].reshape(64, -1)) - np.eye(64)) > 0.9).sum() < 20
 
 
-def test_an_erased_rectangle_has_the_area_the_shape_and_the_colour_asked_for():
+def test_an_erased_rectangle_has_the_drawn_area_and_shape_and_the_fill_colour():
     found = _adjusted(PICTURE[:, :8, :8], erase=True, erase_area=0.125, erase_aspect=0.5)
     erased = (np.abs(found[0] - [1, 2, 3]) < 1e-3).all(-1)
     expected = np.zeros((8, 8), bool)
@@ -111,7 +111,7 @@ def test_mixup_is_the_weighted_mean_of_both(share):
 @pytest.mark.parametrize(
     ("kind", "weight"), [(NO_MIX, [1.0, 1.0]), (MIXUP, [1.0, 0.0]), (CUTMIX, [1.0, 0.0])]
 )
-def test_a_pair_stays_as_it_is_unmixed_or_with_a_record_without_weight(kind, weight):
+def test_unmixed_pairs_and_pairs_with_a_broken_record_stay_unchanged(kind, weight):
     given = _dark_and_bright() | {"weight": tf.constant(weight)}
     result = mix_pairs(given, _mix_params(kind, 0.3), CLASSES)
     np.testing.assert_array_equal(result["inputs"]["image"], given["inputs"]["image"])

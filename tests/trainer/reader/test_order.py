@@ -68,7 +68,7 @@ def test_evaluation_reads_each_chosen_record_once_in_the_order_of_the_files(data
 
 @pytest.mark.parametrize("slices", [(2, 1), (1, 2), (2, 2), (1, 4)], ids=str)
 @pytest.mark.parametrize("seed", [1, None])
-def test_slices_of_hosts_and_replicas_are_those_of_the_whole_batch(large, slices, seed):
+def test_slices_of_hosts_and_replicas_make_up_the_whole_batch(large, slices, seed):
     replicas, hosts = slices
     whole = list(batches_of(large, 32, seed, start=3).take(10).as_numpy_iterator())
     own = [ReplicaSlices(replicas, hosts, host) for host in range(hosts)]
@@ -152,7 +152,7 @@ def spoil(subset, record, at=20):
 
 
 @pytest.mark.parametrize("at", [20, 3], ids=["payload", "length"])
-def test_a_damaged_record_fails_in_its_own_batch_and_harms_no_other(tmp_path, at):
+def test_a_damaged_record_fails_only_its_own_batch(tmp_path, at):
     subset = choose(make_set(tmp_path, [[0] * 20] * 3))
     spoil(subset, 27, at)
     places = training_order(subset, 4, 0).records_at(0, 60).tolist()
@@ -166,7 +166,7 @@ def test_a_damaged_record_fails_in_its_own_batch_and_harms_no_other(tmp_path, at
     assert [i for i, one in enumerate(found) if isinstance(one, RecordError)] == [27]
 
 
-def test_a_record_of_another_length_than_indexed_is_damaged(tmp_path):
+def test_a_record_whose_length_differs_from_the_index_is_damaged(tmp_path):
     subset = choose(make_set(tmp_path, [[0] * 2]))
     path = pathlib.Path(subset.split.shards[0].path)
     short = frame_record(b"short")
@@ -175,7 +175,7 @@ def test_a_record_of_another_length_than_indexed_is_damaged(tmp_path):
     assert isinstance(first, RecordError) and "another length than the" in first.reason
 
 
-def test_reads_are_made_ahead_in_parallel_and_change_no_order(large, monkeypatch):
+def test_parallel_reads_ahead_do_not_change_the_order(large, monkeypatch):
     """A stand-in of a slow disk: a read returns when seven others have been asked for."""
     gate, original = threading.Barrier(8), storage.read_range
     numbers = itertools.count()
@@ -192,7 +192,7 @@ def test_reads_are_made_ahead_in_parallel_and_change_no_order(large, monkeypatch
     assert next(numbers) >= 64
 
 
-def test_a_read_that_fails_is_tried_again_and_by_the_next_iterator_too(dataset, monkeypatch):
+def test_failed_reads_are_repeated_by_the_same_and_by_the_next_iterator(dataset, monkeypatch):
     attempts: Counter[Any] = Counter()
     original, limit = storage.read_range, 3
 
@@ -238,7 +238,7 @@ def test_the_last_batch_has_records_for_every_replica():
     assert [shareable_size(n, 16, 4) for n in (1, 2, 3, 4, 9)] == [13, 10, 7, 4, 13]
 
 
-def test_iterators_that_were_dropped_leave_a_bounded_number_of_pieces(large):
+def test_deleted_iterators_leave_a_bounded_number_of_pieces(large):
     made = batches_of(large, 64, 2)
     for k in range(12):
         next(made.skip(k).as_numpy_iterator())

@@ -70,7 +70,7 @@ def _batches(subset, options, **changes):
     ("level", "place", "size"),
     [("none", "host", SIDE_PX), ("none", "host", 5), ("light", "device", 24), ("light", "host", 5)],
 )
-def test_batches_are_those_of_the_jpegs(subset, options, level, place, size):
+def test_cached_batches_equal_the_batches_of_jpegs(subset, options, level, place, size):
     features = {name: subset.dataset.features[name] for name in ("age", "tokens")}
     image = subset.dataset.image
     made = make_augmentation(level, place, image=image, size=(size, size), seed=1, num_classes=3)
@@ -83,7 +83,7 @@ def test_batches_are_those_of_the_jpegs(subset, options, level, place, size):
 
 
 @pytest.mark.parametrize("slices", [ReplicaSlices(), ReplicaSlices(2, 2, 1)], ids=str)
-def test_evaluation_is_that_of_the_jpegs(subset, options, slices):
+def test_cached_evaluation_equals_the_evaluation_of_jpegs(subset, options, slices):
     inputs = dataclasses.replace(MODEL, size=(6, 4), eval_crop=0.8)
     found, expected = (
         list(EvaluationData(subset, one, inputs, 4).batches(slices).as_numpy_iterator())
@@ -92,7 +92,7 @@ def test_evaluation_is_that_of_the_jpegs(subset, options, slices):
     assert_same(found, expected)
 
 
-def test_what_was_decoded_is_used_again_whoever_asks(subset, options, capfd):
+def test_a_cache_is_used_again_by_any_reader(subset, options, capfd):
     readers = [_CountingReader(subset) for _ in range(3)]
     with concurrent.futures.ThreadPoolExecutor() as pool:
         list(pool.map(lambda reader: decode_once(subset, options, reader, hosts=2), readers))
@@ -103,7 +103,7 @@ def test_what_was_decoded_is_used_again_whoever_asks(subset, options, capfd):
     assert not capfd.readouterr().err
 
 
-def test_decoding_goes_on_where_it_was_killed(subset, options, monkeypatch):
+def test_killed_decoding_continues_where_it_stopped(subset, options, monkeypatch):
     monkeypatch.setattr(pixel_cache, "_SAFE_PIECES", 2)
     with pytest.raises(KeyboardInterrupt):
         decode_once(subset, options, _CountingReader(subset, fails_at=4))
@@ -117,7 +117,7 @@ def test_decoding_goes_on_where_it_was_killed(subset, options, monkeypatch):
     assert_same(_batches(subset, options), _batches(subset, ReadOptions(2)))
 
 
-def test_a_damaged_record_is_one_in_the_cache_too(subset, options):
+def test_a_damaged_record_stays_damaged_in_the_cache(subset, options):
     path = subset.split.shards[1].path
     flip_byte(pathlib.Path(path), records_of(path)[1].offset_bytes + 30)
     for _ in range(2):
@@ -129,7 +129,7 @@ def test_a_damaged_record_is_one_in_the_cache_too(subset, options):
     assert {number for one in dark for number in one} == {5}
 
 
-def test_a_picture_that_cannot_be_decoded_is_named_and_the_rest_goes_on_later(subset, options):
+def test_the_cache_names_an_undecodable_picture_and_continues_later(subset, options):
     path, picture = subset.split.shards[3].path, jpeg(value_of(8))
     whole = [one.payload for one in records_of(path)]
     write_records(path, [one.replace(picture, b"x" * len(picture)) for one in whole])
@@ -139,7 +139,7 @@ def test_a_picture_that_cannot_be_decoded_is_named_and_the_rest_goes_on_later(su
     assert_same(_batches(subset, options), _batches(subset, ReadOptions(2)))
 
 
-def test_too_little_room_or_pictures_of_several_sizes_are_told_first(subset, options, monkeypatch):
+def test_a_full_disk_or_varying_sizes_are_refused_before_decoding(subset, options, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10}))
     with refused("cache", "0.00 GB are free"):
         decode_once(subset, options, PieceReader(subset))
@@ -153,7 +153,7 @@ def test_too_little_room_or_pictures_of_several_sizes_are_told_first(subset, opt
         wanted_inputs(config, dataclasses.replace(subset.dataset, image=image))
 
 
-def test_a_run_is_another_one_only_where_the_host_crops(subset):
+def test_the_cache_belongs_to_the_identity_only_if_the_host_crops(subset):
     def identity(cache, augment, place):
         return TrainingData(subset, ReadOptions(1, cache), MODEL, 4, 1, augment, place).identity
 
@@ -162,7 +162,7 @@ def test_a_run_is_another_one_only_where_the_host_crops(subset):
         assert identity("pixels", augment, place) == identity("none", augment, place)
 
 
-def test_what_is_read_is_not_copied_into_memory(tmp_path):
+def test_cached_pictures_are_not_copied_into_memory(tmp_path):
     code = """if True:
         import pathlib, sys
         import tests.support.reader_sets as sets

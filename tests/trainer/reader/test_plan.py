@@ -33,7 +33,7 @@ def read(order, begin, end):
 
 
 @given(st.lists(st.lists(st.integers(17, 3 * PIECE_BYTES), max_size=8), max_size=5))
-def test_pieces_are_the_records_that_begin_in_a_stretch_of_a_shard(sizes):
+def test_a_piece_has_the_records_that_begin_in_its_range_of_a_shard(sizes):
     shards = [np.array(one, np.int64) for one in sizes]
     pieces = Pieces.cut(shards)
     assert pieces.count.sum() == sum(map(len, shards)) and (pieces.count > 0).all()
@@ -60,7 +60,7 @@ def test_every_pass_has_each_record_once_wherever_it_begins(shards, batch, seed,
 
 @settings(max_examples=60)
 @given(SHARDS, BATCHES, st.data())
-def test_what_is_chosen_and_repeated_comes_as_often_as_asked(shards, batch, data):
+def test_chosen_and_repeated_records_come_as_often_as_requested(shards, batch, data):
     count = sum(map(len, shards))
     classes = np.array(data.draw(st.lists(st.integers(-1, 2), min_size=count, max_size=count)))
     counts = [int((classes == c).sum()) for c in range(3)]
@@ -84,7 +84,7 @@ def test_what_is_chosen_and_repeated_comes_as_often_as_asked(shards, batch, data
 
 
 @given(BATCHES, st.sampled_from([1, 2, 3, 4, 8, 64, 1024]))
-def test_hosts_follow_the_streams_of_their_places_and_no_others(batch, hosts):
+def test_hosts_follow_only_the_streams_of_their_places(batch, hosts):
     batch *= hosts
     deal, share = Deal.of_batch(batch), batch // hosts
     parts = [deal.turns_within(h * share, (h + 1) * share, batch) for h in range(min(hosts, 9))]

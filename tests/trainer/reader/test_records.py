@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_nothing_of_a_dataset_outlives_it(folder, tmp_path):
+def test_a_deleted_dataset_leaves_nothing_behind(folder, tmp_path):
     """Each reader carries 4 MiB here, so that 200 of them would be seen."""
     script = """
     def count():
@@ -111,7 +111,7 @@ def test_a_program_ends_while_iterators_read_ahead(folder):
         run(script, folder)
 
 
-def test_reads_that_were_asked_for_are_dropped_at_the_end_of_the_program(folder, tmp_path):
+def test_the_end_of_the_program_drops_queued_reads(folder, tmp_path):
     """Reads wait until the program ends; those behind them would be made after its end."""
     script = """
     import trainer.dataset.pieces as pieces

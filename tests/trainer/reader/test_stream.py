@@ -101,7 +101,7 @@ def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     assert (output / LIST_FILE).is_file() and knowing.found == [left_out]
 
 
-def test_a_list_that_no_run_wrote_is_refused_but_any_name_of_a_file_is_none(tmp_path, whole):
+def test_a_foreign_list_is_refused_but_any_name_of_a_file_is_accepted(tmp_path, whole):
     listed = {"path": "a", "number": 2, "record": "2", "offset_bytes": 0, "reason": "none"}
     (tmp_path / LIST_FILE).write_text(json.dumps({"train": [listed]}))
     with refused("output", LIST_FILE, "record: expected `int`, got `str`", "delete the file"):

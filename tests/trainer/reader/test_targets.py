@@ -44,7 +44,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize("column", LABELS)
-def test_batches_have_what_each_record_says_and_nothing_for_a_damaged_one(made, column, tmp_path):
+def test_batches_hold_each_records_values_and_zeros_for_a_damaged_record(made, column, tmp_path):
     records = {split: read_columns(made, split) for split in ("train", "validation")}
     folder = pathlib.Path(shutil.copytree(made, tmp_path / "set"))
     (path, *_) = sorted(folder.glob("train*"))
@@ -87,7 +87,7 @@ def test_labels_are_mixed_like_classes_and_values_are_not(made, target, augment_
     assert np.all(mixed >= np.minimum(own, partner)) and np.all(mixed <= np.maximum(own, partner))
 
 
-def test_some_labels_are_chosen_with_the_records_that_have_one_of_them(made):
+def test_chosen_labels_select_the_records_with_one_of_them(made):
     data = ims.open(made)
     train = data.train(batch_size=4, target="words", classes=["red", "blue"], augment="none")
     expected = [
@@ -129,7 +129,7 @@ def test_some_labels_are_chosen_with_the_records_that_have_one_of_them(made):
         ({"sample_weight": "rgb"}, "sample_weight", ["float32 of shape [3]"]),
     ],
 )
-def test_what_fits_no_target_is_refused_before_anything_is_read(made, asked, argument, words):
+def test_unfit_targets_are_refused_before_a_record_is_read(made, asked, argument, words):
     with refused(argument, *words):
         ims.open(made).train(batch_size=4, **asked)
 
@@ -149,7 +149,7 @@ def test_records_without_the_target_are_left_out_and_counted(made, target):
     assert data.evaluation(batch_size=4, target="bright").subset.missing_target == 0
 
 
-def test_mean_and_deviation_are_those_of_the_records_that_are_read(made):
+def test_mean_and_deviation_describe_the_selected_records(made):
     data, records = ims.open(made), read_columns(made, "train")
 
     def found(target, *where):
@@ -179,7 +179,7 @@ def test_mean_and_deviation_of_long_lists_are_read_from_the_records(made, tmp_pa
     assert mean[0] == (0 + 23) / 2
 
 
-def test_numbers_count_only_where_records_are_read(made):
+def test_missing_inputs_matter_only_in_selected_records(made):
     data, where = ims.open(made), ["gap>=-1e30"]
     assert data.train(batch_size=4, target="gap", where=where).subset.missing_target == 0
     inputs = ["image", "gap"]
@@ -217,7 +217,7 @@ def test_a_record_without_target_or_weight_is_named_with_the_reason(made, column
     assert make_check(train.subset.dataset)(encode_example(record)) == reason
 
 
-def test_a_cache_of_pixels_knows_nothing_of_targets(made, tmp_path):
+def test_a_cache_of_pixels_is_independent_of_targets(made, tmp_path):
     folder = shutil.copytree(made, tmp_path / "set")
     (path, *_) = sorted(folder.glob("train*"))
     rows = [dict(decode_example(record.payload)) for record in read_records(str(path))]

@@ -33,7 +33,7 @@ class _Fetches(Execution):
         return {"loss": tf.constant(1.0)}
 
 
-def test_fetching_during_a_step_is_no_waiting(train: Any) -> None:
+def test_fetching_during_a_step_does_not_count_as_waiting(train: Any) -> None:
     with refused("callbacks", "WaitingTime"):  # Keras's own fit says nothing of waiting.
         _fit(train, "sgd", WaitingTime(8))
     waiting, execution = WaitingTime(8), _Fetches(lambda batch: {})
@@ -87,7 +87,7 @@ def test_the_file_has_the_rate_of_the_last_change_of_weights(train, tmp_path, ac
     assert [r["learning_rate"] for r in metrics.history] == rates
 
 
-def test_a_loss_that_is_no_number_ends_keras_fit_with_a_sentence(train):
+def test_a_nan_loss_ends_keras_fit_with_a_clear_error(train):
     with pytest.raises(UserError, match="^the loss became (nan|inf)$"):
         _fit(train, SGD(1e38), NaNGuard(UserError), epochs=9)
     _fit(train, "sgd", NaNGuard(UserError))

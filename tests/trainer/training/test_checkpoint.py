@@ -59,7 +59,7 @@ def test_a_checkpoint_is_loaded_bit_for_bit(tmp_path: pathlib.Path) -> None:
     assert found is not None and _bits(found) == _bits(state)
 
 
-def test_a_callback_may_remember_what_is_no_finite_number(tmp_path: pathlib.Path) -> None:
+def test_a_callback_may_remember_infinite_numbers(tmp_path: pathlib.Path) -> None:
     remembered = [("Own", {"best": math.inf, "seen": {"dict": [[1, -math.inf]]}})]
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     checkpoints.save(_state(7, callbacks=remembered, best_value=3))
@@ -112,7 +112,7 @@ def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(tmp_path, monke
     assert found == sorted(found) and set(found) == {0, 1, 2, 3}
 
 
-def test_a_step_saved_again_is_as_large_as_what_has_changed(tmp_path):
+def test_a_step_saved_again_writes_only_changed_arrays(tmp_path):
     checkpoints = Checkpoints(str(tmp_path), keep=1)
     base = _state(2)
     base.variables.append(("large", np.ones(100_000, np.float32)))
@@ -172,7 +172,7 @@ def test_a_state_of_other_types_is_refused(tmp_path, changes, problem):
         ("dense/k dense_1/k adam/dense_1_k_v", "dense_7/k dense_8/k adam/dense_8_k_v", [0, 1, 2]),
     ],
 )
-def test_values_are_put_back_by_their_paths(saved: str, paths: str, order: list[int]) -> None:
+def test_values_are_restored_by_their_paths(saved: str, paths: str, order: list[int]) -> None:
     variables = [mock.Mock(path=path, shape=(1,)) for path in paths.split()]
     restore(variables, [(path, np.array([i])) for i, path in enumerate(saved.split())])
     assert [variable.assign.call_args[0][0][0] for variable in variables] == order

@@ -61,7 +61,7 @@ def test_a_signal_saves_and_is_a_keyboard_interrupt(shapes, tmp_path, name, size
     assert steps[-1] == f"step-{2 + size:08}.npz"
 
 
-def test_replicas_that_train_models_of_their_own_end_the_run(shapes, tmp_path):
+def test_replicas_whose_weights_differ_end_the_run(shapes, tmp_path):
     said = _result(_fit(shapes, tmp_path, 2, "apart:2"))
     assert len(said) == 2  # without a folder and with one, where nothing of it is saved
     for one in said:

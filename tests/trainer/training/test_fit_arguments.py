@@ -89,7 +89,7 @@ def test_keras_with_channels_first_is_told_that_pictures_have_them_last(train, d
         (keras.optimizers.LossScaleOptimizer(SGD(clipnorm=1.0)), False, "clipping and float16"),
     ],
 )
-def test_several_replicas_refuse_what_keras_does_otherwise(train, optimizer, jit_compile, word):
+def test_several_replicas_refuse_unsupported_settings_of_keras(train, optimizer, jit_compile, word):
     model = linear(optimizer, jit_compile=jit_compile)
     _check(model, train, None, 1)
     with refused("replicas", word):
@@ -113,7 +113,7 @@ def test_fit_says_that_a_gpu_is_not_seen(train, tmp_path, monkeypatch, capsys):
     assert "note: TensorFlow sees no GPU of this machine" in capsys.readouterr().err
 
 
-def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(train, tmp_path, capsys):
+def test_terminate_on_nan_ends_quietly_and_nan_weights_are_not_saved(train, tmp_path, capsys):
     def fit(*callbacks: Any) -> Any:
         model = linear()
 
@@ -163,7 +163,7 @@ def test_a_signal_at_the_end_of_an_epoch_waits_for_no_further_step(train, tmp_pa
         ims.fit(linear(), train, checkpoint_dir=tmp_path, callbacks=[stops], **options)
 
 
-def test_a_hook_has_ended_before_a_checkpoint_asks_what_its_callback_remembers(train: Any) -> None:
+def test_hooks_end_before_a_checkpoint_reads_the_state_of_callbacks(train: Any) -> None:
     threads: set[int] = set()
     watching = LambdaCallback(
         on_train_batch_end=lambda batch, logs: threads.add(threading.get_ident())

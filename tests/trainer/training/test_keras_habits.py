@@ -123,7 +123,7 @@ def batches(data: Any, train: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_callback_does_what_it_does_in_keras_fit(train, batches, tmp_path, case):
+def test_callbacks_act_as_in_keras_fit(train, batches, tmp_path, case):
     found = []
     for name in ("ours", "theirs"):
         (folder := tmp_path / name).mkdir()
@@ -232,7 +232,7 @@ def _check_equal(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"run_eagerly": True}])
-def test_several_steps_of_a_call_are_those_taken_one_by_one(train, undisturbed, tmp_path, options):
+def test_several_steps_in_a_call_equal_single_steps(train, undisturbed, tmp_path, options):
     model, recorder = compiled(steps_per_execution=3, **options), Recorder()
     waiting, metrics = ims.WaitingTime(8), ims.MetricsFile(tmp_path / "metrics.jsonl")
     history = ims.fit(
@@ -253,7 +253,7 @@ def test_several_steps_of_a_call_are_those_taken_one_by_one(train, undisturbed, 
         _check_equal(history, undisturbed[0])
 
 
-def test_broken_records_within_a_call_are_left_out_as_they_are_one_by_one(tmp_path):
+def test_broken_records_inside_a_call_are_left_out_as_in_single_steps(tmp_path):
     folder = make_dataset(tmp_path / "d", {"train": 22}, num_shards=1, size_px=((12, 12),))
     file = folder / "train-00000-of-00001.tfrecord"
     records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
@@ -290,7 +290,7 @@ class Refuses(Counts):
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_what_fails_within_a_step_is_no_broken_record(train: Any, size: int) -> None:
+def test_an_error_inside_a_step_is_not_reported_as_a_broken_record(train: Any, size: int) -> None:
     model = linear("sgd", Refuses(), steps_per_execution=size)
     with pytest.raises(tf.errors.InvalidArgumentError, match="assert"):
         ims.fit(model, train, steps_per_epoch=4, verbose=0)

@@ -110,7 +110,7 @@ def test_a_changed_setting_is_refused_by_its_flag(shapes, changes, told):
         check_same("out", begun, _settings(shapes, **changes))
 
 
-def test_other_data_and_runs_of_an_older_trainer_that_trained_otherwise_are_refused(shapes):
+def test_other_data_and_incompatible_runs_of_older_trainers_are_refused(shapes):
     settings = _settings(shapes)
     with refused("output", "other data"):
         check_same("out", settings, settings | {"classes": ["oval"], "data": "another"})

@@ -29,7 +29,7 @@ def _make(folder: pathlib.Path, names: tuple[str, ...]) -> None:
         (("a", "b", "c", "d"), "and 1 more)"),
     ],
 )
-def test_files_that_no_run_accounts_for_are_left_alone(tmp_path, names, shown):
+def test_foreign_files_are_left_alone(tmp_path, names, shown):
     _make(tmp_path, names)
     if not shown:
         check_only_ours(str(tmp_path))
@@ -42,7 +42,7 @@ def test_files_that_no_run_accounts_for_are_left_alone(tmp_path, names, shown):
 
 
 @pytest.mark.process
-def test_the_next_run_removes_what_a_killed_one_had_not_finished(tmp_path: pathlib.Path) -> None:
+def test_the_next_run_removes_unfinished_files_of_a_killed_run(tmp_path: pathlib.Path) -> None:
     mine = (".saved/model.keras", "x.tmp-1", "report.tmp", "checkpoints/step-00000004.npz")
     _make(tmp_path, (".run", *mine, ".saving-abc/raw-model.keras"))
     unfinished = ("metrics.jsonl", "checkpoints/step-00000008.npz", "report/index.html", "notes")
@@ -61,7 +61,7 @@ def test_the_next_run_removes_what_a_killed_one_had_not_finished(tmp_path: pathl
     assert kept == found - {"checkpoints/step-00000004.npz"}
 
 
-def test_one_run_at_a_time_holds_a_folder_and_leaves_no_trace_of_that(tmp_path):
+def test_one_run_at_a_time_locks_a_folder_and_removes_its_lock(tmp_path):
     with pytest.raises(ZeroDivisionError), hold_output(str(tmp_path)):
         with pytest.raises(UserError, match="output .*in use by another job"):
             with hold_output(str(tmp_path)):

@@ -100,7 +100,7 @@ def test_a_bucket_that_cannot_be_used_is_one_sentence(shapes, store, output, cap
         assert said.count("\n") == 1 and expected in said, said
 
 
-def test_a_store_that_goes_away_ends_the_run_with_a_sentence(store, output, monkeypatch):
+def test_a_lost_store_ends_the_run_with_a_clear_error(store, output, monkeypatch):
     checkpoints = Checkpoints(output, 1)
     checkpoints.save(_state(4))
     store.fail(503, times=2, method="PUT")
@@ -120,7 +120,7 @@ def test_a_store_that_goes_away_ends_the_run_with_a_sentence(store, output, monk
     assert checkpoints.steps() == [5]
 
 
-def test_a_checkpoint_that_cannot_be_read_now_is_not_to_be_deleted(store, output):
+def test_the_remedy_for_a_failed_read_does_not_delete_the_checkpoint(store, output):
     path = Checkpoints(output, 1).save(_state(4))
     store.fail(403, times=3, matching="step-")
     with refused("output", "403", "run the same command again"):

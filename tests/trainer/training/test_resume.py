@@ -31,7 +31,7 @@ def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(shapes, tm
     assert [record["step"] for record in metrics(tmp_path)] == [2, 5, 8, 9]
     ran = train("--steps", 7)
     assert ran.returncode == 2
-    assert "--steps received 7 (7 steps), but the run in --output" in ran.stderr
+    assert "--steps received 7 (7 steps), but the run has trained 9 steps" in ran.stderr
     ran = train("--steps", 9, "--seed", 4)
     assert ran.returncode == 2
     assert "--seed received 4, but the run in --output" in ran.stderr
@@ -84,7 +84,7 @@ def test_sigterm_says_what_is_saved(shapes, tmp_path, function, more, said):
 
 
 @pytest.mark.slow
-def test_sigterm_stops_the_fill_of_a_cache_which_goes_on_there(tmp_path: pathlib.Path) -> None:
+def test_sigterm_stops_the_filling_of_a_cache_which_later_continues(tmp_path: pathlib.Path) -> None:
     # A piece is one shard here; what is done is safe after the first piece and the 65th. When the
     # 105th is read, all before the 70th are done, as 32 pieces are read ahead.
     path = make_dataset(tmp_path / "d", {"train": 120}, num_shards=120, size_px=((8, 8),))

@@ -42,7 +42,7 @@ RATE_NOTE = (
 )
 
 
-def test_the_rate_of_the_checkpoint_trains_on_and_is_named(train, tmp_path, capsys):
+def test_the_rate_of_the_checkpoint_is_kept_and_named_in_a_note(train, tmp_path, capsys):
     undisturbed = fit(train, Adam(1e-3), tmp_path / "one", 2)
     fit(train, Adam(1e-3), tmp_path / "two", 1)
     assert not capsys.readouterr().err
@@ -65,7 +65,7 @@ def test_the_rate_of_the_checkpoint_trains_on_and_is_named(train, tmp_path, caps
     assert not capsys.readouterr().err  # both are the same now
 
 
-def test_a_rate_that_a_callback_has_changed_is_no_other_one(train, tmp_path, capsys):
+def test_a_rate_changed_by_a_callback_needs_no_note(train, tmp_path, capsys):
     halves = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
     assert rate_of(fit(train, Adam(1e-3), tmp_path, 3, halves)) < 0.0005
     fit(train, Adam(1e-3), tmp_path, 4, halves)
@@ -88,7 +88,9 @@ def test_a_rate_that_a_callback_has_changed_is_no_other_one(train, tmp_path, cap
     ],
     ids=["schedule", "clipnorm", "class of the same name", "schedule that cannot be saved"],
 )  # fmt: skip
-def test_other_settings_of_the_optimizer_are_said(train, tmp_path, capsys, first, second, told):
+def test_changed_settings_of_the_optimizer_are_named_in_a_note(
+    train, tmp_path, capsys, first, second, told
+):
     fit(train, first, tmp_path, 1)
     model = fit(train, second, tmp_path, 2)
     said = capsys.readouterr().err

@@ -102,7 +102,7 @@ def test_without_a_better_epoch_they_describe_the_last_model(shapes, tmp_path, c
     _check(output, printed, "model.keras, the model after epoch 1 of 1", found, page)
 
 
-def test_of_a_compiled_model_the_figures_are_those_of_the_best_epoch(misleading, tmp_path, capsys):
+def test_a_compiled_models_figures_belong_to_the_best_epoch(misleading, tmp_path, capsys):
     flags = train_flags(misleading, tmp_path, "--epochs", 4, "--model", f"{MODELS}:compiled")
     assert train(flags) == 0
     best, served = _best(tmp_path)
@@ -140,7 +140,7 @@ def test_a_functional_model_brings_its_loss_metrics_and_optimizer(shapes, tmp_pa
     ("flags", "sentence"),
     [
         (["--model", f"{MODELS}:contrastive", "--learning_rate", 0.5],
-         "--learning_rate received 0.5, but --model tests.support.tiny_models:contrastive returns"),
+         "--learning_rate received 0.5, but the model is compiled"),
         (["--metrics", "top_5"], "--metrics received 'top_5'; expected top5, auc, f1"),
         (["--metrics", "MeanIoU"], "--metrics received 'MeanIoU', which Keras cannot make"),
         (["--callbacks", f"{MODELS}:broken_callbacks"], "returned str; expected a list of"),

@@ -86,7 +86,7 @@ def test_training_goes_on_while_a_consistent_checkpoint_is_written(tmp_path, mon
 
 
 @pytest.mark.parametrize("end", ["the next save", "the end", "a stop"])
-def test_what_cannot_be_written_ends_the_run_later(tmp_path: pathlib.Path, end: str) -> None:
+def test_a_failed_write_ends_the_run_later(tmp_path: pathlib.Path, end: str) -> None:
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     saved, _ = _saved(tmp_path)
     with refused("output", "step 1", "make room"):
@@ -125,7 +125,7 @@ def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Pat
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == kept
 
 
-def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(tmp_path, capsys):
+def test_the_state_of_callbacks_is_restored_or_a_note_names_the_callback(tmp_path, capsys):
     by_epoch = {3: [0.5], "arrays": [np.arange(3), {"one": np.float32(1.5)}]}
     values = {"steps": 2, "name": "x", "by_epoch": by_epoch}
     stopping, again = (keras.callbacks.EarlyStopping("loss", mode="min") for _ in range(2))
@@ -177,7 +177,7 @@ def _changed(kind: type) -> set[str]:
     }
 
 
-def test_everything_that_keras_callbacks_carry_on_is_saved() -> None:
+def test_all_state_of_keras_callbacks_is_saved() -> None:
     public = {*filter(inspect.isclass, vars(keras.callbacks).values())}
     public -= {keras.callbacks.CallbackList}
     assert len(public) > 10
@@ -186,7 +186,7 @@ def test_everything_that_keras_callbacks_carry_on_is_saved() -> None:
         assert found == {*REMEMBERED.get(kind, ())} | _MADE_ANEW.get(kind.__name__, set()), kind
 
 
-def test_tensorboard_counts_steps_per_second_from_where_a_run_goes_on(tmp_path):
+def test_tensorboard_counts_steps_per_second_from_the_resumed_step(tmp_path):
     board = keras.callbacks.TensorBoard(tmp_path / "events", write_steps_per_second=True)
     saved, model = _saved(tmp_path)
     model.optimizer.iterations.assign(7)

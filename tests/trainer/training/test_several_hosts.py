@@ -78,7 +78,7 @@ def test_a_run_survives_the_loss_of_either_host(shapes, two_replicas):
 
 
 @pytest.mark.long
-def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(shapes, tmp_path):
+def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_resume(shapes, tmp_path):
     # Replicas draw dropout differently, so there is none.
     more = ["--steps", 5, "--model", "tests.support.replica_run:no_dropout", *PLAIN]
     flags = _flags(shapes, tmp_path / "hosts", *more)
@@ -100,7 +100,7 @@ def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(sh
 
 
 @pytest.mark.long
-def test_hosts_leave_out_broken_records_and_train_a_compiled_model_as_one_does(shapes, tmp_path):
+def test_hosts_leave_out_broken_records_and_train_a_compiled_model_like_one_host(shapes, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(shapes, broken)
     for split in ("train", "validation"):
@@ -121,7 +121,7 @@ def test_hosts_leave_out_broken_records_and_train_a_compiled_model_as_one_does(s
     ran = run_hosts(2, *_flags(broken, tmp_path / "strict", *more))
     assert [one.returncode for one in ran] == [2, 2]
     for one in ran:
-        assert "leave such records out by --skip_broken 1" in one.stderr
+        assert "leave broken records out by --skip_broken 1" in one.stderr
         assert "Traceback" not in one.stderr
 
 

@@ -26,7 +26,7 @@ def test_a_signal_stops_interruptible_work_at_once() -> None:
             raise AssertionError("not reached")
 
 
-def test_sigterm_ends_what_no_loop_minds_with_its_clean_up() -> None:
+def test_sigterm_outside_a_loop_still_runs_the_clean_up() -> None:
     before = signal.getsignal(signal.SIGTERM)
     told = "^SIGTERM: stopped; run the same command again"
     with pytest.raises(Stopped, match=told), stopped_by_sigterm():

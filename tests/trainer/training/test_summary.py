@@ -26,7 +26,7 @@ def test_the_sentence_names_the_slower_side(shares, bound, waited):
     assert waiting_line([{"wait_fraction": None}]) is None
 
 
-def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(tmp_path, capsys):
+def test_a_dry_run_writes_a_contact_sheet_and_prints_the_memory_of_the_reader(tmp_path, capsys):
     memory = {"pieces": 64_000_000}
     pictures = np.full((12, 8, 12, 3), 7, np.uint8)
     batch: dict = {"inputs": {"image": pictures}, "label": np.arange(12) % 3, "weight": np.ones(12)}

@@ -42,7 +42,7 @@ def made(tmp_path_factory) -> pathlib.Path:
         ("shade", {}, ("top5", "AUC", "f1")),
     ],
 )
-def test_figures_are_those_of_keras_and_the_loss_falls(made, tmp_path, target, optimizer, further):
+def test_figures_equal_keras_figures_and_the_loss_falls(made, tmp_path, target, optimizer, further):
     read = ReadConfig(
         str(made), target=target, sample_weight="weight", batch_size=8, augment="none",
         validation_split="validation", target_kind="class" if target == "shade" else None,
