@@ -39,18 +39,18 @@ def draw_synsets(folder: pathlib.Path) -> None:
 
 def draw_120_photos_and_few(folder: pathlib.Path) -> None:
     draw_120_photos(folder)
-    few = folder.parent / "few"
-    few.mkdir()
-    for number in range(72):
-        synset = "n02102040" if number % 2 else "n01440764"
-        (few / f'{synset}_a "{number}.JPEG').write_bytes(saved(scene(50 + number, 60)))
+    arguments = ["--output", str(folder.parent / "few"), "--per_class", "160"]
+    assert make_demo_images.main(arguments) == 0
 
 
 SMALL = {
     "captions_and_boxes": (draw_shapes, {"EPOCHS": "1"}),
     "columns": (draw_120_photos, {"EPOCHS": "1"}),
     "dogs_vs_cats": (draw_120_photos, {"EPOCHS": "2", "WARMUP_STEPS": "1"}),
-    "few_photos": (draw_120_photos_and_few, {"EPOCHS": "1", "SEEDS": "1", "WARMUP_STEPS": "1"}),
+    "few_photos": (
+        draw_120_photos_and_few,
+        {"EPOCHS": "1", "FEW_EPOCHS": "6", "SEEDS": "1", "WARMUP_STEPS": "1"},
+    ),
     "imagenet": (
         draw_synsets,
         {
