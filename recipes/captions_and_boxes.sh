@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds records like those of COCO: each image has a caption and boxes with class names.
+# Builds records as in COCO: each image has a caption and boxes with class names.
 #
 # Shows:     a JSONL image table with image/object/bbox/*; boxes that follow the image through EXIF
 #            orientation and crop; the features of a record
