@@ -1,4 +1,4 @@
-"""The documentation is part of the tests: its code blocks are run (tests/documentation)."""
+"""Hooks for pytest that run the code blocks of the documentation (tests/documentation)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ pytest_collect_file = documentation.pytest()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Blocks start processes."""
+    """Marks code blocks as `process`, because the blocks start processes."""
     if isinstance(item, SybilItem):
         item.add_marker(pytest.mark.process)

@@ -1,1 +1,1 @@
-"""Measures the promises about speed and memory: `make bench`."""
+"""Benchmarks that check the promises about speed and memory: `make bench`."""

@@ -1,4 +1,4 @@
-"""The benchmarks: what runs, side by side, and what is made of it."""
+"""Benchmarks of the builder: each benchmark runs several sides in turn and compares the sides."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ GB = 1e9
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How large everything is.
+    """Sizes of the inputs and the number of rounds.
 
     Attributes:
         work: Folder for inputs (kept) and outputs (removed).
-        sources: The photos that are repeated.
-        images: Of a build.
-        memory_images: Of the smaller and the larger build whose memory is compared.
-        listed, folders: Files that are listed and planned, and their folders.
-        rounds: How often each side runs.
-        pets: Photos that the readers' dataset is made of; the sources where there are none.
-        records: Of that dataset.
-        window_seconds: How long a reader is measured each time, three times a round.
+        sources: Photos that the inputs repeat by hard links.
+        images: Number of images in a build.
+        memory_images: Numbers of images in the two builds of the benchmark `memory`.
+        listed, folders: Number of files to list and plan, and number of their folders.
+        rounds: Number of runs of each side.
+        pets: Photos for the dataset of the readers; if empty, the dataset uses `sources`.
+        records: Number of records in the dataset of the readers.
+        window_seconds: Duration of one measurement of a reader; a round has three measurements.
     """
 
     work: pathlib.Path
@@ -47,23 +47,23 @@ class Settings:
     window_seconds: float = 3.0
 
     def linked(self, images: int, classes: int = 300) -> pathlib.Path:
-        """An input of so many images."""
+        """Returns a folder with `images` images in class folders."""
         root = self.work / f"links_to_{self.sources[0].parent.name}"
         return inputs.linked_folders(self.sources, root, images, classes)
 
     @property
     def output(self) -> pathlib.Path:
-        """Folder that a measured command makes."""
+        """Output folder of a measured command."""
         return self.work / "output"
 
     @property
     def log(self) -> pathlib.Path:
-        """File for what a measured command prints."""
+        """File for the printed output of a measured command."""
         return self.work / "command.log"
 
 
 def interleave(sides: Mapping[str, Side], rounds: int) -> dict[str, list[Usage]]:
-    """Runs the sides in turn, A B A B …, so that a slow minute of the machine meets both."""
+    """Runs the sides in turn, A B A B …, so that a slow minute of the host affects every side."""
     found: dict[str, list[Usage]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():
@@ -72,14 +72,14 @@ def interleave(sides: Mapping[str, Side], rounds: int) -> dict[str, list[Usage]]
 
 
 def ratios(ours: list[Usage], theirs: list[Usage]) -> tuple[float, ...]:
-    """Round by round, how many times faster ours was on the same work."""
+    """Returns for each round how many times faster our side did the same work."""
     return tuple(their.seconds / our.seconds for our, their in zip(ours, theirs, strict=True))
 
 
 def _build(s: Settings, source: pathlib.Path, images: int, memory: bool = False,
            workers: int = 0, shards: int = SHARDS,
            output: pathlib.Path | None = None) -> Usage:  # fmt: skip
-    """Builds a dataset and removes it, unless it is to stay in an `output` of its own."""
+    """Builds a dataset, and removes the dataset unless `output` names a folder for it."""
     made = output or s.output
     remove(made)
     usage = run_module(
@@ -107,7 +107,7 @@ def _loop(s: Settings, source: pathlib.Path, images: int) -> Usage:
 
 def _check(found: int, expected: int, usage: Usage) -> None:
     if found != expected:
-        raise BenchmarkError(f"{found} records of {expected} images:\n{usage.output}")
+        raise BenchmarkError(f"expected {expected} records, found {found}:\n{usage.output}")
 
 
 def _build_rows(found: dict[str, list[Usage]], images: int) -> dict[str, tuple[float, ...]]:
@@ -119,7 +119,7 @@ def _build_rows(found: dict[str, list[Usage]], images: int) -> dict[str, tuple[f
     }  # fmt: skip
 
 
-_BUILD_COLUMNS = ("images/s", "seconds", "CPU s", "of them main process")
+_BUILD_COLUMNS = ("images/s", "seconds", "CPU s", "CPU s of the main process")
 
 
 def _of_build(images: int) -> str:
@@ -127,7 +127,7 @@ def _of_build(images: int) -> str:
 
 
 def build_vs_loop(s: Settings) -> Outcome:
-    """The whole command against a plain loop that makes the same records."""
+    """Compares the builder with a plain loop that writes the same records."""
     source, warm = s.linked(s.images), s.linked(2 * len(s.sources))
     _build(s, warm, 2 * len(s.sources))
     _loop(s, warm, 2 * len(s.sources))
@@ -141,13 +141,14 @@ def build_vs_loop(s: Settings) -> Outcome:
     return Outcome(
         "build_vs_loop", _of_build(s.images), _BUILD_COLUMNS, rows,
         (Figure("images/s, as a ratio", ratios(*found.values()), 0.95),),
-        (f"beam_pipeline took {our_cpu - their_cpu:+.1f} CPU s: {our_main - their_main:+.1f} in "
-         f"its main process, {our_cpu - our_main - their_cpu + their_main:+.1f} in its workers",),
+        (f"beam_pipeline against the loop: {our_cpu - their_cpu:+.1f} CPU s, of which "
+         f"{our_main - their_main:+.1f} in the main process and "
+         f"{our_cpu - our_main - their_cpu + their_main:+.1f} in the workers",),
     )  # fmt: skip
 
 
 def copy(s: Settings) -> Outcome:
-    """A dataset with other shards, made of another one, against its build from the photos."""
+    """Compares a build from an existing dataset with a build from the photos."""
     source, made = s.linked(s.images), s.work / "to_copy"
     _build(s, source, s.images, output=made)
     shards = SHARDS * 3 // 4
@@ -158,14 +159,14 @@ def copy(s: Settings) -> Outcome:
     found = interleave(sides, s.rounds)
     remove(made)
     return Outcome(
-        "copy", f"{s.images:,} images of 256 px, {SHARDS} shards, as {shards} others",
+        "copy", f"{s.images:,} images of 256 px from {SHARDS} shards into {shards} new shards",
         _BUILD_COLUMNS, _build_rows(found, s.images),
         (Figure("images/s, as a ratio", ratios(*found.values()), 5),),
     )  # fmt: skip
 
 
 def archives(s: Settings) -> Outcome:
-    """A build from one tar, and from one Parquet file with the pictures, against the folder."""
+    """Compares builds from one tar file and one Parquet file with a build from class folders."""
     source = s.linked(s.images)
     inputs_of = {
         "class folders": source,
@@ -183,7 +184,7 @@ def archives(s: Settings) -> Outcome:
 
 
 def memory(s: Settings) -> Outcome:
-    """Peak memory of a build against that of a build eight times as large."""
+    """Compares the peak memory of a build with the peak memory of a build eight times as large."""
     sides = {
         f"{images:,} images": functools.partial(_build, s, s.linked(images), images, memory=True)
         for images in s.memory_images
@@ -197,12 +198,12 @@ def memory(s: Settings) -> Outcome:
         {side: medians([(u.peak_rss_bytes / GB, u.seconds)
                         for u in usages]) for side, usages in found.items()},
         (Figure("RSS, as a ratio", tuple(growth), 1.15, at_least=False),),
-        ("RSS counts pages that processes share for each of them",),
+        ("RSS counts a shared page once for every process",),
     )  # fmt: skip
 
 
 def scaling(s: Settings) -> Outcome:
-    """One worker against two."""
+    """Compares a build with two workers with a build with one worker."""
     source = s.linked(s.images)
     sides = {
         "one worker": lambda: _build(s, source, s.images, workers=1),
@@ -217,7 +218,7 @@ def scaling(s: Settings) -> Outcome:
 
 
 def listing(s: Settings) -> Outcome:
-    """Listing and planning as many files as ImageNet has."""
+    """Measures how long it takes to list and plan as many files as ImageNet has."""
     source = s.linked(s.listed, s.folders)
 
     def plan_only() -> Usage:

@@ -1,10 +1,14 @@
-"""What a reader is for: an accelerator that never waits, from a slow store, too; a run that goes
-on at once; hosts that read their part only.
+"""Benchmarks of the reader's purpose: a busy accelerator, a quick resume, and no wasted bytes.
+
+The benchmark `accelerator` measures how often an accelerator waits, also with a slow store.
+`resume` measures how soon a resumed run has its first batch. `hosts` measures whether each host
+reads only its own part.
 
     python -m benchmarks.feeding_cases DATA PERCENT HOSTS HOST BATCHES
 
-is a process of one host that begins after so much of a pass: it prints [seconds to the first
-batch, requests and bytes by then, bytes of as many batches after the first so many].
+This command runs the process of host number HOST of HOSTS, which begins after PERCENT of an epoch.
+The command prints a JSON list: the seconds, the requests and the bytes until the first batch, and
+the bytes of the second BATCHES batches.
 """
 
 from __future__ import annotations
@@ -25,18 +29,18 @@ from benchmarks.reader_rounds import in_turn
 from benchmarks.slow_store import LATENCY_SEC, SLOW_SEC, counts, slow_store
 from imageshards.text import counted
 
-# Of an accelerator: with fewer its steps would be shorter than those of any training.
+# With smaller batches the steps would be shorter than the steps of any real training.
 _LARGE_BATCH = 256
 _SHARE_OF_LIMIT = 0.9
 _SLOW_EVERY = 100
 _HERE = "benchmarks.feeding_cases"
 _PERCENTS, _HOSTS = (1, 50, 99), (1, 2, 4)
-# What a resumed run may read before its first batch: a piece of each stream, and pieces ahead.
+# Before its first batch a resumed run may read one piece of each stream, and 128 pieces in advance.
 _PIECES, _PIECE_BYTES = 64 + 128, 1 << 20
 
 
 def accelerator(s: Settings) -> Outcome:
-    """A stand-in of an accelerator that could take 9 of 10 pictures that decoding alone makes."""
+    """Measures how busy the reader keeps an accelerator at 90 % of the peak decoding speed."""
     data = shards(s)
     on_disk = [_fed(s, str(data)) for _ in range(s.rounds)]
     with slow_store(data.parent, _SLOW_EVERY) as bucket:
@@ -45,20 +49,20 @@ def accelerator(s: Settings) -> Outcome:
     return Outcome(
         "accelerator",
         f"{s.records:,} records of 256 px, batches of {_LARGE_BATCH}, random-resized crop to "
-        f"{SIZE[0]} px and flip on the host, an accelerator of {_SHARE_OF_LIMIT:g} of the limit",
+        f"{SIZE[0]} px and flip on the host, an accelerator at {_SHARE_OF_LIMIT:g} of the limit",
         ("limit, images/s", "ms a step", "busy", "wait ms: median", "p99", "p99.9",
-         "where a pass ends", "first batch"),
+         "where an epoch ends", "first batch"),
         {side: medians(rows) for side, rows in sides.items()},
         (Figure("busy, on disk", tuple(row[2] for row in on_disk), 0.98),
          Figure("busy, from the store", tuple(row[2] for row in from_store), 0.95)),
-        ("the limit is decoding, cropping, resizing and flipping of JPEGs in memory, before each",
-         f"the store takes {1e3 * LATENCY_SEC:g} ms for a request and "
-         f"{SLOW_SEC:g} s for every {_SLOW_EVERY}th"),
+        ("the limit is the speed of decoding, cropping, resizing and flipping JPEGs in memory",
+         f"the store answers a request in {1e3 * LATENCY_SEC:g} ms, and every {_SLOW_EVERY}th "
+         f"request in {SLOW_SEC:g} s"),
     )  # fmt: skip
 
 
 def resume(s: Settings) -> Outcome:
-    """What a run reads from a store before its first batch, wherever it goes on."""
+    """Measures how much a resumed run reads from a store before its first batch."""
     data = shards(s)
     with slow_store(data.parent) as bucket:
         found = {
@@ -69,19 +73,19 @@ def resume(s: Settings) -> Outcome:
     most = _PIECES * _PIECE_BYTES
     firsts = [row for rows in found.values() for row in rows]
     return Outcome(
-        "resume", f"{s.records:,} records of 256 px at a store of {1e3 * LATENCY_SEC:g} ms a "
-        f"request, batches of {BATCH}, one core: until the first batch",
+        "resume", f"until the first batch: {s.records:,} records of 256 px in a store with "
+        f"{1e3 * LATENCY_SEC:g} ms per request, batches of {BATCH}, one core",
         ("seconds", "requests", "MB"),
         {side: medians([(sec, n, size / 1e6) for sec, n, size, *_ in rows])
          for side, rows in found.items()},
         (Figure("MB, the worst", (max(row[2] for row in firsts) / 1e6,), most / 1e6, False),
          Figure("seconds, the worst", (max(row[0] for row in firsts),), 2, False)),
-        (f"expected at most: {_PIECES} pieces of 1 MiB, those read ahead included",),
+        (f"the goal is at most {_PIECES} pieces of 1 MiB, including the pieces read in advance",),
     )  # fmt: skip
 
 
 def hosts(s: Settings) -> Outcome:
-    """What each of several hosts reads of a pass."""
+    """Measures how many bytes of an epoch each of several hosts reads."""
     data, steps = shards(s), s.records // BATCH
     with slow_store(data.parent) as bucket:
         sizes = {
@@ -91,9 +95,9 @@ def hosts(s: Settings) -> Outcome:
         }  # fmt: skip
     alone = sizes[1][0]
     return Outcome(
-        "hosts", f"the second pass over {s.records:,} records of 256 px, batches of {BATCH} of all "
-        "hosts, bytes counted at the store; pieces of 64 KiB, as the dataset is small",
-        ("MB a host: least", "most", "of one host's"),
+        "hosts", f"the second epoch of {s.records:,} records of 256 px, global batches of {BATCH}; "
+        "the store counts the bytes; pieces of 64 KiB, because the dataset is small",
+        ("MB per host: least", "most", "share of one host alone"),
         {counted(n, "host"): (min(own), max(own), max(own) / alone) for n, own in sizes.items()},
         tuple(Figure(f"{n} hosts, most, times {n}", (n * max(own) / alone,), 1.05, False)
               for n, own in sizes.items() if n > 1),
@@ -101,7 +105,10 @@ def hosts(s: Settings) -> Outcome:
 
 
 def _fed(s: Settings, data: str) -> tuple[float, ...]:
-    """The limit and what an accelerator of a share of it meets, on the cores of this process."""
+    """Measures the limit, and then the waits of an accelerator at a share of the limit.
+
+    Both measurements use the cores of this process.
+    """
     arguments = ("--data", str(shards(s)), "--raw", str(photos(s)))
     windows = in_turn({"limit": "limit_crops"}, arguments, s.work, 3, s.window_seconds)["limit"]
     limit = statistics.median(window.images_per_second for window in windows)
@@ -116,21 +123,22 @@ def _fed(s: Settings, data: str) -> tuple[float, ...]:
 
 
 def _printed(s: Settings, module: str, *arguments: Any) -> Any:
-    """The line of JSON among what a module prints."""
+    """Runs a module and returns the decoded JSON line of its output."""
     lines = run_module(module, *arguments, log=s.log).output.splitlines()
     return json.loads(next(line for line in lines if line.startswith(("[", "{"))))
 
 
 def main(data: str, *numbers: str) -> None:
-    """Reads as one host does."""
-    import tensorflow  # noqa: F401  # its start is not the reader's
+    """Reads the batches of one host and prints the figures."""
+    import tensorflow  # noqa: F401  # The time of this import does not count.
 
     import imageshards as ims
     from trainer.dataset import pieces
     from trainer.dataset.spec import ReplicaSlices
 
     percent, count, host, batches = map(int, numbers)
-    if batches:  # so dealt as a dataset of gigabytes is in pieces of 1 MiB
+    # With small pieces a small dataset has as many pieces as a dataset of gigabytes.
+    if batches:
         pieces.PIECE_BYTES = 1 << 16
     train = ims.open(data).train(batch_size=BATCH, image_size=SIZE[0], augment="none", seed=1)
     before, begun = counts(), time.perf_counter()
@@ -139,7 +147,8 @@ def main(data: str, *numbers: str) -> None:
     next(stream)
     seconds, first = time.perf_counter() - begun, counts()
     passes = [first]
-    for _ in range(2):  # what is read ahead at the beginning is no part of the second one
+    # Only the second round counts, because the first round includes the reading in advance.
+    for _ in range(2):
         for _ in range(batches):
             next(stream)
         passes.append(counts())

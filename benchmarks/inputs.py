@@ -1,4 +1,4 @@
-"""Pictures to measure with: a few hundred real ones, repeated by hard links."""
+"""Prepares input images: hard links to a few hundred real photos."""
 
 from __future__ import annotations
 
@@ -17,17 +17,21 @@ from benchmarks.measure import remove
 SAMPLE = "imagenet_sample"
 PETS = "dogs_vs_cats"
 _SYNTHETIC = 300
-# ext4 allows 65,000 names of one file.
+# ext4 allows 65,000 hard links to one file.
 _MAX_LINKS = 60_000
-_ROWS = 500  # of a row group
+_ROWS = 500  # rows of a row group
 
 
 def photos(
     data: pathlib.Path, work: pathlib.Path, sample: str = SAMPLE
 ) -> tuple[list[pathlib.Path], bool]:
-    """Photos of about 500x400 pixels in `work`, and whether they are real ones.
+    """Prepares photos of about 500x400 px in `work`.
 
-    Copies of a shared sample, so that its files get no links; drawn ones if it is absent.
+    The function copies a sample from `data`, so that the files of the sample get no hard links.
+    Without the sample the function draws images.
+
+    Returns:
+        The photos, and whether the photos are real.
     """
     source = data / sample
     real = source.is_dir()
@@ -47,7 +51,7 @@ def photos(
 
 
 def _draw(seed: int) -> Image.Image:
-    """Something with the sizes, colours and grain of a photo."""
+    """Draws an image with the size, colours and grain of a photo."""
     draw = random.Random(seed)
     size = draw.choice([(500, 375), (500, 333), (375, 500), (640, 480), (500, 500)])
     blurred = Image.frombytes("RGB", (16, 12), draw.randbytes(576))
@@ -61,10 +65,13 @@ def _draw(seed: int) -> Image.Image:
 def linked_folders(
     sources: list[pathlib.Path], root: pathlib.Path, images: int, classes: int
 ) -> pathlib.Path:
-    """`images` links to the sources in `classes` folders below `root`; made once, then kept.
+    """Links `images` files to the sources in `classes` folders below `root`.
+
+    The first call creates the folders; later calls reuse them.
 
     Raises:
-        OSError: The file system has no hard links.
+        OSError: The file system does not support hard links.
+        ValueError: There are not enough sources for so many links.
     """
     if images > _MAX_LINKS * len(sources):
         raise ValueError(f"{len(sources)} files cannot have {images} links; use more files")
@@ -83,7 +90,10 @@ def linked_folders(
 
 
 def packed(folder: pathlib.Path, suffix: str) -> pathlib.Path:
-    """The images of class folders in one file beside these, `.tar` or `.parquet`; then kept."""
+    """Packs class folders into one file beside the folders, `.tar` or `.parquet`.
+
+    The first call writes the file; later calls reuse the file.
+    """
     target = folder.with_name(folder.name + suffix)
     if not target.exists():
         unfinished = target.with_suffix(".tmp")
@@ -91,7 +101,7 @@ def packed(folder: pathlib.Path, suffix: str) -> pathlib.Path:
         if suffix == ".tar":
             with tarfile.open(unfinished, "w") as tar:
                 for path in paths:
-                    # Links to one photo are files of their own: a tar would keep one of them.
+                    # `tar.add` would store later hard links to a photo as references.
                     with open(path, "rb") as file:
                         member = tarfile.TarInfo(str(path.relative_to(folder)))
                         member.size = path.stat().st_size
@@ -99,7 +109,8 @@ def packed(folder: pathlib.Path, suffix: str) -> pathlib.Path:
         else:
             _write_parquet(unfinished, folder, paths)
         unfinished.rename(target)
-    with open(target, "rb") as file:  # into the page cache
+    # The reading brings the file into the page cache.
+    with open(target, "rb") as file:
         while file.read(1 << 24):
             pass
     return target
@@ -119,7 +130,7 @@ def _write_parquet(target: pathlib.Path, folder: pathlib.Path, paths: list[pathl
 
 
 def _warm(root: pathlib.Path, sources: list[pathlib.Path]) -> None:
-    """Brings names and bytes into the page cache."""
+    """Reads all names and bytes to bring both into the page cache."""
     for source in sources:
         source.read_bytes()
     for folder in os.scandir(root):

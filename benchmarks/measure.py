@@ -1,4 +1,4 @@
-"""One command as a whole process tree: seconds, CPU seconds and memory, seen from outside."""
+"""Measures time, CPU time and memory of a command with all its child processes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _SAMPLE_SECONDS = 0.05
 
 
 class BenchmarkError(Exception):
-    """A command that was to be measured failed."""
+    """Error for a failed command or reader."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """What one run took.
+    """Time, memory and output of one run.
 
     Attributes:
-        seconds: From its start to its end.
-        cpu_seconds: User and system time of the whole process tree, which every process of ours
-            waits for.
-        main_cpu_seconds: Of its first process alone.
-        peak_rss_bytes: Largest sum of resident sets over the tree; 0 if not watched. Pages
-            that processes share count for each.
-        output: What it printed.
+        seconds: Wall-clock time of the run.
+        cpu_seconds: User and system time of the whole process tree. Every process waits for its
+            children, so the time of all children counts.
+        main_cpu_seconds: User and system time of the first process alone.
+        peak_rss_bytes: Largest sum of the resident sets of the process tree; 0 if not measured. A
+            shared page counts once for every process.
+        output: Printed output of the run.
     """
 
     seconds: float
@@ -52,24 +52,25 @@ def run_module(
 
     Args:
         module: A module of this repository.
-        *arguments: Its command line.
-        log: File for what it prints.
-        memory: Whether to watch memory, which costs some CPU time on another core.
+        *arguments: Command line of the module.
+        log: File for the printed output.
+        memory: Whether to sample memory, which costs some CPU time on another core.
 
     Raises:
-        BenchmarkError: It failed.
+        BenchmarkError: The command failed.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    # A person's Python keeps what it has compiled.
+    # Python normally caches bytecode, so the measured command must be allowed to do the same.
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    os.sync()  # what an earlier run wrote is not this one's burden
+    # Writes of an earlier run must not slow down this run.
+    os.sync()
     with log.open("wb") as out:
         begun = time.perf_counter()
         process = subprocess.Popen(
             command, cwd=REPOSITORY, env=environ, stdout=out, stderr=subprocess.STDOUT
         )
         with _MemoryWatch(process.pid) if memory else contextlib.nullcontext() as watch:
-            # Waits without reaping: a zombie still tells its own CPU time.
+            # WNOWAIT keeps the process as a zombie, because /proc still has its CPU time.
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             seconds = time.perf_counter() - begun
         main_cpu_seconds = _own_cpu_seconds(process.pid)
@@ -84,7 +85,7 @@ def run_module(
 
 
 def remove(folder: pathlib.Path) -> None:
-    """Removes what a run made, if it is there."""
+    """Removes the output folder of a run if the folder exists."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -94,7 +95,7 @@ def _own_cpu_seconds(pid: int) -> float:
 
 
 class _MemoryWatch:
-    """Samples the memory of a process and all its descendants."""
+    """Sampler of the memory of a process and all its descendants."""
 
     def __init__(self, pid: int):
         self.peak_rss_bytes = 0

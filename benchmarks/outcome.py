@@ -1,4 +1,4 @@
-"""What a benchmark found: ratios, the goal, and the raw figures beside them."""
+"""Defines the result of a benchmark: ratios, their goals, and raw figures."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from imageshards.progress import text_table
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One thing a goal is set for.
+    """Measured figure with a goal.
 
     Attributes:
-        name: What it is, with its unit.
-        values: One for each round; the median counts.
-        goal: What the median must reach.
-        at_least: Whether more is better.
+        name: Name of the figure, with its unit.
+        values: One value for each round; the median counts.
+        goal: Limit for the median.
+        at_least: Whether the median must be at least the goal, rather than at most the goal.
     """
 
     name: str
@@ -28,16 +28,16 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """Median of the rounds."""
+        """Median of all rounds."""
         return statistics.median(self.values)
 
     @property
     def met(self) -> bool:
-        """Whether the goal is met."""
+        """Whether the median meets the goal."""
         return self.median >= self.goal if self.at_least else self.median <= self.goal
 
     def line(self) -> str:
-        """`images/s: 0.96 (0.95 to 0.97 in 3 rounds), goal >= 0.95: met`."""
+        """Returns e.g. `images/s: 0.96 (0.95 to 0.97 in 3 rounds), goal >= 0.95: met`."""
         sign = ">=" if self.at_least else "<="
         return (
             f"{self.name}: {self.median:.3g} ({min(self.values):.3g} to {max(self.values):.3g} in "
@@ -48,15 +48,15 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one benchmark found.
+    """Result of one benchmark.
 
     Attributes:
-        name: Of the benchmark.
-        work: What was done, in a line.
-        columns: Names of raw figures, with units.
-        rows: Side → medians of its raw figures over the rounds.
-        figures: What goals are set for.
-        notes: Sentences to read the figures by.
+        name: Name of the benchmark.
+        work: Description of the measured work in one line.
+        columns: Names of the raw figures, with units.
+        rows: Side → medians of the raw figures over all rounds.
+        figures: Figures with goals.
+        notes: Explanations of the figures.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """The table that people see."""
+        """Returns the table and the figures as text for a terminal."""
         cells = [("", *self.columns)]
         cells += [(side, *map(_number, raw)) for side, raw in self.rows.items()]
         lines = [f"{self.name}: {self.work}", *aligned(cells)]
@@ -75,7 +75,7 @@ class Outcome:
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, object]:
-        """For results.json."""
+        """Returns the result as JSON values for results.json."""
         found = dataclasses.asdict(self)
         found["figures"] = [
             dataclasses.asdict(figure) | {"median": figure.median, "met": figure.met}
@@ -85,12 +85,12 @@ class Outcome:
 
 
 def medians(rounds: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Column by column."""
+    """Returns the median of each column."""
     return tuple(statistics.median(column) for column in zip(*rounds, strict=True))
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines of a table, the header first: names to the left, whole, numbers to the right."""
+    """Formats a table: the header first, names in full and left-aligned, numbers right-aligned."""
     lines = text_table(rows[0], rows[1:], width=sys.maxsize).splitlines()
     return [f"  {line}" for line in lines]
 

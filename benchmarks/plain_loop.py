@@ -1,8 +1,10 @@
-"""The loop a good engineer writes by hand: what the builder's speed is compared with.
+"""Builds shards in a plain loop, as a good engineer would write the loop by hand.
 
-List, shuffle, deal to shards, one process per core; no plan, no quarantine, no resume, no
-manifest. It makes the very same records: the picture comes from the same function. Beam is
-not imported, so that the loop starts as fast as it would in a person's own script.
+The benchmark `build_vs_loop` compares the builder with this loop. The loop lists and shuffles the
+images and deals them to shards, with one process per core. The loop has no plan, no quarantine, no
+resume and no manifest. The records are identical to the builder's records, because both programs
+encode images with the same function. The module does not import Beam, so that the loop starts as
+fast as a custom script.
 
     python -m benchmarks.plain_loop --input photos/ --output shards/ --num_shards 64
 """
@@ -22,16 +24,16 @@ from imageshards.images.encode import encode_image
 from imageshards.tfrecord import frame_record
 
 Image = tuple[str, str, str, int]
-"""Path, key, label, class id."""
+"""Path, key, label and class id of an image."""
 
 Shard = tuple[str, list[Image]]
-"""Path and images of one shard."""
+"""Path and images of a shard."""
 
 OPTIONS = ImageOptions()
 
 
 def list_images(root: str) -> list[Image]:
-    """The images of `root/<class>/`."""
+    """Lists the images below `root/<class>/`."""
     images = []
     for class_id, label in enumerate(sorted(os.listdir(root))):
         folder = os.path.join(root, label)
@@ -41,7 +43,7 @@ def list_images(root: str) -> list[Image]:
 
 
 def features_of(data: bytes, key: str, label: str, class_id: int) -> dict[str, Values]:
-    """The features of one record."""
+    """Returns the features of a record."""
     encoded = encode_image(data, OPTIONS)
     return {
         "image/encoded": [encoded.data],
@@ -58,7 +60,7 @@ def features_of(data: bytes, key: str, label: str, class_id: int) -> dict[str, V
 
 
 def write_shard(shard: Shard) -> int:
-    """Writes one shard; returns its number of records."""
+    """Writes a shard and returns the number of records."""
     target, images = shard
     with open(target, "wb", buffering=1 << 20) as out:
         for path, key, label, class_id in images:
@@ -70,7 +72,7 @@ def write_shard(shard: Shard) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the shards and prints how many records they hold."""
+    """Writes the shards and prints the number of records."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--input", required=True)
     parser.add_argument("--output", required=True)

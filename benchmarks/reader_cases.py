@@ -1,4 +1,4 @@
-"""The benchmarks of the trainer's reader: against the limits, against other readers."""
+"""Benchmarks that compare the trainer's reader with hardware limits and with other readers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ _HOST, _DEVICE = "trainer, crop on the host", "trainer, crop on the device"
 
 
 def photos(s: Settings) -> pathlib.Path:
-    """Raw photos in a folder per class."""
+    """Returns a folder of raw photos with one folder per class."""
     root = s.work / f"links_to_{_sources(s)[0].parent.name}"
     return inputs.linked_folders(_sources(s), root, s.records, CLASSES)
 
 
 def shards(s: Settings) -> pathlib.Path:
-    """The same as a dataset of 256 px, made once by the builder, then kept."""
+    """Returns a dataset of these photos with 256 px.
+
+    The first call builds the dataset; later calls reuse the dataset.
+    """
     source = photos(s)
     target = s.work / f"shards_of_{_sources(s)[0].parent.name}-{s.records}"
     if not (target / "manifest.json").exists():
@@ -41,21 +44,21 @@ def shards(s: Settings) -> pathlib.Path:
     manifest = json.loads((target / "manifest.json").read_text(encoding="utf-8"))
     found = manifest["splits"]["train"]["num_records"]
     if found != s.records:
-        raise BenchmarkError(f"{target} holds {found} records, not {s.records}; remove it")
+        raise BenchmarkError(f"{target} holds {found} records, not {s.records}; remove the folder")
     for path in target.glob("*.tfrecord"):
-        path.read_bytes()  # into the page cache
+        path.read_bytes()  # The reading brings the file into the page cache.
     return target
 
 
 def measured(s: Settings, kinds: Mapping[str, str]) -> dict[str, list[Window]]:
-    """Windows of readers by the names of their sides."""
+    """Measures the reader of each side in turn."""
     arguments = ("--data", str(shards(s)), "--raw", str(photos(s)))
     rounds = _WINDOWS_PER_ROUND * s.rounds
     return in_turn(kinds, arguments, s.work, rounds, s.window_seconds)
 
 
 def speed_rows(found: Mapping[str, list[Window]]) -> dict[str, tuple[float, ...]]:
-    """Medians of rates and of CPU times."""
+    """Returns the median rate and the median CPU time of each side."""
     return {
         side: medians([(window.images_per_second, window.cpu_usec) for window in windows])
         for side, windows in found.items()
@@ -63,7 +66,7 @@ def speed_rows(found: Mapping[str, list[Window]]) -> dict[str, tuple[float, ...]
 
 
 def faster(ours: list[Window], theirs: list[Window]) -> tuple[float, ...]:
-    """Window by window our rate as a multiple of theirs."""
+    """Returns for each window the ratio of our rate to their rate."""
     return tuple(
         our.images_per_second / their.images_per_second
         for our, their in zip(ours, theirs, strict=True)
@@ -71,17 +74,20 @@ def faster(ours: list[Window], theirs: list[Window]) -> tuple[float, ...]:
 
 
 def cheaper(ours: list[Window], theirs: list[Window]) -> tuple[float, ...]:
-    """The same by CPU time for an image: what counts where other programs were running, too."""
+    """Returns for each window the ratio of their CPU time per image to our CPU time.
+
+    CPU time stays comparable while other programs run on the host.
+    """
     return tuple(their.cpu_usec / our.cpu_usec for our, their in zip(ours, theirs, strict=True))
 
 
 def also(what: str, ratios: tuple[float, ...]) -> str:
-    """A ratio for which no goal is set."""
+    """Formats a ratio without a goal."""
     return f"{what}: {statistics.median(ratios):.3g} ({min(ratios):.3g} to {max(ratios):.3g})"
 
 
 def reader_host_crop(s: Settings) -> Outcome:
-    """Random-resized crop and flip in the reader, against crops and flips alone."""
+    """Compares the reader, with random-resized crop and flip, with crops and flips alone."""
     found = measured(s, {
         _HOST: "trainer_host",
         "crops and flips from memory": "limit_crops",
@@ -90,15 +96,15 @@ def reader_host_crop(s: Settings) -> Outcome:
     return Outcome(
         "reader_host_crop", f"{_of_pictures(s)}, random-resized crop to {SIZE[0]} px and flip",
         _COLUMNS, speed_rows(found),
-        (Figure("reader as a share of it, by CPU time", cheaper(ours, limit), 0.95),),
-        ("the limit decodes, crops, resizes and flips JPEGs of the same shards in windows of the "
-         "same distribution, on all cores",
+        (Figure("reader as a share of the limit, by CPU time", cheaper(ours, limit), 0.95),),
+        ("the limit decodes, crops, resizes and flips JPEGs of the same shards on all cores; its "
+         "crop windows have the same distribution",
          also("by the clock", faster(ours, limit))),
     )  # fmt: skip
 
 
 def reader_device_crop(s: Settings) -> Outcome:
-    """A reader that decodes only, against libjpeg-turbo in memory."""
+    """Compares the reader, decoding only, with libjpeg-turbo on JPEGs in memory."""
     found = measured(s, {
         _DEVICE: "trainer_device",
         "libjpeg-turbo in memory": "turbo",
@@ -106,15 +112,15 @@ def reader_device_crop(s: Settings) -> Outcome:
     ours, limit = found.values()
     return Outcome(
         "reader_device_crop", f"{_of_pictures(s)}, decoded whole", _COLUMNS, speed_rows(found),
-        (Figure("reader as a share of it", faster(ours, limit), 0.8),),
-        ("libjpeg-turbo by simplejpeg, exact DCT and upsampling, on all cores; it neither "
-         "reads, shuffles, parses nor batches",
+        (Figure("reader as a share of the limit", faster(ours, limit), 0.8),),
+        ("libjpeg-turbo runs on all cores through simplejpeg, with exact DCT and upsampling; it "
+         "does not read, shuffle, parse or batch",
          also("by CPU time", cheaper(ours, limit))),
     )  # fmt: skip
 
 
 def reader_vs_raw_files(s: Settings) -> Outcome:
-    """Against what people begin with: Keras on a folder of photos."""
+    """Compares the reader with Keras on a folder of photos, the usual first choice."""
     found = measured(s, {
         _HOST: "trainer_host", _DEVICE: "trainer_device",
         "image_dataset_from_directory": "keras_raw",
@@ -126,15 +132,15 @@ def reader_vs_raw_files(s: Settings) -> Outcome:
         _COLUMNS, speed_rows(found),
         (Figure("crop on the host, images/s as a ratio", faster(host, raw), 3),
          Figure("crop on the device, images/s as a ratio", faster(device, raw), 3)),
-        ("image_dataset_from_directory augments nothing: the device's share of the work is "
-         "what is missing on both sides then",
+        ("image_dataset_from_directory augments nothing; with crops on the device, neither side "
+         "includes the augmentation",
          also("by CPU time, host", cheaper(host, raw)),
          also("by CPU time, device", cheaper(device, raw))),
     )  # fmt: skip
 
 
 def reader_vs_tfds(s: Settings) -> Outcome:
-    """Against TensorFlow Datasets on the very same shards, as a careful user of it reads them."""
+    """Compares the reader with a careful use of TensorFlow Datasets on the same shards."""
     found = measured(s, {
         _HOST: "trainer_host",
         "as_dataset, SkipDecoding, same crop": "tfds",
@@ -144,16 +150,16 @@ def reader_vs_tfds(s: Settings) -> Outcome:
         "reader_vs_tfds", f"{_of_pictures(s)}, random-resized crop to {SIZE[0]} px and flip",
         _COLUMNS, speed_rows(found),
         (Figure("by CPU time, as a ratio", cheaper(ours, tfds), 1.3),),
-        ("as_dataset is shuffled, too, but its order is not reproducible",
+        ("as_dataset also shuffles, but its order is not reproducible",
          also("by the clock", faster(ours, tfds))),
     )  # fmt: skip
 
 
 def reader_options(s: Settings) -> Outcome:
-    """A disk whose reads wait, and deterministic operations, against the reader as it is."""
+    """Compares the plain reader with a slow disk and with deterministic operations."""
     found = measured(s, {
         _HOST: "trainer_host",
-        f"the same, {1e3 * SLOW_READ_SEC:g} ms each read": "slow_disk",
+        f"the same, {1e3 * SLOW_READ_SEC:g} ms per read": "slow_disk",
         "the same, --deterministic": "deterministic",
     })  # fmt: skip
     plain, slow, same = found.values()
@@ -168,7 +174,7 @@ def reader_options(s: Settings) -> Outcome:
 
 
 def pixels(s: Settings) -> Outcome:
-    """Pictures decoded once, in memory: against decoding, and against Keras's own cache."""
+    """Compares `--cache pixels` with decoding and with Keras's own cache."""
     data = shards(s)
     folder = pixel_folder(str(data))
     remove(pathlib.Path(folder))
@@ -190,8 +196,8 @@ def pixels(s: Settings) -> Outcome:
          Figure("crop on the host against the reader of JPEGs", faster(host, jpegs), 2),
          Figure("crop on the host against Keras with .cache()", faster(host, cached), 1),
          Figure("crop on the host against Keras without", faster(host, plain), 3)),
-        (f"the first epoch decodes: {s.records / filled_sec:,.0f} images/s, {filled_sec:.1f} s "
-         "with TensorFlow's start",
+        (f"the first epoch decodes {s.records / filled_sec:,.0f} images/s, in {filled_sec:.1f} s "
+         "including TensorFlow's start",
          also("by CPU time, device against libjpeg-turbo", cheaper(device, turbo)),
          also("by CPU time, host against the reader of JPEGs", cheaper(host, jpegs)),
          also("by CPU time, host against Keras with .cache()", cheaper(host, cached))),

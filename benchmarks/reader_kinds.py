@@ -1,7 +1,8 @@
-"""Readers that are compared: each is a function, seconds → images read in that time.
+"""Defines the readers to compare.
 
-All yield shuffled batches of 64 pictures of 224 px, cropped at random and flipped, except
-where it says otherwise; all are endless.
+A reader is a function from a number of seconds to the number of images that it reads in this time.
+All readers are endless. Unless their docstrings say otherwise, readers yield shuffled batches of 64
+images of 224 px with random crops and flips.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _AREA, _ASPECT = (0.5, 1.0), (3 / 4, 4 / 3)
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is read.
+    """Inputs of a reader.
 
     Attributes:
-        data: Folder of a dataset that the builder wrote, with a split `train`.
-        raw: Folder with a folder of the same photos for each class.
+        data: Folder of a dataset from the builder, with a split `train`.
+        raw: Folder of the same photos, with one folder per class.
     """
 
     data: str
@@ -37,12 +38,12 @@ class Job:
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def batches(stream: Any) -> Read:
-    """Reads an endless dataset of batches, whatever else they hold."""
+    """Returns a reader of an endless dataset; the first component of a batch must be images."""
     import tensorflow as tf
 
     iterator = iter(stream)
@@ -57,7 +58,10 @@ def batches(stream: Any) -> Read:
 
 
 def trainer(job: Job, augment_on: str = "host", cache: str = "none") -> Read:
-    """The trainer's reader; for the device pictures stay as large as they are."""
+    """Returns the trainer's reader.
+
+    With augmentation on the device, images keep their stored size.
+    """
     import imageshards as ims
 
     train = ims.open(job.data).train(
@@ -68,7 +72,7 @@ def trainer(job: Job, augment_on: str = "host", cache: str = "none") -> Read:
 
 
 def slow_disk(job: Job) -> Read:
-    """The same from a local folder each of whose reads takes `SLOW_READ_SEC`."""
+    """Returns the trainer's reader for a local folder with `SLOW_READ_SEC` per read."""
     from imageshards import storage
 
     original = storage.read_range
@@ -82,7 +86,7 @@ def slow_disk(job: Job) -> Read:
 
 
 def deterministic(job: Job) -> Read:
-    """The same with TensorFlow's deterministic operations, as `--deterministic` asks for."""
+    """Returns the trainer's reader with deterministic operations, as with `--deterministic`."""
     import tensorflow as tf
 
     tf.config.experimental.enable_op_determinism()
@@ -90,12 +94,12 @@ def deterministic(job: Job) -> Read:
 
 
 def pixel_folder(data: str) -> str:
-    """Of the pictures of a dataset, decoded once."""
+    """Returns the folder for the decoded images of a dataset."""
     return f"{data}-cache"
 
 
 def keras_crops(job: Job, cached: bool) -> Read:
-    """`image_dataset_from_directory` at the stored size, kept in memory or not, then cropped."""
+    """Returns a reader of `image_dataset_from_directory` with crops, with or without a cache."""
     import keras
     import tensorflow as tf
 
@@ -114,14 +118,15 @@ def keras_crops(job: Job, cached: bool) -> Read:
     stream = stream.map(lambda picture, label: (tf.cast(picture, tf.uint8), label))
     if cached:
         stream = stream.cache()
-        for _ in stream:  # the first epoch
+        # The first epoch fills the cache and must not count.
+        for _ in stream:
             pass
     stream = stream.repeat().shuffle(_SHUFFLED).map(crop, num_parallel_calls=tf.data.AUTOTUNE)
     return batches(stream.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE))
 
 
 def keras_raw(job: Job) -> Read:
-    """`keras.utils.image_dataset_from_directory`, without any augmentation."""
+    """Returns a reader with `image_dataset_from_directory` and without augmentation."""
     import keras
 
     stream = keras.utils.image_dataset_from_directory(
@@ -131,7 +136,7 @@ def keras_raw(job: Job) -> Read:
 
 
 def tfds(job: Job) -> Read:
-    """TFDS reads; only what is seen is decoded: what a careful user of it writes."""
+    """Returns a reader with TFDS that decodes only the crops, as a careful user would write it."""
     import tensorflow as tf
     import tensorflow_datasets
 

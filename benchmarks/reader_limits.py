@@ -1,4 +1,4 @@
-"""The limits no reader can pass: decoding alone, of bytes that are in memory, on all cores."""
+"""Defines the limits for readers: decoding alone, from memory, on all cores."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from benchmarks.reader_kinds import BATCH, IMAGE, SIZE, STORED, Job, Read, batches, cores
 
-# Pictures kept in memory, 80 MB.
+# Number of JPEGs in memory, about 80 MB.
 IN_MEMORY = 4096
 _CALLS_AHEAD = 4
 
 
 def crops(job: Job) -> Read:
-    """The trainer's crops and flips, made by tf.data: each core makes a batch at a time."""
+    """Returns the trainer's crops and flips in tf.data; each core works on one batch at a time."""
     import tensorflow as tf
 
     from trainer.augment.geometry import crop_windows
@@ -38,7 +38,7 @@ def crops(job: Job) -> Read:
 
 
 def turbo(job: Job) -> Read:
-    """libjpeg-turbo, exact settings, whole pictures: a thread for each core."""
+    """Returns a decoder of whole images: libjpeg-turbo, exact settings, one thread per core."""
     jpegs = _jpegs(job)
     pool = concurrent.futures.ThreadPoolExecutor(cores())
     shares = [jpegs[i :: cores()] for i in range(cores())]
@@ -46,18 +46,18 @@ def turbo(job: Job) -> Read:
 
 
 def crop_flip(encoded: Any, window: Any, flip: Any) -> Any:
-    """One picture, uint8, with no more operations than it takes."""
+    """Crops, resizes and flips one image (uint8) with as few operations as possible."""
     import tensorflow as tf
 
     part = tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
-    # Faster on floats, by more than it costs to make them.
+    # `resize` is faster on floats, even with the cost of the conversion.
     resized = tf.image.resize(tf.cast(part, tf.float32), SIZE)
     picture = tf.cast(resized + 0.5, tf.uint8)
     return tf.cond(flip, lambda: tf.reverse(picture, [1]), lambda: picture)
 
 
 def _jpegs(job: Job) -> list[bytes]:
-    """Pictures of the dataset, from all of its shards."""
+    """Reads JPEGs from all shards of the dataset."""
     import tensorflow as tf
 
     files = tf.data.Dataset.list_files(f"{job.data}/train-*.tfrecord", shuffle=False)

@@ -1,9 +1,9 @@
-"""Readers side by side: each in its own process, measured in turn while the others stand still.
+"""Measures readers in turn: each reader has a process, and only one process runs at a time.
 
     python -m benchmarks.reader_rounds KIND --data SHARDS --raw PHOTOS
 
-is such a process: it prints `ready`; then for each line on stdin, a number of seconds, it reads for
-that long and prints what it took as a JSON object.
+This command runs the process of one reader. The process first prints `ready`. Each line on stdin is
+a number of seconds; the process reads for this time and prints the figures as a JSON object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.measure import REPOSITORY, BenchmarkError
 from benchmarks.reader_kinds import Job, Read
 
 WARM_UP_SECONDS = 3.0
-# Read untimed whenever it is this one's turn again: takes away what was read in advance.
+# Before each measurement a reader runs for this time, which uses up batches read in advance.
 SETTLE_SECONDS = 0.7
 
 KINDS: dict[str, Callable[[Job], Read]] = {
@@ -48,7 +48,13 @@ KINDS: dict[str, Callable[[Job], Read]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """One measurement of one reader: images, by the clock, user and system time of all of it."""
+    """One measurement of one reader.
+
+    Attributes:
+        images: Number of images read.
+        seconds: Wall-clock time.
+        cpu_seconds: User and system time of the reader's processes.
+    """
 
     images: int
     seconds: float
@@ -56,20 +62,20 @@ class Window:
 
     @property
     def images_per_second(self) -> float:
-        """By the clock."""
+        """Images per second of wall-clock time."""
         return self.images / self.seconds
 
     @property
     def cpu_usec(self) -> float:
-        """CPU microseconds per image."""
+        """CPU time per image in microseconds."""
         return 1e6 * self.cpu_seconds / self.images
 
 
 class Side:
-    """A reader of a kind in a process of its own, stopped whenever it is not measured.
+    """Process of one reader, which is stopped between measurements.
 
     Raises:
-        BenchmarkError: It fails.
+        BenchmarkError: The reader failed.
     """
 
     def __init__(self, kind: str, arguments: tuple[str, ...], log: pathlib.Path) -> None:
@@ -83,7 +89,7 @@ class Side:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                # A group of its own: its children are stopped with it.
+                # In a separate process group, signals reach the children as well.
                 start_new_session=True,
             )
         try:
@@ -94,7 +100,7 @@ class Side:
             raise
 
     def window(self, seconds: float) -> Window:
-        """Measures for so many seconds."""
+        """Measures the reader for the given time."""
         self._signal(signal.SIGCONT)
         if self._process.stdin is None:
             raise BenchmarkError(f"{self._kind} has ended")
@@ -105,7 +111,7 @@ class Side:
         return Window(**found)
 
     def end(self) -> None:
-        """Ends the process and its children."""
+        """Kills the process and its children."""
         with contextlib.suppress(ProcessLookupError):
             self._signal(signal.SIGKILL)
         self._process.wait()
@@ -125,7 +131,7 @@ class Side:
 def opened(
     kinds: Mapping[str, str], arguments: tuple[str, ...], work: pathlib.Path
 ) -> Iterator[dict[str, Side]]:
-    """Sides by their names, warmed up one after the other, ended in the end."""
+    """Starts and warms up the sides one after the other, and kills all sides at the end."""
     sides: dict[str, Side] = {}
     try:
         for name, kind in kinds.items():
@@ -138,16 +144,17 @@ def opened(
 
 def in_turn(kinds: Mapping[str, str], arguments: tuple[str, ...], work: pathlib.Path,
             rounds: int, seconds: float) -> dict[str, list[Window]]:  # fmt: skip
-    """Measures readers A B C A B C …, so that a slow minute of the machine meets them all.
+    """Measures readers in turn, A B C A B C …, so that a slow minute affects all readers.
 
     Args:
         kinds: Name of a side → one of `KINDS`.
-        arguments: The command line of all of them.
-        work: Folder for their logs.
-        rounds, seconds: How often each is measured, and how long.
+        arguments: Command line for all sides.
+        work: Folder for the logs.
+        rounds: Number of measurements of each side.
+        seconds: Duration of a measurement.
 
     Raises:
-        BenchmarkError: One of them fails.
+        BenchmarkError: A reader failed.
     """
     found: dict[str, list[Window]] = {name: [] for name in kinds}
     with opened(kinds, arguments, work) as sides:
@@ -158,7 +165,7 @@ def in_turn(kinds: Mapping[str, str], arguments: tuple[str, ...], work: pathlib.
 
 
 def measure_window(read: Read, seconds: float, settle_seconds: float) -> dict[str, float]:
-    """One measurement: images, seconds and CPU seconds."""
+    """Measures a reader once; returns images, seconds and CPU seconds."""
     read(settle_seconds)
     cpu, begun = _cpu_seconds(), time.perf_counter()
     images = read(seconds)
@@ -167,14 +174,14 @@ def measure_window(read: Read, seconds: float, settle_seconds: float) -> dict[st
 
 
 def _cpu_seconds() -> float:
-    """User and system time of this process and its children so far."""
+    """Returns the user and system time of this process and its children so far."""
     here = psutil.Process()
     times = [process.cpu_times() for process in (here, *here.children(recursive=True))]
     return float(sum(t.user + t.system for t in times))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures one reader whenever a line comes; ends with stdin."""
+    """Measures one reader for each line of stdin, until stdin ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--data", required=True)

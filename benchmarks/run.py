@@ -1,7 +1,7 @@
-"""`make bench`: measures the promises about speed and memory, and says which are kept.
+"""Runs the benchmarks of `make bench` and reports which promises hold.
 
-Ratios count: both sides do the same work in the same minutes. Absolute figures are this
-machine's. A goal that is missed is printed as such and is no error: it is a measurement.
+Trust the ratios: both sides of a ratio do the same work in the same minutes. Absolute figures
+depend on the host. A missed goal is a measurement and not an error, so the exit code stays 0.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ _LIBRARIES = (
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line; an unknown benchmark ends the program with a sentence."""
+    """Parses the command line; an unknown benchmark is a usage error."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.run",
         description="Measures speed and memory; a round takes half an hour on two cores.",
     )
     add = parser.add_argument
-    add("--images", type=int, default=24_000, help="images of a build (default: 24000)")
-    add("--only", default="", metavar="NAME,...", help=f"of {', '.join(BENCHMARKS)} (default: all)")
+    add("--images", type=int, default=24_000, help="images in a build (default: 24000)")
+    add("--only", default="", metavar="NAME,...",
+        help=f"some of {', '.join(BENCHMARKS)} (default: all)")  # fmt: skip
     add("--rounds", type=int, default=3, help="runs of each side (default: 3)")
     add(
         "--data",
@@ -54,7 +55,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         type=pathlib.Path,
         default=REPOSITORY / "bench_output",
         metavar="DIR",
-        help="folder for inputs, kept for the next time, and results (default: bench_output)",
+        help="folder for results and for inputs, which later runs reuse (default: bench_output)",
     )
     args = parser.parse_args(argv)
     args.only = [name.strip() for name in args.only.split(",") if name.strip()]
@@ -68,7 +69,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def machine() -> dict[str, object]:
-    """What the figures were measured on."""
+    """Describes the host and the versions of the libraries."""
     model = "unknown processor"
     info = pathlib.Path("/proc/cpuinfo")
     if info.exists():
@@ -85,14 +86,14 @@ def machine() -> dict[str, object]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmarks; 0 unless a command failed."""
+    """Runs the benchmarks; returns 0 unless a command failed."""
     args = parse(sys.argv[1:] if argv is None else argv)
     args.work.mkdir(parents=True, exist_ok=True)
     found: dict[str, object] = {"machine": machine(), "outcomes": []}
     print(", ".join(f"{name} {value}" for name, value in machine().items()))
     sources, real = inputs.photos(args.data, args.work.resolve())
     if not real:
-        print(f"no {args.data / inputs.SAMPLE}: the photos are drawn, not real")
+        print(f"{args.data / inputs.SAMPLE} is missing: the benchmarks use drawn photos")
     work = args.work.resolve()
     pets, _ = inputs.photos(args.data, work, inputs.PETS)
     settings = Settings(work, sources, images=args.images, rounds=args.rounds, pets=pets)
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"error: {name}: {e}", file=sys.stderr)
             return 1
         print(f"\n{outcome.text()}", flush=True)
-        print(f"  (load {load:.1f} when it began; {time.monotonic() - begun:,.0f} s in all)")
+        print(f"  (load {load:.1f} at the start; {time.monotonic() - begun:,.0f} s in total)")
         outcomes.append(outcome.to_dict() | {"real_photos": real, "load": load})
         found["outcomes"] = outcomes
         results = args.work / "results.json"

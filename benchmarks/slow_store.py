@@ -1,9 +1,9 @@
-"""A bucket of gs:// on loopback that is as slow as a real one: a folder, read in place.
+"""Serves a local folder as a gs:// bucket that is as slow as a real bucket.
 
-    with slow_store(folder) as bucket:  # what is below, for this process and those it starts
+    with slow_store(folder) as bucket:  # this process and its children can read the bucket
         ims.open(f"{bucket}/shards")
 
-TensorFlow's own client asks it, as `tests.support.google_front` tells.
+TensorFlow's own client reads from the store; `tests.support.google_front` explains how.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ from tests.support.google_front import GoogleFront
 from tests.support.http_stand_in import Reply, Request, json_reply
 
 LATENCY_SEC, SLOW_SEC = 0.05, 2.0
-# Its address, for `counts` in any process.
+# Environment variable with the address of the store, for `counts` in any process.
 VARIABLE = "BENCHMARK_STORE"
 
 
 class SlowStore(GoogleFront):
-    """Every answer takes `LATENCY_SEC`, but `SLOW_SEC` to every n-th request (never if 0)."""
+    """Server that answers in `LATENCY_SEC`, and every `slow_every`-th request in `SLOW_SEC`.
+
+    With `slow_every=0` no request is slow.
+    """
 
     def __init__(self, root: pathlib.Path, folder: pathlib.Path, slow_every: int):
         super().__init__(0, folder)
@@ -42,13 +45,13 @@ class SlowStore(GoogleFront):
         self.sizes: list[int] = []
 
     def answer(self, request: Request) -> Reply | None:
-        """How many times contents were asked for and how many bytes that was, or an object."""
+        """Answers a request for an object, or for the numbers of requests and bytes so far."""
         if request.path == "/counts":
             return json_reply([len(self.sizes), sum(self.sizes)])
         return super().answer(request)
 
     def fetch(self, path: str, span: str) -> Reply:
-        """An object, a range of it, or what is known of it; none is listed."""
+        """Returns an object, a range of an object or its metadata; listings are empty."""
         number = next(self._numbers)
         is_slow = self._slow_every and number % self._slow_every == 0
         time.sleep(SLOW_SEC if is_slow else LATENCY_SEC)
@@ -72,9 +75,10 @@ class SlowStore(GoogleFront):
 
 @contextlib.contextmanager
 def slow_store(root: pathlib.Path, slow_every: int = 0) -> Iterator[str]:
-    """Serves a folder as `gs://bench` to this process and those that it starts.
+    """Serves a folder as `gs://bench` to this process and its children.
 
-    The store has a core of its own, as it is another machine; they have the others.
+    The store runs on a separate core, because a real store is another host. This process and its
+    children use the other cores.
     """
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
@@ -100,14 +104,14 @@ def slow_store(root: pathlib.Path, slow_every: int = 0) -> Iterator[str]:
 
 
 def counts() -> tuple[int, int]:
-    """Requests for contents so far, and bytes in their answers."""
+    """Returns the number of requests for contents so far, and the bytes of the answers."""
     with urllib.request.urlopen(os.environ[VARIABLE] + "/counts") as reply:
         requests, num_bytes = json.loads(reply.read())
     return requests, num_bytes
 
 
 def main() -> None:
-    """Prints what a process has to have in its environment; ends with stdin."""
+    """Prints the environment variables for clients, and serves until stdin ends."""
     root, folder = map(pathlib.Path, sys.argv[1:3])
     with SlowStore(root, folder, int(sys.argv[3])) as store:
         more = {VARIABLE: store.url, "CLOUDSDK_CONFIG": str(folder), "NO_GCE_CHECK": "true"}

@@ -1,4 +1,4 @@
-"""Builds whose originals, and then whose shards, are in a store that answers in 50 ms."""
+"""Benchmarks of builds that read from, and write to, a store with a latency of 50 ms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLASSES = 10
 
 
 def _build(s: Settings, images: int, source: str, output: str) -> Usage:
-    """One build on one core, to be compared with others of the same work."""
+    """Builds a dataset on one core, checks the number of records and removes the dataset."""
     storage.delete_folder(output)
     usage = run_module(
         "beam_pipeline", "--input", source, "--output", output, "--image_size", 256,
@@ -30,13 +30,13 @@ def _build(s: Settings, images: int, source: str, output: str) -> Usage:
     manifest = json.loads(storage.read(storage.join(output, "manifest.json")))
     found = manifest["splits"]["train"]["num_records"]
     if found != images:
-        raise BenchmarkError(f"{found} records of {images} images:\n{usage.output}")
+        raise BenchmarkError(f"expected {images} records, found {found}:\n{usage.output}")
     storage.delete_folder(output)
     return usage
 
 
 def _outcome(scheme: str, s: Settings) -> Outcome:
-    """A store against this machine's disk."""
+    """Compares a store with the local disk."""
     images = min(s.images, _IMAGES)
     with apart(scheme) as server:
         local, here = str(s.linked(images, _CLASSES)), str(s.output)
@@ -44,7 +44,8 @@ def _outcome(scheme: str, s: Settings) -> Outcome:
         output = server.bucket("shards") + "/out"
         storage.copy_folder(local, photos)
         server.set_replay(photos)
-        _build(s, images, photos, here)  # the stand-in has answered everything once
+        # The stand-in records its answers during this build and replays them afterwards.
+        _build(s, images, photos, here)
         server.set_latency(LATENCY_SEC)
         sides = {
             "disk to disk": lambda: _build(s, images, local, here),
@@ -68,7 +69,7 @@ def _outcome(scheme: str, s: Settings) -> Outcome:
 
 @contextlib.contextmanager
 def apart(scheme: str) -> Iterator[StoreServer]:
-    """A stand-in on a core of its own, as a store is another machine."""
+    """Runs a stand-in on a separate core, because a real store is another host."""
     cores = sorted(os.sched_getaffinity(0))
     with store_server(scheme, cores={cores[-1]}) as server, server.environment():
         os.sched_setaffinity(0, {cores[0]})

@@ -1,6 +1,6 @@
-"""A loop of your own that resumes exactly: python examples/custom_loop.py shards/ run/ 200
+"""Trains in a custom loop that resumes exactly: python examples/custom_loop.py shards/ run/ 200
 
-Stop it at any step and call it again: it goes on with the very next record.
+Stop the loop at any step and run the same command again: training resumes with the next record.
 """
 
 import itertools

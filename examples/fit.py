@@ -1,4 +1,4 @@
-"""Keras's own fit on a folder of shards: python examples/fit.py shards/"""
+"""Trains with Keras's own `fit` on a dataset: python examples/fit.py shards/"""
 
 import sys
 
@@ -30,6 +30,6 @@ model.fit(
     steps_per_epoch=train.steps_per_epoch,
     epochs=5,
     validation_data=val.dataset(),
-    shuffle=False,  # it is
+    shuffle=False,  # The reader shuffles the records.
     verbose=2,
 )

@@ -1,7 +1,8 @@
-"""Keras's fit that resumes inside an epoch: python examples/fit_resume.py shards/ run/ 2
+"""Trains with `ims.fit` and resumes inside an epoch: python examples/fit_resume.py shards/ run/ 2
 
-Trains on that many replicas: GPUs, or logical CPU devices where there are none. Kill it at any step
-and call it again: it goes on with the very next record, and ends with the same weights.
+The last argument is the number of replicas: GPUs, or logical CPU devices on a host without GPUs.
+Kill the script at any step and run the same command again: training resumes with the next record,
+and the final weights are the same as without the interruption.
 """
 
 import sys

@@ -1,12 +1,13 @@
-"""Writes an image table with captions and boxes for the drawn pictures, and checks the records.
+"""Writes an image table with captions and boxes for drawn images, and checks the records.
 
     python -m recipes.captions_and_boxes table PICTURES list.jsonl
     python -m recipes.captions_and_boxes show SHARDS
     python -m recipes.captions_and_boxes check SHARDS
 
-PICTURES is the output of scripts/make_demo_images.py: each picture shows one strongly coloured
-shape, which is found by its colour. `show` prints the features of the first record; `check` finds
-the shapes in the pictures of the records and compares their boxes with those of the records.
+PICTURES is the output of scripts/make_demo_images.py. Each image shows one strongly coloured shape,
+and the recipe finds the shape by its colour. `table` writes the image table. `show` prints the
+features of the first record. `check` finds the shapes in the images of the records and compares
+their boxes with the boxes in the records.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from PIL import Image
 
 import imageshards
 
-# xmin, xmax, ymin, ymax: 0..1, of the width and of the height.
+# xmin, xmax, ymin, ymax as fractions (0..1) of the width and the height.
 Box = tuple[float, float, float, float]
 SIDES = ("xmin", "xmax", "ymin", "ymax")
 BBOX = "image/object/bbox/"
 
-# Saturation of 0..255: the shapes have about 200, the background has 40.
+# The saturation (0..255) is about 200 in the shapes and about 40 in the background.
 SATURATED = 115
 
 
 def find_box(picture: Image.Image) -> Box | None:
-    """The box around the strongly coloured pixels; None where there are none."""
+    """Returns the box around the strongly coloured pixels; None without such pixels."""
     saturation = picture.convert("RGB").convert("HSV").getchannel("S")
     found = saturation.point(lambda value: 255 * (value >= SATURATED)).getbbox()
     if found is None:
@@ -46,7 +47,7 @@ def find_box(picture: Image.Image) -> Box | None:
 
 
 def overlap(a: Box, b: Box) -> float:
-    """Intersection over union, 0..1."""
+    """Returns the intersection over union of two boxes, 0..1."""
 
     def area(box: Box) -> float:
         return max(0.0, box[1] - box[0]) * max(0.0, box[3] - box[2])
@@ -56,11 +57,11 @@ def overlap(a: Box, b: Box) -> float:
 
 
 def row(path: pathlib.Path) -> dict[str, Any]:
-    """The table's row of one picture: a list for every side, empty where there is no box."""
+    """Returns the table row of an image: a list for every side, empty if the image has no box."""
     label = path.parent.name
     try:
         with Image.open(path) as picture:
-            # As stored: the builder turns pictures and their boxes upright.
+            # The box belongs to the stored orientation; the builder turns image and box upright.
             box = find_box(picture)
     except OSError:
         box = None
@@ -82,7 +83,7 @@ def _sides(box: Box | None) -> Iterator[tuple[str, float]]:
 
 
 def write_table(pictures: pathlib.Path, output: pathlib.Path) -> None:
-    """One row per picture of the folders below `pictures`."""
+    """Writes a table with one row per image of the folders below `pictures`."""
     paths = sorted(p for p in pictures.glob("*/*") if p.suffix.lower() == ".jpg")
     if not paths:
         sys.exit(f"error: no folders with .jpg files in {str(pictures)!r}; expected one per class.")
@@ -94,13 +95,13 @@ def write_table(pictures: pathlib.Path, output: pathlib.Path) -> None:
 
 
 def records(shards: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """The records of all splits."""
+    """Yields the records of all splits."""
     data = imageshards.open(shards)
     return itertools.chain.from_iterable(map(data.source, data.splits))
 
 
 def show(shards: pathlib.Path) -> None:
-    """Prints the features of the first record, one per line."""
+    """Prints the features of the first record, one feature per line."""
     for name, values in sorted(next(records(shards)).items()):
         shown = [
             value
@@ -114,12 +115,13 @@ def show(shards: pathlib.Path) -> None:
 
 
 def check(shards: pathlib.Path) -> None:
-    """Prints how well the boxes of the records fit the shapes in their pictures."""
+    """Prints how well the boxes of the records fit the shapes in their images."""
     fits, cut = [], 0
     for record in records(shards):
         found = find_box(Image.open(io.BytesIO(record["image/encoded"])))
         for xmin, xmax, ymin, ymax in zip(*(record[BBOX + side] for side in SIDES), strict=True):
-            # Of a shape that the crop cuts, the visible part may not reach the sides of its box.
+            # If the crop cuts a shape, the visible part of the shape can be smaller than the
+            # clipped box. Such boxes do not count.
             if min(xmin, ymin) <= 0 or max(xmax, ymax) >= 1:
                 cut += 1
             elif found:
@@ -130,13 +132,13 @@ def check(shards: pathlib.Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns the exit code."""
+    """Runs the command and returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    table = commands.add_parser("table", help="writes the image table of drawn pictures")
+    table = commands.add_parser("table", help="write the image table of drawn images")
     table.add_argument("pictures", type=pathlib.Path)
     table.add_argument("output", type=pathlib.Path)
-    for name, what in (("show", "prints a record"), ("check", "compares boxes and shapes")):
+    for name, what in (("show", "print a record"), ("check", "compare boxes and shapes")):
         commands.add_parser(name, help=what).add_argument("shards", type=pathlib.Path)
     args = parser.parse_args(argv)
     if args.command == "table":

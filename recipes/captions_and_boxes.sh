@@ -1,13 +1,13 @@
 #!/bin/sh
-# Records of the COCO kind: a caption and boxes with names beside each picture.
+# Builds records as in COCO: each image has a caption and boxes with class names.
 #
-# Shows:     a JSONL image table with image/object/bbox/*; boxes that follow the picture through EXIF
-#            and crop; what a record looks like
+# Shows:     a JSONL image table with image/object/bbox/*; boxes that follow the image through EXIF
+#            orientation and crop; the features of a record
 # Command:   python scripts/make_demo_images.py --output drawn
 #            IMAGES=drawn sh recipes/captions_and_boxes.sh
 # Hardware:  2 cores of an AMD EPYC, no GPU
 # Time:      18 s
-# Result:    600 drawn pictures, some of them stored sideways:
+# Result:    600 drawn images, some of them stored sideways:
 #
 #     caption                   ['a triangle in a box of 12 % of the picture']
 #     image/encoded             ['1532 bytes']
@@ -22,16 +22,16 @@
 #     0.966, least 0.897
 #     validation accuracy 0.978
 #
-# Run again, it keeps existing shards and resumes an interrupted training.
+# A second run keeps existing shards and resumes an interrupted training.
 set -eu
-: "${IMAGES:?names the folder that scripts/make_demo_images.py drew}"
+: "${IMAGES:?must name the output folder of scripts/make_demo_images.py}"
 OUTPUT=${OUTPUT:-recipe_output/captions_and_boxes}
 EPOCHS=${EPOCHS:-1}
 
 python -m recipes.captions_and_boxes table "$IMAGES" "$OUTPUT/list.jsonl"
 
-# Without --columns the types are inferred from the first rows; lists become features of variable
-# length.
+# Without --columns the builder infers the types from the first rows. Lists become features of
+# variable length.
 [ -f "$OUTPUT/shards/manifest.json" ] ||
     imageshards build --input "$OUTPUT/list.jsonl" --allow_any_path --output "$OUTPUT/shards" --image_size 96 \
         --splits train=0.8,validation=0.2 --num_shards train=4,validation=2

@@ -1,11 +1,15 @@
-"""Writes an image table with columns beside the picture: numbers, and words of a generated caption.
+"""Writes an image table with extra columns: numbers, and the words of a generated caption.
 
     python -m recipes.columns --input PHOTOS --output list.jsonl
 
-Columns: `meta`, width and height in pixels and the mean of red, green and blue (0..255);
-`caption`, a description of these numbers; `tokens`, the number of each word, from 1, because
-shorter sequences are padded with 0. The label is the picture's folder or, in a flat folder, its
-name up to the first dot.
+The table has these columns:
+
+- `meta`: width and height in pixels, and the mean of red, green and blue (0..255).
+- `caption`: a description of these numbers.
+- `tokens`: the number of each word. Numbers begin at 1, because the reader pads short sequences
+  with 0.
+- `label`: the name of the image's folder. In a flat folder the label is the file name up to the
+  first dot.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ WORDS = ("a", "picture", "small", "large", "wide", "tall", "dark", "bright", "wa
 
 
 def caption(width: int, height: int, colour: Sequence[float]) -> list[str]:
-    """The words that describe a picture of `width` x `height` px: 2 to 6 of `WORDS`."""
+    """Returns 2 to 6 of `WORDS`, which describe an image of `width` x `height` px."""
     red, _, blue = colour
     brightness = sum(colour) / 3
     applies = {
@@ -42,12 +46,12 @@ def caption(width: int, height: int, colour: Sequence[float]) -> list[str]:
 
 
 def row(path: pathlib.Path, label: str) -> dict[str, object]:
-    """The table's row of one picture."""
+    """Returns the table row of an image."""
     data = path.read_bytes()
     with Image.open(io.BytesIO(data)) as picture:
         width, height = picture.size
         if can_draft(data):
-            # A small draft has the same mean, and takes a fraction of the time.
+            # A small draft has almost the same mean colour and decodes much faster.
             picture.draft("RGB", (64, 64))
         colour = [round(x, 2) for x in ImageStat.Stat(picture.convert("RGB")).mean]
     words = caption(width, height, colour)
@@ -61,14 +65,14 @@ def row(path: pathlib.Path, label: str) -> dict[str, object]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the table; returns the exit code."""
+    """Writes the table and returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--input", required=True, type=pathlib.Path, help="folder of JPEGs")
-    parser.add_argument("--output", required=True, type=pathlib.Path, help="table, .jsonl")
+    parser.add_argument("--output", required=True, type=pathlib.Path, help="image table (.jsonl)")
     args = parser.parse_args(argv)
     paths = sorted(args.input.rglob("*.jpg"))
     if not paths:
-        parser.error(f"--input received {str(args.input)!r}, below which there is no .jpg file.")
+        parser.error(f"--input received {str(args.input)!r}; the folder contains no .jpg file.")
     args.output.parent.mkdir(parents=True, exist_ok=True)
     with args.output.open("w", encoding="utf-8") as f:
         for path in paths:

@@ -1,13 +1,13 @@
-"""Trains a small detector of one object a picture on drawn shapes, and prints its mean IoU.
+"""Trains a small detector on drawn images with one shape each, and prints the mean IoU.
 
-Shows:     a table with boxes in pixels; target="bounding_boxes", which follow crop and flip; `map`;
-           `ims.fit` with a loss and a metric of one's own, which resumes inside an epoch
+Shows:     a table with boxes in pixels; target="bounding_boxes", where boxes follow crop and flip;
+           `map`; `ims.fit` with a custom loss and metric, which resumes inside an epoch
 Command:   python -m recipes.detector --output recipe_output/detector
-Hardware:  2 cores of an AMD EPYC, no GPU, that others used, too
+Hardware:  2 cores of an AMD EPYC, no GPU, with other work on them
 Time:      2 min 17 s
-Result:    mean IoU 0.883 of 206 validation pictures, after 30 epochs of 1,794
+Result:    mean IoU 0.883 on 206 validation images, after 30 epochs of 1,794 images
 
-Run again, it keeps existing shards and goes on with an interrupted training.
+A second run keeps existing shards and resumes an interrupted training.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ SIDE_PX = 64
 
 
 def draw_pictures(folder: pathlib.Path, count: int) -> pathlib.Path:
-    """Draws pictures of one ellipse or rectangle on noise; returns a table with a box in each row.
+    """Draws images of one ellipse or rectangle on noise.
 
-    Sides of boxes are in pixels.
+    Returns:
+        A table with one box per row; the sides of the boxes are in pixels.
     """
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / "boxes.csv"
@@ -52,12 +53,15 @@ def draw_pictures(folder: pathlib.Path, count: int) -> pathlib.Path:
 
 
 def first_box(inputs: Any, label: Any) -> Any:
-    """The box of the one object; -1 where the crop has left nothing of it."""
+    """Reduces the target to the box of the only object; -1 if the crop removed the object."""
     return inputs, label["boxes"][:, 0]
 
 
 def make_model() -> Any:
-    """Pictures → xmin, ymin, xmax, ymax from 0 to 1, compiled with a loss and the mean IoU."""
+    """Returns a compiled model with a custom loss and the mean IoU as metric.
+
+    The model predicts xmin, ymin, xmax and ymax (0..1) of an image.
+    """
     import keras
     from keras import ops
 
@@ -85,7 +89,7 @@ def make_model() -> Any:
 
 
 def main(argv: list[str] | None = None) -> float:
-    """Draws, builds, trains and evaluates; returns the mean IoU of the validation split."""
+    """Draws, builds, trains and evaluates; returns the mean IoU on the validation split."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--pictures", type=int, default=2000)
@@ -113,7 +117,7 @@ def main(argv: list[str] | None = None) -> float:
         checkpoint_dir=args.output / "run",
     )
     found = ims.evaluate(model, val)["iou"]
-    print(f"mean IoU of {val.num_records:,} pictures: {found:.3f}")
+    print(f"mean IoU on {val.num_records:,} images: {found:.3f}")
     return float(found)
 
 

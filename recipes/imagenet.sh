@@ -1,41 +1,43 @@
 #!/bin/sh
-# ImageNet in 1,024 + 128 shards, MobileNetV2 and ResNet-50 after NVIDIA's recipe: SGD with
-# Nesterov momentum, cosine with warm-up, label smoothing, weight decay without norms, bfloat16.
+# Builds ImageNet in 1,024 + 128 shards, and trains MobileNetV2 and ResNet-50 with NVIDIA's recipe.
+# The recipe uses SGD with Nesterov momentum, a cosine schedule with warm-up, label smoothing, weight
+# decay (but not for norms) and bfloat16.
 #
 # Shows:     the whole command for ILSVRC 2012 on 8 GPUs (the defaults below; IMAGES holds
 #            train/<synset>/*.JPEG and val/<synset>/*.JPEG), and how to shrink it
 # Command:   IMAGES=imagenet_sample TRAIN_SHARDS=8 VAL_SHARDS=2 RECORD_SIZE=72 SIZE=64 BATCH=16 \
 #                REPLICAS=2 STEPS=6 WARMUP_STEPS=2 PRECISION=float32 sh recipes/imagenet.sh
 # Hardware:  2 cores of an AMD EPYC, no GPU
-# Time:      4 minutes, other work on both cores meanwhile (2.5 minutes of CPU time)
-# Result:    300 pictures, one for each of 300 classes, 6 steps: this shows that the commands run,
-#            on 2 replicas. The accuracy means nothing: with one picture per class, the classes
-#            of the validation split were never seen. (Nor does ResNet-50's val_loss, with
-#            batch statistics of 6 steps.) The defaults, which need the whole dataset and
-#            8 GPUs, were never run; bfloat16 was, for 6 steps at SIZE=112.
+# Time:      4 minutes with other work on both cores (2.5 minutes of CPU time)
+# Result:    300 images, one for each of 300 classes, and 6 steps: the run shows that the commands
+#            work on 2 replicas. The accuracy means nothing: with one image per class, the model
+#            never sees the classes of the validation split. ResNet-50's val_loss means nothing
+#            either, because its batch statistics come from 6 steps. Nobody has run the
+#            defaults, which need the whole dataset and 8 GPUs. bfloat16 ran for 6 steps at
+#            SIZE=112.
 #
 #     MobileNetV2: 2,642,284 parameters, pictures of 64x64x3 px, 2 replicas on CPU, ...
 #     epoch 1/1  loss 5.9356  accuracy 0.0104  val_loss 5.7046  val_accuracy 0.0000  29 images/s
 #     ResNet50: 24,202,412 parameters, pictures of 64x64x3 px, 2 replicas on CPU, ...
 #     epoch 1/1  loss 8.6467  accuracy 0.0104  val_loss 121556.4418  val_accuracy 0.0000  6 images/s
 #
-# Run again, it keeps existing shards and resumes an interrupted training.
+# A second run keeps existing shards and resumes an interrupted training.
 set -eu
-: "${IMAGES:?names a folder with train/<synset>/ and val/<synset>/, or of <synset>_name.JPEG}"
+: "${IMAGES:?must name a folder with train/<synset>/ and val/<synset>/, or with <synset>_name.JPEG}"
 OUTPUT=${OUTPUT:-recipe_output/imagenet}
 TRAIN_SHARDS=${TRAIN_SHARDS:-1024}
 VAL_SHARDS=${VAL_SHARDS:-128}
-RECORD_SIZE=${RECORD_SIZE:-256} # px in the records; random crops of it become SIZE
+RECORD_SIZE=${RECORD_SIZE:-256} # px of the images in the records; random crops are resized to SIZE
 SIZE=${SIZE:-224}
-BATCH=${BATCH:-2048} # over all GPUs: 256 on each
+BATCH=${BATCH:-2048} # global batch of all GPUs: 256 images on each GPU
 REPLICAS=${REPLICAS:-8}
 EPOCHS=${EPOCHS:-90}
-STEPS=${STEPS:-}                   # in all, instead of EPOCHS
+STEPS=${STEPS:-}                   # total number of steps, instead of EPOCHS
 WARMUP_STEPS=${WARMUP_STEPS:-5004} # 8 epochs of 1,281,167 / 2048 steps
-PRECISION=${PRECISION:-bfloat16}   # float32 on CPUs, most of which are slow with bfloat16
+PRECISION=${PRECISION:-bfloat16}   # use float32 on CPUs: most CPUs are slow with bfloat16
 MODELS=${MODELS:-MobileNetV2 ResNet50}
 
-# The sample lies flat, with the class in the name and no split of its own.
+# The sample is a flat folder: file names contain the class, and the splits are drawn at random.
 if [ -d "$IMAGES/train" ]; then
     set -- --layout split_folders
 else
@@ -46,8 +48,9 @@ fi
         --image_size "$RECORD_SIZE" --num_shards "train=$TRAIN_SHARDS,val=$VAL_SHARDS"
 
 for model in $MODELS; do
-    # Decay is decoupled here: 2.44e-4 is NVIDIA's 3.05e-5 / (1 - momentum), which is what an L2
-    # term comes to in the long run. A small network wants less augmentation, and less decay.
+    # The trainer's weight decay is decoupled. In the long run NVIDIA's L2 term of 3.05e-5 has the
+    # effect of a decoupled decay of 3.05e-5 / (1 - momentum) = 2.44e-4. A small network needs less
+    # augmentation and less decay.
     case $model in
         MobileNet*) set -- --augment light --weight_decay 0.0001 ;;
         *) set -- --augment strong --weight_decay 0.000244 ;;

@@ -1,9 +1,10 @@
-"""A model of picture, numbers and token sequences: `--model recipes.multi_input:build`.
+"""Model with several inputs, for `--model`: an image, numbers and token sequences.
 
     imageshards train --data DATA --model recipes.multi_input:build --inputs image,age,tokens
 
-Inputs besides the picture are used by their type: floats as they are (scale them when the data
-set is built), ints as tokens of a vocabulary, whose embeddings are averaged over the sequence.
+The type of an input selects its branch. Floats enter a dense layer unchanged, so scale floats when
+you build the dataset. Integers are tokens of a vocabulary; the model averages the embeddings of a
+sequence.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from typing import Any
 
 from keras import layers, ops
 
-# Tokens from here on share the last embedding.
+# Tokens from VOCABULARY - 1 upwards share the last embedding.
 VOCABULARY = 10_000
 EMBEDDING_SIZE = 16
 
 
 def build(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    """Logits of a small network with a branch for each kind of input.
+    """Builds a small network with a branch for each input and returns the logits.
 
     Args:
-        inputs: Symbolic tensors by name: `image`, float [batch, height, width, channels],
-            normalised; any others, float32 or int64, of the shape [batch], [batch, n] or
-            [batch, length], padded with 0.
-        num_classes: K.
+        inputs: Symbolic tensors by name. `image` is a normalised float tensor [batch, height,
+            width, channels]. Every other input is float32 or int64 and has the shape [batch],
+            [batch, n] or [batch, length]; sequences are padded with 0.
+        num_classes: Number of classes.
 
     Returns:
-        float [batch, K].
+        Logits, float [batch, num_classes].
     """
     branches = [_picture(inputs["image"])]
     for name, tensor in sorted(inputs.items()):
@@ -57,10 +58,10 @@ def _numbers(x: Any) -> Any:
 
 
 def _tokens(x: Any) -> Any:
-    """The mean embedding of all tokens but 0, the padding; zeros for an empty sequence."""
+    """Returns the mean embedding of all tokens except the padding 0; zeros without tokens."""
     if len(x.shape) == 1:
         x = layers.Reshape((1,))(x)
     embedded = layers.Embedding(VOCABULARY, EMBEDDING_SIZE)(ops.clip(x, 0, VOCABULARY - 1))
     given = ops.expand_dims(ops.cast(ops.not_equal(x, 0), embedded.dtype), -1)
-    # Not GlobalAveragePooling1D: a record without tokens would make it divide by zero.
+    # GlobalAveragePooling1D would divide by zero in a record without tokens.
     return ops.sum(embedded * given, 1) / ops.maximum(ops.sum(given, 1), 1.0)

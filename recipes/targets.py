@@ -1,10 +1,15 @@
-"""Writes an image table whose columns are targets: the colour of a photo, how light it is, words.
+"""Writes an image table whose columns are targets: colour, lightness and words of each photo.
 
     python -m recipes.targets --input PHOTOS --output list.jsonl
 
-Columns: `colour`, the mean of red, green and blue (0..1); `light`, the quarter of the photos by how
-light that is, from 0 (dark) to 3; `words`, a list of those of `recipes.columns` that describe the
-photo, and its label: the picture's folder or, in a flat folder, its name up to the first dot.
+The table has these columns:
+
+- `colour`: the mean of red, green and blue (0..1).
+- `light`: the quarter of the photos, sorted by lightness, that the photo belongs to: from 0 (dark)
+  to 3.
+- `words`: the label, and the words of `recipes.columns` that describe the photo.
+- `label`: the name of the photo's folder. In a flat folder the label is the file name up to the
+  first dot.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ QUARTERS = 4
 
 
 def targets(path: pathlib.Path, label: str) -> dict[str, Any]:
-    """The table's row of one picture, but for how light others are."""
+    """Returns the table row of a photo without `light`, which depends on all photos."""
     described: dict[str, Any] = row(path, label)
     colour = [round(value / 255, 4) for value in described["meta"][2:]]
     applies = [word for word in WORDS if word in str(described["caption"]).split()]
@@ -35,14 +40,14 @@ def targets(path: pathlib.Path, label: str) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the table; returns the exit code."""
+    """Writes the table and returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--input", required=True, type=pathlib.Path, help="folder of JPEGs")
-    parser.add_argument("--output", required=True, type=pathlib.Path, help="table, .jsonl")
+    parser.add_argument("--output", required=True, type=pathlib.Path, help="image table (.jsonl)")
     args = parser.parse_args(argv)
     paths = sorted(args.input.rglob("*.jpg"))
     if not paths:
-        parser.error(f"--input received {str(args.input)!r}, below which there is no .jpg file.")
+        parser.error(f"--input received {str(args.input)!r}; the folder contains no .jpg file.")
     rows = []
     for path in paths:
         flat = path.parent == args.input

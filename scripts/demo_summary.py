@@ -1,4 +1,7 @@
-"""Names what `make demo` made, and fails where something is missing or nothing was learnt."""
+"""Prints the files that `make demo` wrote and the validation accuracy.
+
+The script fails if a file is missing or if the accuracy is too low for a model that has learnt.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ MODEL = ("model.keras", "report/index.html", "metrics.jsonl")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the summary; returns the exit code."""
+    """Prints the summary and returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shards", required=True, type=pathlib.Path, help="the dataset")
-    parser.add_argument("--model", required=True, type=pathlib.Path, help="the trainer's output")
+    parser.add_argument("--shards", required=True, type=pathlib.Path, help="folder of the dataset")
+    parser.add_argument("--model", required=True, type=pathlib.Path, help="folder of the model")
     args = parser.parse_args(argv)
-    print("\nThe demo made:")
+    print("\nThe demo wrote:")
     for folder, names in ((args.shards, SHARDS), (args.model, MODEL)):
         for name in names:
             found = sorted(folder.glob(name))
@@ -30,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     last = (args.model / "metrics.jsonl").read_text("utf-8").splitlines()[-1]
     accuracy = float(json.loads(last)["val_accuracy"])
     print(f"  validation accuracy {accuracy:.4f} after the last epoch")
-    if not accuracy >= LEAST_VAL_ACCURACY:  # NaN, too
+    # `not >=` instead of `<`, because an accuracy of NaN has to fail as well.
+    if not accuracy >= LEAST_VAL_ACCURACY:
         print(f"error: the validation accuracy is below {LEAST_VAL_ACCURACY}.", file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""The tutorial as a notebook, made when the documentation is built: a hook of mkdocs.yml."""
+"""Converts the tutorial into a notebook during `mkdocs build`; mkdocs.yml loads this hook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 PAGE, NOTEBOOK = "tutorial.md", "tutorial.ipynb"
 
-# Without it a page with more commands than Python is taken for a notebook of bash.
+# Without this header jupytext makes a bash notebook of a page that has more bash than Python.
 _HEAD = """\
 ---
 jupyter:
@@ -29,16 +29,19 @@ _BASH = "%%bash\n"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the notebook."""
+    """Adds the notebook to the files of the site."""
     files.append(File.generated(config, NOTEBOOK, content=notebook()))
     return files
 
 
 def notebook() -> str:
-    """The tutorial as a notebook that stands alone: pictures inside, no links to other pages."""
+    """Returns the tutorial as the JSON text of a notebook that needs no other file.
+
+    Images become attachments of their cells. Links to other pages become plain text.
+    """
     made = jupytext.reads(_HEAD + (DOCS / PAGE).read_text("utf-8"), "md")
     for number, cell in enumerate(made.cells):
-        # Else every build would draw new ones.
+        # jupytext draws random ids; with fixed ids every build writes the same notebook.
         cell["id"] = f"cell-{number}"
         if cell.cell_type == "markdown":
             cell.source = _LINK.sub(r"\g<text>", cell.source)

@@ -1,7 +1,7 @@
-"""Pages of the documentation that are made when it is built: a hook of mkdocs.yml.
+"""Adds generated pages during `mkdocs build`; mkdocs.yml loads this hook.
 
-The command reference is what each command prints with --help; architecture and changelog are the
-files at the top of the repository. None of these pages is committed.
+The command reference contains the --help text of every command. The pages for architecture and
+changelog are copies of the files at the top of the repository. None of these pages is committed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 _HEAD = """\
 # Commands
 
-What each command prints with `--help`. Exit codes: 0 done, 1 failed, 2 something to fix (one
-sentence says what), 130 stopped by Ctrl-C, 143 by SIGTERM. `python -m beam_pipeline`,
-`python -m trainer` and so on are the same commands.
+This page shows the `--help` text of every command. A command exits with 0 after success and with 1
+after a failure. Code 2 means that you have to fix something; one sentence names the problem. Code
+130 means that Ctrl-C stopped the command, and code 143 means that SIGTERM stopped the command.
+`python -m beam_pipeline`, `python -m trainer` and so on run the same commands.
 
-| command | what it is for |
+| command | purpose |
 |---|---|
 """
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that are made."""
+    """Adds the generated pages to the files of the site."""
     pages = {
         "reference/commands.md": command_reference(),
         "explanation/architecture.md": _top_file("ARCHITECTURE.md", "../"),
@@ -44,7 +45,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links a page to what the site alone has: in a checkout such links would lead nowhere."""
+    """Turns mentions of generated pages into links.
+
+    The committed pages do not contain these links, because a checkout lacks the generated pages.
+    """
     to_docs = "../" * page.file.src_uri.count("/")
     linked = markdown.replace("`site/tutorial.ipynb`", f"[tutorial.ipynb]({to_docs}tutorial.ipynb)")
     architecture = f"({to_docs}explanation/architecture.md)"
@@ -58,7 +62,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def command_reference() -> str:
-    """A section for each command: its --help as on a terminal of 80 columns."""
+    """Returns a page with the --help text of every command, wrapped at 80 columns."""
     rows = [
         f"| [`imageshards {name}`](#imageshards-{name}) | {command.purpose} |\n"
         for name, command in COMMANDS.items()
@@ -72,6 +76,6 @@ def command_reference() -> str:
 
 
 def _top_file(name: str, to_docs: str) -> str:
-    """A file of the repository's top; its links into docs/ begin with `to_docs` instead."""
+    """Returns a file at the top of the repository, with `to_docs` in place of `docs/` in links."""
     text = (REPOSITORY / name).read_text(encoding="utf-8")
     return re.sub(r"\]\(docs/", f"]({to_docs}", text)

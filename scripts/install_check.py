@@ -2,9 +2,10 @@
 
     python scripts/install_check.py [--python python3.12]
 
-`twine check` validates both files as a package index would. pip then installs the wheel without the
-lock into new virtual environments outside of this checkout: alone, with [pipeline,heif], with
-[columns] and with [trainer]. Without a package index the script says so in one line and succeeds.
+`twine check` applies the rules of a package index to both files. pip then installs the wheel into
+four new virtual environments outside of this checkout: without extras, with [pipeline,heif], with
+[columns] and with [trainer]. The installation does not use constraints.txt.
+If no package index is reachable, the script prints one line and succeeds.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ PICTURES_PER_CLASS = 40
 
 
 class Installation(NamedTuple):
-    """An environment that is checked by itself.
+    """Virtual environment with one choice of extras, and the checks to run in it.
 
     Attributes:
-        extra: What is asked for besides the leaf.
-        absent: Packages that must not be importable there.
-        refused: Commands that need another extra, each with the one that it has to name.
-        steps: Commands of `imageshards`, in the folder that all environments share.
+        extra: Extras to install besides the package `imageshards`; empty for none.
+        absent: Packages that must not be importable in this environment.
+        refused: Pairs of a command and the missing extra that its error message has to name.
+        steps: Commands of `imageshards` that must succeed. All environments share one folder.
     """
 
     extra: str
@@ -96,11 +97,11 @@ _UNREACHABLE = re.compile(
 
 
 class NoIndexError(Exception):
-    """No package index can be reached."""
+    """Error for an unreachable package index."""
 
 
 class FailedError(Exception):
-    """A command failed: the command, and the end of what it said."""
+    """Error with a failed command and the end of its output."""
 
 
 def call(
@@ -109,11 +110,17 @@ def call(
     code: int = 0,
     asks_index: bool = False,
 ) -> str:
-    """Runs a command as a user would, without this checkout on the path; returns its output.
+    """Runs a command without this checkout on the Python path and returns the command's output.
+
+    Args:
+        *command: Program and arguments.
+        folder: Working directory.
+        code: Expected exit code.
+        asks_index: Whether the command uses a package index.
 
     Raises:
-        NoIndexError: A command that `asks_index` reached no package index.
-        FailedError: It ended with another code than `code`.
+        NoIndexError: The command uses a package index and could not reach one.
+        FailedError: The exit code differs from `code`.
     """
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
@@ -129,7 +136,7 @@ def call(
 
 
 def copy_sources(folder: pathlib.Path) -> pathlib.Path:
-    """A copy of what is shipped: building leaves nothing in the checkout."""
+    """Copies the shipped files, so that the build leaves no files in the checkout."""
     copy = folder / "checkout"
     for name in ("imageshards", "beam_pipeline", "trainer"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -139,7 +146,7 @@ def copy_sources(folder: pathlib.Path) -> pathlib.Path:
 
 
 def new_environment(folder: pathlib.Path, python: str, *packages: str) -> pathlib.Path:
-    """Makes a virtual environment with some packages; returns its folder of programs."""
+    """Creates a virtual environment with the given packages and returns its folder of programs."""
     call(python, "-m", "venv", folder)
     install = (folder / "bin/python", "-m", "pip", "install", "--quiet")
     call(*install, *packages, folder=folder.parent, asks_index=True)
@@ -147,7 +154,7 @@ def new_environment(folder: pathlib.Path, python: str, *packages: str) -> pathli
 
 
 def draw(python: pathlib.Path, work: pathlib.Path) -> None:
-    """Draws what the steps read: class folders, and a table of some with an extra column."""
+    """Draws class folders of images and writes an image table with a column `age`."""
     drawer = ROOT / "scripts" / "make_demo_images.py"
     count = str(PICTURES_PER_CLASS)
     call(python, drawer, "--per_class", count, "--output", "photos", folder=work)
@@ -161,7 +168,11 @@ def draw(python: pathlib.Path, work: pathlib.Path) -> None:
 def check_installation(
     installation: Installation, wheel: pathlib.Path, python: str, folder: pathlib.Path
 ) -> pathlib.Path:
-    """Installs an extra, and runs what it is for in `folder / "elsewhere"`; its programs."""
+    """Installs the wheel with an extra and runs the checks in `folder / "elsewhere"`.
+
+    Returns:
+        The folder of programs of the new environment.
+    """
     extra = installation.extra
     begun = time.monotonic()
     asked = f"{wheel}[{extra}]" if extra else str(wheel)
@@ -185,7 +196,7 @@ def check_installation(
         if f"imageshards[{needed}]" not in said:
             raise FailedError(f"imageshards {command}\n{said}")
         if (work / "refused").exists():
-            raise FailedError(f"imageshards {command}: it has left its output folder")
+            raise FailedError(f"imageshards {command}: the refused command left an output folder")
     for step in installation.steps:
         print(f"  imageshards {step}", flush=True)
         call(programs / "imageshards", *step.split(), folder=work)
@@ -193,7 +204,7 @@ def check_installation(
 
 
 def check_run(python: str) -> str:
-    """Builds, installs and runs; returns the sentence that says so."""
+    """Runs all checks and returns a sentence that reports success."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="imageshards-install-") as name:
         folder = pathlib.Path(name)
@@ -211,26 +222,26 @@ def check_run(python: str) -> str:
         call(*install, sdist, asks_index=True)
         call(programs / "imageshards", "--help", folder=folder)
     return (
-        f"install check passed: each extra alone; the sdist installs, too; "
-        f"{time.monotonic() - started:.0f} s in all"
+        f"install check passed: the wheel works with each extra, and the sdist installs; "
+        f"{time.monotonic() - started:.0f} s in total"
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the check; returns the exit code."""
+    """Runs the checks and returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--python", default=sys.executable, help="an interpreter (default: this one)"
+        "--python", default=sys.executable, help="interpreter to test (default: this one)"
     )
     args = parser.parse_args(argv)
-    # A stand-in of pyenv is there for each Python that it knows of, and may run none.
+    # pyenv puts a shim on the PATH for every known version, even if the version is not active.
     if not shutil.which(args.python) or subprocess.call([args.python, "-c", ""]):
-        print(f"install check skipped: there is no {args.python} on this machine")
+        print(f"install check skipped: {args.python} does not run on this host")
         return 0
     try:
         print(check_run(args.python))
     except NoIndexError:
-        print("install check skipped: no package index can be reached from here")
+        print("install check skipped: no package index is reachable")
     except FailedError as e:
         print(f"install check failed: {e}", file=sys.stderr)
         return 1

@@ -1,10 +1,10 @@
-"""Draws the pictures of `make demo`: three classes, easy to tell apart, as untidy as real ones.
+"""Draws the images of `make demo`: three classes that a small network can learn quickly.
 
-Below OUTPUT stand the folders circle, square and triangle, with JPEGs of random size, place,
-colour and noise. Among them are what a folder of photos has: names with spaces, accents and
-upper-case extensions, pictures stored sideways with an EXIF orientation, a grey one, a CMYK
-one, a PNG behind a .jpg name, two broken files, a text file and a hidden file. The same seed
-and Pillow give the same bytes.
+The script writes the folders circle, square and triangle below OUTPUT. The images are JPEGs with
+random size, place, colour and noise. The folders also contain the untidy files of real datasets:
+names with spaces, accents and upper-case extensions; images that are stored sideways with an EXIF
+orientation; a grey image, a CMYK image and a PNG with the extension .jpg; two broken files, a text
+file and a hidden file. The same seed and the same version of Pillow give the same bytes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from PIL import Image, ImageDraw
 
 Point = tuple[float, float]
 
-# Every class has a shape and a range of hues (degrees), so a small network learns it fast.
+# Shape and hue (degrees) both depend on the class, so that a small network learns fast.
 CLASSES = {"circle": (-20, 20), "square": (100, 140), "triangle": (220, 260)}
 
-# EXIF orientation → how an upright picture is stored under it.
+# EXIF orientation → the transform that an upright image needs before the encoder stores it.
 STORED = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -40,7 +40,7 @@ _CORNERS = {"square": 4, "triangle": 3}
 
 
 def draw(rng: random.Random, name: str) -> Image.Image:
-    """One upright RGB picture of the class `name`, 120 to 320 px on each side."""
+    """Draws an upright RGB image of the class `name`, 120 to 320 px on each side."""
     width_px, height_px = rng.randint(120, 320), rng.randint(120, 320)
     picture = Image.new("RGB", (width_px, height_px), _hsv(rng.random() * 360, 0.15, rng))
     radius_px = rng.uniform(0.28, 0.42) * min(width_px, height_px)
@@ -76,7 +76,7 @@ def _corners(rng: random.Random, count: int, centre: Point, radius_px: float) ->
 
 
 def jpeg(picture: Image.Image, orientation: int = 1) -> bytes:
-    """JPEG bytes that show `picture` upright, stored under an EXIF orientation."""
+    """Encodes an upright image as a JPEG that is stored with an EXIF orientation."""
     exif = Image.Exif()
     if orientation != 1:
         exif[_ORIENTATION_TAG] = orientation
@@ -87,13 +87,13 @@ def jpeg(picture: Image.Image, orientation: int = 1) -> bytes:
 
 
 def png(picture: Image.Image) -> bytes:
-    """PNG bytes."""
+    """Encodes an image as a PNG."""
     out = io.BytesIO()
     picture.save(out, "PNG")
     return out.getvalue()
 
 
-# (class, number of the picture) → how it differs from its neighbours.
+# (class, number of the image) → the encoder of an image that the builder converts or rejects.
 _ODD: dict[tuple[str, int], Callable[[Image.Image], bytes]] = {
     ("circle", 3): lambda picture: jpeg(picture.convert("L")),
     ("square", 3): lambda picture: jpeg(picture.convert("CMYK")),
@@ -112,7 +112,7 @@ def _file_name(name: str, number: int) -> str:
 
 
 def pictures(per_class: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Every file of the set: its path below the root, and its bytes."""
+    """Yields the path below the root and the bytes of every file."""
     for name in CLASSES:
         for number in range(per_class):
             rng = random.Random(f"{seed}/{name}/{number}")
@@ -126,11 +126,11 @@ def pictures(per_class: int, seed: int) -> Iterator[tuple[str, bytes]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the pictures; returns the exit code."""
+    """Writes the images and returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", required=True, help="folder to write below")
-    parser.add_argument("--per_class", type=int, default=200, help="pictures (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="another set (default %(default)s)")
+    parser.add_argument("--output", required=True, help="folder for the class folders")
+    parser.add_argument("--per_class", type=int, default=200, help="images (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default %(default)s)")
     args = parser.parse_args(argv)
     if args.per_class < 1:
         parser.error(f"--per_class received {args.per_class}; expected at least 1.")

@@ -1,4 +1,4 @@
-"""Has Prism ready, Beam's portable runner for one host, and prints where it is.
+"""Installs Prism, Beam's portable runner for one host, and prints the path of the program.
 
 .venv/bin/python scripts/prism.py
 """
@@ -19,29 +19,34 @@ PACKAGE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 
 
 class PrismError(Exception):
-    """One sentence for a person."""
+    """Error whose message is one sentence for the user."""
 
 
 def find_prism() -> pathlib.Path:
-    """Prism of the version of Beam that is installed, where it is ready.
+    """Returns the path of Prism in the version of the installed Beam.
 
     Raises:
-        PrismError: It is not; says how it is made so.
+        PrismError: Prism is missing; the message names the remedy.
     """
     given = os.environ.get(VARIABLE)
     path = pathlib.Path(given) if given else _kept()
     if os.access(path, os.X_OK):
         return path
     if given:
-        raise PrismError(f"{VARIABLE} received {given!r}, which is no program.")
-    raise PrismError(f"Prism is not ready ({path}): make prism, or set {VARIABLE} to it.")
+        raise PrismError(f"{VARIABLE} received {given!r}; expected the path of a program.")
+    raise PrismError(
+        f"Prism is missing ({path}); run `make prism`, or set {VARIABLE} to the program."
+    )
 
 
 def prepare_prism() -> pathlib.Path:
-    """Prism; where it is not ready, the Go module's program is copied, or built by `go install`.
+    """Returns the path of Prism and installs the program if necessary.
+
+    If Go has already built the right version, the function copies that program. Otherwise
+    `go install` builds the program.
 
     Raises:
-        PrismError: It cannot be had; says what is missing.
+        PrismError: The installation is impossible; the message names the missing part.
     """
     try:
         return find_prism()
@@ -50,7 +55,7 @@ def prepare_prism() -> pathlib.Path:
             raise
     if shutil.which("go") is None:
         raise PrismError(
-            f"Prism cannot be had: Go is not on the PATH; install Go, or set {VARIABLE} to the "
+            f"Prism cannot be built: Go is not on the PATH; install Go, or set {VARIABLE} to the "
             "program."
         )
     kept = _kept()
@@ -60,14 +65,14 @@ def prepare_prism() -> pathlib.Path:
             shutil.copy(installed, pathlib.Path(folder, "prism"))
         else:
             _build(folder)
-        # Two that build at the same time each give the whole program.
+        # Another process may build Prism at the same time; a rename never shows half a program.
         os.replace(pathlib.Path(folder, "prism"), kept)
     return kept
 
 
 def _build(folder: str) -> None:
     version = _beam_version()
-    print(f"building Prism {version} by go install (about a minute, once) ...", file=sys.stderr)
+    print(f"building Prism {version} with go install (about a minute, once) ...", file=sys.stderr)
     built = subprocess.run(
         ["go", "install", f"{PACKAGE}@v{version}"],
         env=os.environ | {"GOBIN": folder}, capture_output=True, text=True,
@@ -76,13 +81,13 @@ def _build(folder: str) -> None:
     if built.returncode or not pathlib.Path(folder, "prism").is_file():
         last = (built.stderr.strip().splitlines() or [""])[-1]
         raise PrismError(
-            f"Prism cannot be had: go install failed ({last}); mend that, or set {VARIABLE} to "
-            "the program."
+            f"Prism cannot be built: go install failed ({last}); fix the error, or set {VARIABLE} "
+            "to the program."
         )
 
 
 def _kept() -> pathlib.Path:
-    """Where it is kept, by Beam's version."""
+    """Returns the path of Prism in the cache, which depends on the version of Beam."""
     root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(root, "imageshards", f"prism-v{_beam_version()}")
 
@@ -92,7 +97,7 @@ def _beam_version() -> str:
 
 
 def _installed() -> str | None:
-    """What an earlier `go install` left in Go's own folder or on the PATH, if of this version."""
+    """Returns a Prism of this version that `go install` left in Go's folder or on the PATH."""
     go_path = subprocess.run(["go", "env", "GOPATH"], capture_output=True, text=True, check=False)
     places = os.pathsep.join([f"{go_path.stdout.strip()}/bin", os.environ["PATH"]])
     if (found := shutil.which("prism", path=places)) is None:
@@ -104,7 +109,7 @@ def _installed() -> str | None:
 
 
 def main() -> int:
-    """Has Prism ready and prints its path; 2 where it cannot be had, said in one sentence."""
+    """Installs Prism and prints the path; returns 2 and prints one sentence after an error."""
     try:
         print(prepare_prism())
     except PrismError as e:

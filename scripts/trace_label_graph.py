@@ -1,7 +1,7 @@
-"""Traces the transforms from labels to class ids that `beam_pipeline/columns` holds: `label_graph`
-for images with one label, `labels_graph` for those with several.
+"""Exports the graphs in `beam_pipeline/columns` that map labels to class ids.
 
-Run it when setup.py admits another tensorflow-transform or TensorFlow:
+The graph `label_graph` is for images with one label, and `labels_graph` for images with several
+labels. Run this script when setup.py admits another version of tensorflow-transform or TensorFlow:
 
     .venv/bin/python -m scripts.trace_label_graph
 """
@@ -33,9 +33,11 @@ from imageshards.manifest import ONE
 
 
 def trace(folder: pathlib.Path, label: str = ONE) -> None:
-    """Writes the transform of one class, as tensorflow-transform exports it, into a new folder.
+    """Writes the transform of a dataset with one class into a new folder.
 
-    `label` is how many labels an image has, one or several.
+    Args:
+        folder: New folder, in the format of tensorflow-transform.
+        label: Number of labels per image: one or several.
     """
     import_tensorflow_transform()
     import tensorflow as tf
@@ -50,17 +52,17 @@ def trace(folder: pathlib.Path, label: str = ONE) -> None:
 
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as work, contextlib.chdir(work):
-        # A relative path: the graph keeps it as a name.
+        # The path must be relative, because the graph stores the path as the name of the file.
         pathlib.Path(LABEL_VOCABULARY).write_text("label\n", "utf-8")
         impl_helper.analyze_in_place(preprocess, False, spec, type_specs, str(folder))
     write_raw_metadata(spec, str(folder))
-    # Every export brings its own vocabulary; the fingerprint is of this one.
+    # Every export adds its own vocabulary, and the fingerprint only matches the dummy vocabulary.
     os.remove(folder / TRANSFORM_FN_DIR / "fingerprint.pb")
     shutil.rmtree(folder / TRANSFORM_FN_DIR / "assets")
 
 
 def main() -> None:
-    """Replaces the graphs in the package."""
+    """Replaces both graphs in the package."""
     for label, folder in LABEL_GRAPHS.items():
         shutil.rmtree(folder, ignore_errors=True)
         trace(folder, label)

@@ -102,5 +102,5 @@ def test_the_detector_finds_drawn_shapes(tmp_path: pathlib.Path) -> None:
         command, env=served_environment(), cwd=REPOSITORY, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    (found,) = re.findall(r"^mean IoU of \d+ pictures: (.+)$", done.stdout, re.MULTILINE)
+    (found,) = re.findall(r"^mean IoU on \d+ images: (.+)$", done.stdout, re.MULTILINE)
     assert float(found) > 0.3
