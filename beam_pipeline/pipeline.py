@@ -1,33 +1,54 @@
-"""Wires the job of a build from its transforms: list, split, analyse, plan, write, commit."""
+"""Wires the job of a build from its transforms: list, split, analyse, plan, write, commit.
+
+`plan_only` wires a part of the job that writes nothing, and finds the reasons why a build would
+stop: the output is in the way, columns do not fit, or keys are equal. Pictures are encoded only if
+the number of shards follows from their size.
+"""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
+from apache_beam import pvalue
 
 from beam_pipeline.beam_files import StoreConfig
+from beam_pipeline.columns.arrow import to_record_batches
 from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform_temp_folder
 from beam_pipeline.commit.dataset import CommitSpec
-from beam_pipeline.commit.staging import OutputState
+from beam_pipeline.commit.staging import OutputState, check_output, read_output_state
 from beam_pipeline.commit.transforms import CommitShards
-from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
+from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs.labels import GIVEN_SPLIT
 from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
-from beam_pipeline.inputs.selection import KeysFile, Selected, SelectImages, check_globs, share_keys
+from beam_pipeline.inputs.selection import (
+    KeysFile,
+    RefuseDuplicateKeys,
+    Selected,
+    SelectImages,
+    check_globs,
+    share_keys,
+)
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions, ShardOptions
-from beam_pipeline.planning.saved import PLAN_NAME
-from beam_pipeline.planning.transforms import AssignSplits, PlanShards
+from beam_pipeline.planning.plan import PLAN_NAME, ShardPlan
+from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.transforms import AssignSplits, PlanShards, survey_and_plan
+from beam_pipeline.progress import class_line, reasons
 from beam_pipeline.runners.runner import Runner
+from beam_pipeline.shards.record import byte_versions
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
-from beam_pipeline.shards.versions import byte_versions
 from imageshards import storage
-from imageshards.manifest import ONE, TRANSFORM_NAME
-from imageshards.text import composed
+from imageshards.manifest import ONE, STAGING_NAME, TRANSFORM_NAME
+from imageshards.progress import text_table
+from imageshards.text import composed, for_output
 
 Schemas = tuple[TableSchema | None, ...]
 
@@ -210,3 +231,82 @@ def _listing_options(source: InputOptions) -> dict[str, Any]:
     if source.label == ONE:
         del listing["label"], listing["label_separator"]
     return listing
+
+
+def plan_only(options: BuildOptions, runner: Runner) -> str:
+    """Lists and plans on this machine; returns the plan as a text to print.
+
+    Raises:
+        UserError: The build would end with this error.
+    """
+    state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
+    check_output(state, options.overwrite)
+    schemas = schemas_of(options.sources, options.plan.class_names)
+    options = with_pinned_classes(options, state, schemas)
+    columns = columns_of(schemas)
+    copied = options.copied.transform if options.copied else ""
+    # The constructor checks the columns and the module.
+    AnalyseColumns("", columns, transform_module=options.transform_module, copied_from=copied)
+    with storage.temporary_folder() as folder:
+        pipeline = runner.new_pipeline()
+        excluded = share_keys(options.exclude, folder) if options.exclude else None
+        listed = list_batches(pipeline, options, schemas, excluded, folder)
+        batches = listed.batches
+        checked = [
+            batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns),
+            *unique_keys(batches, options, schemas),
+            *listed.checked,
+        ]
+        # The checks are side inputs of the last step, which therefore runs only after all passed.
+        path = os.path.join(folder, "plan")
+        survey_and_plan(batches, options.shard_options({})) | "Write" >> beam.Map(
+            _write_plan,
+            pvalue.AsIter(listed.skipped | "Skipped" >> beam.Flatten()),
+            path,
+            *map(pvalue.AsIter, checked),
+        )
+        runner.run(pipeline)
+        # A local pipeline returns no elements, so its last step leaves the plan in a file.
+        with open(path, "rb") as file:
+            plan, skipped = pickle.load(file)
+    warnings = [text for schema in schemas if schema for text in schema.warnings]
+    return plan_table(plan, skipped, options.plan.splits, warnings)
+
+
+def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
+    if columns:
+        # `to_record_batches` is lazy: its errors appear when its batches are read.
+        collections.deque(to_record_batches(batch, columns), maxlen=0)
+    yield from ()
+
+
+def _write_plan(
+    plan: ShardPlan, skipped: Iterable[Mapping[str, int]], path: str, *checked: Iterable[Any]
+) -> None:
+    with open(path, "wb") as file:
+        pickle.dump((plan, list(skipped)), file)
+
+
+def plan_table(
+    plan: ShardPlan,
+    skipped: Iterable[Mapping[str, int]],
+    splits: Mapping[str, float],
+    warnings: Iterable[str],
+) -> str:
+    """Returns the text of a plan: splits, classes, files passed over, and warnings."""
+    rows = []
+    for split, shards in plan.num_shards.items():
+        numbers = (shards, plan.images[split], *plan.images_per_shard(split))
+        rows.append([split, *(f"{number:,}" for number in numbers)])
+    counts = {
+        split: {name: plan.counts_by_label.get((split, name), 0) for name in plan.classes}
+        for split in plan.num_shards
+    }
+    header = ["split", "shards", "images", "min/shard", "max/shard"]
+    lines = [text_table(header, rows), class_line(counts, plan.label)]
+    passed_over, names = counts_and_names(skipped)
+    if passed_over:
+        lines.append(for_output("files passed over" + reasons(passed_over)))
+    warnings = [*warnings, *warnings_of(counts, plan.images, splits, names)]
+    lines += [for_output(f"warning: {warning}") for warning in warnings]
+    return "\n".join([*lines, "nothing was written"])

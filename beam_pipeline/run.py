@@ -89,8 +89,8 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
         # A plan takes seconds, so this machine makes the plan even for a job on a cluster.
         note_activity("starting")
         with _beam_for_a_build(), ProgressLine(activity_line):
-            from beam_pipeline.plan_only import plan_only
-            from beam_pipeline.runners.choice import check_flags, choose
+            from beam_pipeline.pipeline import plan_only
+            from beam_pipeline.runners.runner import check_flags, choose
 
             check_flags(beam_args, cli.make_parser().flags)
             return BuildSummary(options.output, plan_only(options, choose([], options)), None)
@@ -125,7 +125,7 @@ def _beam_for_a_build() -> Iterator[None]:
         # The import takes 2.5 CPU s, and 0.4 to 0.7 s less without the garbage collector. Freezing
         # its 215,000 objects saves each later full collection 0.3 s.
         gc.disable()
-        for module in ("pipeline", "plan_only", "runners.choice"):
+        for module in ("pipeline", "runners.runner"):
             importlib.import_module(f"beam_pipeline.{module}")
         gc.freeze()
         gc.enable()
@@ -190,7 +190,7 @@ def _run_pipeline(
     options: BuildOptions, beam_args: Sequence[str], state: OutputState, begun: float
 ) -> BuildSummary:
     from beam_pipeline import pipeline
-    from beam_pipeline.runners.choice import choose
+    from beam_pipeline.runners.runner import choose
 
     staging = state.staging
     runner = choose(beam_args, options, cli.make_parser().flags)

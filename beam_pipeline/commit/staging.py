@@ -13,7 +13,7 @@ import msgspec
 
 from beam_pipeline.inputs.spool import SPOOL_NAME
 from beam_pipeline.option_texts import invalid
-from beam_pipeline.planning.saved import PLAN_NAME
+from beam_pipeline.planning.plan import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_NAME, JobNotes
 from imageshards import storage

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from beam_pipeline.option_texts import invalid
-from beam_pipeline.planning.missing import HOW_PATHS_ARE_READ, why_missing
+from beam_pipeline.planning.classes import HOW_PATHS_ARE_READ, why_missing
 from beam_pipeline.shards.result import ShardResult, ShardStats, merge_stats, most_first
 from imageshards import storage
 from imageshards.manifest import REJECTS_NAME, Reject

@@ -1,4 +1,7 @@
-"""Cuts an input into listing tasks, and lists the references of each task."""
+"""Cuts an input into listing tasks, and lists the references of each task.
+
+Records of finished datasets are listed from the index of each shard.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
+
+from beam_pipeline.images.read import RECORD
 from beam_pipeline.inputs import folders, labels
-from beam_pipeline.inputs.archives import webdataset
 from beam_pipeline.inputs.archives.members import archive_files
-from beam_pipeline.inputs.archives.references import archive_refs
+from beam_pipeline.inputs.archives.references import archive_refs, webdataset_schema
 from beam_pipeline.inputs.datasets import different_columns
 from beam_pipeline.inputs.folders import PathFilter, Skipped, is_dataset
 from beam_pipeline.inputs.labels import is_split
@@ -24,7 +29,6 @@ from beam_pipeline.inputs.layout import (
     unfit_option,
     wrong_input,
 )
-from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.rows import parts
@@ -33,9 +37,11 @@ from beam_pipeline.options import ARCHIVES, DATASET, TABLE, TABLE_FLAGS, CopiedI
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import NONE, Shard
+from imageshards.index import index_schema, read_shard_index
+from imageshards.manifest import NONE, ONE, SEVERAL, Shard, load_manifest
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import composed, key_of
+from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 # Files of a folder whose names are compared to find masks beside images.
 _SEEN_FILES = 1000
@@ -101,7 +107,7 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
     if layout == TABLE:
         schema = read_schema(source)
     elif layout == ARCHIVES:
-        schema = webdataset.read_schema(source)
+        schema = webdataset_schema(source)
     if schema is not None:
         # Names in a Parquet file win over the names of --class_names.
         names = schema.class_names or tuple(class_names or ())
@@ -288,3 +294,54 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
 
 def path_filter(source: InputOptions) -> PathFilter:
     return PathFilter(input_root(source), source.exclude_glob)
+
+
+_INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
+
+
+def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard]]:
+    """Yields (path, split that its records keep, entry of the manifest) of each shard of a dataset.
+
+    Raises `UserError` if the dataset is missing, or was replaced after the build began.
+    """
+    manifest = load_manifest(source.input, "input")
+    if source.fingerprint and manifest.fingerprint != source.fingerprint:
+        problem = "which was replaced while this build read it"
+        raise wrong_input(source.input, problem, remedy="run the same command again")
+    for split, entry in manifest.shards():
+        path = storage.join(source.input, entry.file)
+        yield path, split if source.keeps_splits else None, entry
+
+
+def list_records(
+    path: str, split: str | None, entry: Shard, labels: tuple[str, str] = (ONE, ONE)
+) -> Iterator[ImageRef]:
+    """Yields references to the records of a shard, in their order, from the index.
+
+    Args:
+        path: The shard.
+        split: The split that its records keep; None if splits are drawn again.
+        entry: The entry of the shard in the manifest.
+        labels: How many labels the records have, and how many they are going to have.
+
+    Raises:
+        UserError: The index is missing, or the index or the shard does not match the manifest.
+    """
+    has, wanted = labels
+    schema = index_schema({}, has)
+    names = _INDEX_COLUMNS[:-1] if wanted == NONE else _INDEX_COLUMNS
+    schema = pa.schema([schema.field(name) for name in names])
+    table = read_shard_index(storage.parent_of(path), entry, schema, "input")
+    found = [table[name].to_pylist() for name in names]
+    if wanted == NONE:
+        found.append([None] * len(table))
+    elif wanted == SEVERAL:
+        found[-1] = [(name,) if has == ONE else tuple(name) for name in found[-1]]
+    # In place of a time: a resumed build must not mix two versions of a shard.
+    version = int(entry.sha256[:15], 16)
+    for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
+        size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
+        yield ImageRef(
+            key, path, label, split, None, size_bytes, version, None, offset,
+            source_bytes=source_bytes, form=RECORD,
+        )  # fmt: skip

@@ -23,6 +23,9 @@ from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, ONE, SEVERAL
 from imageshards.text import counted
 
+# A file in the staging folder with the numbers of shards, which a resumed build uses again.
+PLAN_NAME = "plan.json"
+
 # A class is ranked in several buckets if it has more images than this and than a shard.
 MIN_BUCKET_SIZE = 10_000
 # Rough size of a record without its encoded picture: tf.train.Example and TFRecord framing.

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from beam_pipeline.images.member import PICTURE, RECORD, WHOLE_FILE
+from beam_pipeline.images.read import PICTURE, RECORD, WHOLE_FILE
 from imageshards.manifest import FeatureSpec
 
 # Replaces the modification time of a file that was not found.

@@ -7,19 +7,29 @@ Only lists of references cross a shuffle. No group is larger than the references
 from __future__ import annotations
 
 import collections
+import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import apache_beam as beam
+import msgspec
 from apache_beam import pvalue
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import encoded_sizes
-from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
-from beam_pipeline.planning.classes import distinct_labels, label_kind
-from beam_pipeline.planning.missing import Missing, add_missing, check_some_exist, missing_of
+from beam_pipeline.options import MAX_SHARDS, ImageOptions, PlanOptions, ShardOptions, UrlOptions
+from beam_pipeline.planning.classes import (
+    Missing,
+    add_missing,
+    check_some_exist,
+    distinct_labels,
+    label_kind,
+    missing_of,
+)
 from beam_pipeline.planning.plan import (
     RECORD_OVERHEAD_BYTES,
     WHOLE_SPLIT,
@@ -27,6 +37,7 @@ from beam_pipeline.planning.plan import (
     SplitAssigner,
     bucket_of,
     bucket_ranks,
+    make_plan,
 )
 from beam_pipeline.planning.refs import (
     ORDER,
@@ -37,12 +48,53 @@ from beam_pipeline.planning.refs import (
     ShardUnit,
     names_of,
 )
-from beam_pipeline.planning.saved import make_plan_once
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import ONE, FeatureSpec
 from imageshards.progress import note_activity
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from imageshards.typed import decode
+
+
+class _SavedPlan(msgspec.Struct, frozen=True):
+    """Digest of a survey, and the number of shards of each split."""
+
+    survey: str
+    num_shards: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)]]
+
+
+Counts = Mapping[tuple[str, str], int]
+
+
+def make_plan_once(
+    path: str,
+    counts: Counts,
+    kinds: Counts,
+    options: PlanOptions,
+    image: ImageOptions,
+    mean_record_bytes: Callable[[], float],
+) -> ShardPlan:
+    """Returns the plan for a survey of images, with the numbers of shards of an earlier run.
+
+    `path` is the file for these numbers, "" to save none. `image` says how pictures are encoded.
+    `mean_record_bytes` is called only if no numbers were saved. The rest is as for `make_plan`.
+    """
+    # Sampled images decide how many shards a split gets. If another run fails to read a sampled
+    # image, another number of shards would make all finished shards worthless. A run with the same
+    # survey and options therefore takes the saved numbers.
+    surveyed = repr((sorted(counts.items()), sorted(kinds.items()), options, image))
+    digest = hashlib.sha256(surveyed.encode("utf-8", "backslashreplace")).hexdigest()
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        found = decode(storage.read(path), _SavedPlan) if path else None
+        if found and found.survey == digest:
+            options = dataclasses.replace(options, num_shards=found.num_shards)
+            return make_plan(counts, options, 0.0, kinds)
+    plan = make_plan(counts, options, mean_record_bytes(), kinds)
+    if path:
+        saved = _SavedPlan(digest, dict(plan.num_shards))
+        storage.write(path, msgspec.json.encode(saved))
+    return plan
+
 
 # Enough for a mean within a few percent. Encoding so many images takes well under a second.
 SAMPLE_SIZE = 64

@@ -24,8 +24,8 @@ from beam_pipeline.images.process_pool import THIS_PROCESS, own_pool
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.places import ShardPlaces
+from beam_pipeline.shards.record import check_versions
 from beam_pipeline.shards.result import ShardResult
-from beam_pipeline.shards.versions import check_versions
 from beam_pipeline.shards.writer import decode_reject, write_shard
 from imageshards import storage
 from imageshards.manifest import Reject

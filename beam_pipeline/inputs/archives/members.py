@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from beam_pipeline.images.member import DEFLATED, PICTURE, STORED, ZIP_MEMBER
+from beam_pipeline.images.read import DEFLATED, PICTURE, STORED, ZIP_MEMBER
 from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
 from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of, wrong_input
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.tables import cells, pictures
+from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.cells import shown, wrong_cell
-from beam_pipeline.inputs.tables.rows import read_rows, row_key
+from beam_pipeline.inputs.tables.rows import picture_rows, read_rows, row_key
 from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, is_split_name
 from beam_pipeline.planning.refs import MISSING, ImageRef, Label, names_of
@@ -48,7 +48,7 @@ def read_refs(
     """
     folder = os.path.dirname(os.path.abspath(path) if is_local(path) else path)
     if schema.has_pictures:
-        rows = pictures.read_rows(path, schema.names, schema.image, row_groups, spool)
+        rows = picture_rows(path, schema.names, schema.image, row_groups, spool)
         for where, row, ref in rows:
             yield from refs_of_row(where, row, schema, ref)
         return

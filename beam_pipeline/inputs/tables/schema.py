@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from beam_pipeline.inputs.folders import matching_files
 from beam_pipeline.inputs.layout import unfit_option, wrong_input
-from beam_pipeline.inputs.tables import cells, pictures
+from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.cells import shown, wrong_cell
 from beam_pipeline.inputs.tables.rows import (
     Row,
+    class_names_in,
+    holds_pictures,
     is_parquet,
     parquet_schema,
     read_rows,
@@ -132,7 +134,7 @@ def _parquet_table(source: InputOptions, path: str) -> TableSchema:
     found = schema_of_rows(source, [], types)
     if not found.has_pictures:
         return found
-    return dataclasses.replace(found, class_names=pictures.class_names(arrow, found.label))
+    return dataclasses.replace(found, class_names=class_names_in(arrow, found.label))
 
 
 def schema_of_rows(
@@ -169,7 +171,7 @@ def schema_of_rows(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
         several=source.label == SEVERAL, separator=source.label_separator,
         any_path=source.allow_any_path,
-        has_pictures=image in types and pictures.holds_pictures(types[image]),
+        has_pictures=image in types and holds_pictures(types[image]),
         bbox_format=source.bbox_format, box_a_row=box_a_row, cells_of=cells_of,
     )  # fmt: skip
 
@@ -272,7 +274,7 @@ class _Table(NamedTuple):
         if role == "image" and given is None:
             # Pictures win over paths; of several columns with pictures, a usual name wins.
             named = (name for name in (found, *types) if name)
-            found = next((n for n in named if pictures.holds_pictures(types.get(n))), found)
+            found = next((n for n in named if holds_pictures(types.get(n))), found)
         if found is None and (role == "image" or (role == "label" and source.label != NONE)):
             expected = f"one named {' or '.join(usual[:2])}, or " + Arg(f"{role}_column")
             if role == "label":

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from beam_pipeline.options import ImageOptions, PlanOptions
-from beam_pipeline.planning.saved import make_plan_once
+from beam_pipeline.planning.transforms import make_plan_once
 
 COUNTS = {("train", "a"): 600, ("train", "b"): 400}
 OPTIONS = PlanOptions(splits={"train": 1.0}, shard_mb=0.1)
