@@ -28,11 +28,7 @@ example:
 
 
 def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
-    """Parses a command line into the options of a build and the remaining flags, for Beam.
-
-    Raises:
-        UserError: A flag has a wrong value.
-    """
+    """Parses a command line into the options of a build and the remaining flags, for Beam."""
     args, beam_args = make_parser().parse_known_args(argv)
     return _options(vars(args)), beam_args
 
@@ -40,11 +36,8 @@ def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
 def options_of(keywords: Mapping[str, Any]) -> opt.BuildOptions:
     """Turns keywords with the names of flags into the options of a build.
 
-    Args:
-        keywords: Name of a flag → its text, or a Python value; None if the flag is not given.
-
-    Raises:
-        UserError: A keyword is unknown, or has a wrong value.
+    A value is the text of the flag, or a Python value; None if the flag is not given. Raises
+    `UserError` if a keyword is unknown, or has a wrong value.
     """
     parser = make_parser()
     values: dict[str, Any] = {}

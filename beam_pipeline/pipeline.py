@@ -56,12 +56,7 @@ Schemas = tuple[TableSchema | None, ...]
 def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -> bool:
     """Builds the dataset `options.output` and commits it; returns False for a dry run.
 
-    Args:
-        state: Contents of the output when the job began.
-        job: Id of the job, as `prepare_staging` returned it.
-
-    Raises:
-        UserError: The build failed for a reason that the caller can remove.
+    `state` is the output when the job began, `job` the id that `prepare_staging` returned.
     """
     staging = state.staging
     schemas = schemas_of(options.sources, options.plan.class_names)
@@ -89,13 +84,8 @@ def construct(
 ) -> None:
     """Adds the whole job to a pipeline.
 
-    Args:
-        schemas: For each input its schema if the input is an image table, else None.
-        staging: Folder of the unfinished dataset.
-        finished: Folder for finished shards until the commit; default: `staging`.
-        transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
-        excluded: Keys of the images that the build leaves out.
-        job: Id of the job, as for `build`.
+    `schemas` has the columns of each input, or None. `finished` is the folder for finished shards
+    until the commit, by default `staging`. `transform_temp` is by default below `staging`.
     """
     shards = options.shard_options(byte_versions(options.image.icc))
     spool = storage.join(staging, SPOOL_NAME)
@@ -234,11 +224,7 @@ def _listing_options(source: InputOptions) -> dict[str, Any]:
 
 
 def plan_only(options: BuildOptions, runner: Runner) -> str:
-    """Lists and plans on this machine; returns the plan as a text to print.
-
-    Raises:
-        UserError: The build would end with this error.
-    """
+    """Lists and plans on this machine; returns the plan as a text, or raises the build's error."""
     state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
     check_output(state, options.overwrite)
     schemas = schemas_of(options.sources, options.plan.class_names)

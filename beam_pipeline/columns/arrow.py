@@ -34,10 +34,8 @@ def to_record_batches(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterato
 
     The column `LABEL_TEXT` stores the label, and each other column is an extra column. A missing
     list of variable length becomes []; any other missing value is an error. Unscaled columns may
-    have NaN and infinities. Scaled columns may have no infinities, and no NaN in lists.
-
-    Raises:
-        UserError: A value is missing, or has a wrong type or length; names the key and column.
+    have NaN and infinities. Scaled columns may have no infinities, and no NaN in lists. Raises
+    `UserError` with key and column if a value is missing, or has a wrong type or length.
     """
     refs = batch.refs
     if not refs:

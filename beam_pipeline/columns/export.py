@@ -44,16 +44,11 @@ _LABEL_MAX = re.compile(rb"(name: \"image/class/labels?\"[^}]*?max: )\d+\n")
 def export_labels(
     names: Sequence[str], transform_dir: str, exported: str = "", label: str = ONE
 ) -> str:
-    """Exports a transform from class names to class ids; returns `transform_dir`.
+    """Exports a transform from class names, in the order of their ids; returns `transform_dir`.
 
-    A repeated call with the same names writes the same files.
-
-    Args:
-        names: Class names, in the order of their ids.
-        transform_dir: Folder to write.
-        exported: Folder of an exported transform whose extra columns are kept; "" for the graph of
-            this package, which has labels alone.
-        label: How many labels an image has. A transform without labels has only extra columns.
+    `exported` is the folder of an exported transform whose extra columns are kept; "" for the graph
+    of this package, which has labels alone. Without labels, a transform has only extra columns. A
+    repeated call with the same names writes the same files.
     """
     folder = exported or str(LABEL_GRAPHS.get(label, ""))
     if folder:

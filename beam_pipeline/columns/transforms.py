@@ -179,9 +179,7 @@ def transform_temp_folder(
     """Yields a folder for the files that tensorflow-transform writes while columns are analysed.
 
     TensorFlow on every worker reads and writes the folder. Without extra columns it stays unused.
-
-    Raises:
-        UserError: The build needs a folder from --transform_temp_dir.
+    Raises `UserError` if the build needs a folder from --transform_temp_dir.
     """
     is_needed = bool(columns) or options.transform_module is not None
     # gs:// is the only store that TensorFlow reads, and its client ignores emulators.

@@ -86,11 +86,8 @@ def begin_commit(
     """Checks that no image was lost, plans the moves of records, and sets the old dataset aside.
 
     Beam may run this step again, even after shards have moved to their final places. `complete` are
-    side inputs that must be complete before, for example the exported transform.
-
-    Raises:
-        UserError: More images were rejected than allowed.
-        RuntimeError: Records and rejects do not add up to the listed images.
+    side inputs that must be complete before, for example the exported transform. Raises `UserError`
+    if more images were rejected than allowed, and `RuntimeError` if the runner lost work.
     """
     spec.places.check_job()
     note_activity("committing", 0, "shard")
@@ -136,16 +133,9 @@ def finish_commit(
     """Writes the files beside the shards, then the manifest; returns the dataset's fingerprint.
 
     Beam may run this step again, or twice at the same time. The manifest is written last, so that a
-    reader who finds a manifest finds the whole dataset, with its report.
-
-    Args:
-        entries: Results of `finalize_shard`.
-        summary: Totals of all shards, as they were written.
-        skipped: Reason → files that were not listed; see `Listed.skipped`.
-        *complete: Side inputs that must be complete before, as for `begin_commit`.
-
-    Raises:
-        RuntimeError: Records were lost or doubled since the shards were written.
+    reader who finds a manifest finds the whole dataset, with its report. `entries` are results of
+    `finalize_shard`, `skipped` as `Listed.skipped`, `complete` as for `begin_commit`. Raises
+    `RuntimeError` if records were lost or doubled since the shards were written.
     """
     spec.places.check_job()
     shards = list(entries)
@@ -196,11 +186,7 @@ def manifest_of(
     skipped: Iterable[dict[str, int]],
     spec: CommitSpec,
 ) -> Manifest:
-    """Returns the manifest of a dataset whose shards are in place, without its `files`.
-
-    Raises:
-        UserError: The exported label vocabulary differs from the classes of the plan.
-    """
+    """Returns the manifest of a dataset whose shards are in place, without its `files`."""
     transform = storage.join(spec.places.staging, TRANSFORM_NAME)
     classes = list(plan.classes)
     features = exported_features(transform)

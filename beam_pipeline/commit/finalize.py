@@ -39,12 +39,10 @@ class Move(NamedTuple):
 def plan_moves(counts: Sequence[Mapping[str, int]]) -> list[Move]:
     """Returns moves after which sizes of shards, and counts of each class, differ by at most one.
 
-    Every shard gets ⌊count / shards⌋ records of each class. A controlled rounding of the table of
-    counts (Cox 1987) decides which shards get one extra record, and of which class. A shard keeps
-    an extra record that it has, if possible, and gives away its last records of a class.
-
-    Args:
-        counts: For each shard, class name → records, as written.
+    `counts` has for each shard the class names with their records. Every shard gets ⌊count /
+    shards⌋ records of each class. A controlled rounding of the table of counts (Cox 1987) decides
+    which shards get one extra record, and of which class. A shard keeps an extra record that it
+    has, if possible, and gives away its last records of a class.
     """
     if not counts:
         return []
@@ -242,11 +240,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
 def _rows_of(
     shard: ShardResult, numbers: Mapping[str, Container[int]], places: ShardPlaces
 ) -> pa.Table:
-    """Returns rows of a shard's index: `numbers` counts the wanted records in each stratum.
-
-    Raises:
-        OutputError: The index is missing, or has changed since it was written.
-    """
+    """Returns rows of a shard's index: `numbers` counts the wanted records in each stratum."""
     try:
         table = read_shard_index(places.staging, shard.entry(places.file_of(shard.name)))
     except IndexDamageError as e:

@@ -71,10 +71,7 @@ class OutputState:
 
     @property
     def in_place(self) -> bool:
-        """Whether finished shards are written to their final places.
-
-        A store has no rename, so there they are, unless the build replaces a dataset.
-        """
+        """Whether finished shards are written to their final places, as a store has no rename."""
         # Without a manifest a folder is no dataset, so nobody reads these shards too early.
         empty = self.manifest is None and self.damage is None
         # A resumed job must find the shards where it wrote them.
@@ -114,13 +111,9 @@ def _manifest(output: str) -> tuple[Manifest | None, UserError | None]:
 
 
 def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
-    """Refuses an output with a finished dataset, and always one with files of other programs.
+    """Raises `UserError` if a finished dataset, or files of other programs, are in the way.
 
-    Returns:
-        True if an earlier run of this build was killed after it had committed the dataset.
-
-    Raises:
-        UserError: A finished dataset, or files of other programs, are in the way.
+    Returns True if an earlier run of this build was killed after it had committed the dataset.
     """
     if state.foreign:
         ours = "finished or unfinished build"
@@ -150,10 +143,9 @@ def _read_notes(staging: str, name: str, kind: type[_T]) -> _T | None:
 
 
 def set_aside(output: str, staging: str) -> None:
-    """Removes the manifest, so that another dataset may be written; a second call does no harm.
+    """Removes the manifest after the old dataset was linked in the staging folder.
 
-    The old dataset is linked in the staging folder before, and stays there until the new manifest
-    is written.
+    The links stay until the new manifest is written. A second call does no harm.
     """
     path = storage.join(output, MANIFEST_NAME)
     if not storage.exists(path):
@@ -194,13 +186,10 @@ def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
 
 
 def prepare_staging(state: OutputState, digest: str = "") -> str:
-    """Prepares the staging folder: keeps finished shards, and removes unfinished files.
+    """Prepares the staging folder: keeps finished shards, removes the rest; returns a new job id.
 
     A job that still runs for this output loses the output here: `ShardPlaces.check_job` stops it.
     A later run knows by `digest`, made of the options, that a committed dataset is its own work.
-
-    Returns:
-        A random id of the new job, which is also written to the staging folder.
     """
     staging, job = state.staging, uuid.uuid4().hex
     classes, in_place = state.pinned_classes, state.in_place
@@ -258,10 +247,7 @@ def remove(staging: str) -> None:
 
 
 def remove_empty(output: str, staging: str, fresh: bool) -> None:
-    """Removes the files of a job that failed before it had finished a shard.
-
-    Also removes the empty output folder if the job has made that folder (`fresh`).
-    """
+    """Removes the files of a job that had finished no shard, and a `fresh` output folder."""
     with contextlib.suppress(OSError, UserError):
         names = _names_in(output)
         # Uploaded shards without a result file still belong to this job.

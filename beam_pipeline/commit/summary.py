@@ -71,10 +71,7 @@ def remedies(counts: Mapping[str, int]) -> list[str]:
 
 
 def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
-    """Raises `UserError`, with reasons and examples, if more images were rejected than allowed.
-
-    The examples come from `where`, the path of the list of rejects.
-    """
+    """Raises `UserError`, with examples from the list `where`, if too many images were rejected."""
     allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
     if max_fraction and listed > 1:
         allowed = max(1, allowed)  # 1 % of 50 images would allow none

@@ -58,11 +58,8 @@ def warnings_of(
 ) -> list[str]:
     """Returns the warnings about a dataset or a plan.
 
-    Args:
-        counts: Split → class → images with that class, for all classes.
-        images: Split → images.
-        splits: Names of the splits in `--splits`.
-        names: Reason → names, as `counts_and_names` returned them.
+    `counts` is split → class → images with that class, for all classes. `images` is split → images.
+    `splits` are the names in `--splits`, and `names` comes from `counts_and_names`.
     """
     classes: collections.Counter[str] = collections.Counter()
     for of_class in counts.values():

@@ -116,7 +116,14 @@ def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | N
             os.environ.update(environ)
             storage.forget_clients()
         with naming_flags(names_flags):
-            connected.send(_do_task(packed, Watch(noted, crashed, alone, turns_fd)))
+            value, error = None, None
+            try:
+                task, batch, args, settings = pickle.loads(packed)
+                with storage.using(settings):
+                    value = task(batch, *args, Watch(noted, crashed, alone, turns_fd))
+            except Exception as e:  # noqa: BLE001  # the parent process raises the error
+                error = _sendable(e)
+            connected.send(Done(value, error, storage.unreported()))
 
 
 def _receive(connected: connection.Connection, tasks: queue.SimpleQueue[Any]) -> None:
@@ -125,17 +132,6 @@ def _receive(connected: connection.Connection, tasks: queue.SimpleQueue[Any]) ->
             tasks.put(connected.recv())
     # The parent process has ended. This process must not go on writing, so it exits immediately.
     os._exit(1)
-
-
-def _do_task(packed: bytes, watch: Watch) -> Done:
-    value, error = None, None
-    try:
-        task, batch, args, settings = pickle.loads(packed)
-        with storage.using(settings):
-            value = task(batch, *args, watch)
-    except Exception as e:  # noqa: BLE001  # the parent process raises the error
-        error = _sendable(e)
-    return Done(value, error, storage.unreported())
 
 
 def _sendable(e: Exception) -> Exception:

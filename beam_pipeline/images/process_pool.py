@@ -27,7 +27,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from beam_pipeline.images import pool_worker
 from beam_pipeline.images.pool_worker import AT, COUNTS, SINCE, WIDTH, Done, Watch
@@ -108,8 +108,7 @@ class LocalPool:
         """Starts all processes and makes the pool belong to a build."""
         self.is_of_job = True
         _pools.append(self)
-        started = [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]
-        for worker in started:
+        for worker in [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]:
             self._idle.put(worker)
         return self
 
@@ -243,9 +242,8 @@ os.register_at_fork(after_in_child=_forget_pools)
 def encoded_sizes(files: Any, options: ImageOptions, urls: UrlOptions) -> list[int]:
     """Returns the encoded sizes, in bytes, of `files.refs` without unreadable pictures."""
     pool = own_pool()
-    sizes: list[int]
     (sizes,) = pool.results([pool.submit("of a sample", _sizes, files, options, urls)])
-    return sizes
+    return list(sizes)
 
 
 def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) -> list[int]:
@@ -311,8 +309,7 @@ def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -
         remedy = "; was the system out of memory?" if death.may_be_memory else ""
         return f"a worker process {death.how}{remedy}; {again} ({deaths} of {MAX_ATTEMPTS} tries)"
     _, batch, *_ = pickle.loads(packed)
-    place = batch.refs[death.picture].place
-    fate = ""
+    place, fate = batch.refs[death.picture].place, ""
     if death.picture in blame.crashed:
         fate = " without that picture"
     elif death.picture in blame.alone:
@@ -347,7 +344,6 @@ class _Worker:
             os.close(memory_fd)
 
     def forget(self) -> None:
-        """Clears the notes of a finished task."""
         for field in range(WIDTH):
             self.noted[field] = 0
 
@@ -365,8 +361,7 @@ class _Worker:
                 self._process.kill()
             elif self.noted[AT]:
                 wait_sec -= at_picture_sec
-        done: Done = self.connection.recv()
-        return done
+        return cast(Done, self.connection.recv())
 
     def death(self) -> _Death:
         """Returns how the process has ended: its exit code, or that one picture took too long."""

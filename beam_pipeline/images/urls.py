@@ -105,8 +105,7 @@ class _Request:
 
     def seconds(self, limit_s: float) -> float:
         """Returns the seconds that a step may take; raises `TimeoutError` if no time is left."""
-        left_s = self.left_s
-        if left_s <= 0:
+        if (left_s := self.left_s) <= 0:
             raise TimeoutError("timed out")
         return min(limit_s, left_s)
 
@@ -226,7 +225,17 @@ def _get(url: str, max_bytes: int, request: _Request) -> bytes | str:
                 return response.headers["Location"]
             if response.status != 200:
                 raise _status_error(url, response)
-            return _body(response, max_bytes)
+            declared = response.length_remaining or 0
+            if declared > max_bytes:
+                raise ImageError("too_many_bytes", f"{declared} bytes; the limit is {max_bytes}")
+            data = bytearray()
+            while piece := response.read1(_PIECE_BYTES, decode_content=True):
+                data += piece
+                count(bytes_read=len(piece))
+                if len(data) > max_bytes:
+                    message = f"more bytes than the limit of {max_bytes}"
+                    raise ImageError("too_many_bytes", message)
+            return bytes(data)
         finally:
             # A connection is reused only if its answer was read to the end; else `close` ends it.
             response.close()
@@ -242,19 +251,6 @@ def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:
     wait = response.headers.get("Retry-After", "")
     error.wait_s = float(wait) if wait.isdecimal() else 0.0
     return error
-
-
-def _body(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
-    declared = response.length_remaining or 0
-    if declared > max_bytes:
-        raise ImageError("too_many_bytes", f"{declared} bytes; the limit is {max_bytes}")
-    data = bytearray()
-    while piece := response.read1(_PIECE_BYTES, decode_content=True):
-        data += piece
-        count(bytes_read=len(piece))
-        if len(data) > max_bytes:
-            raise ImageError("too_many_bytes", f"more bytes than the limit of {max_bytes}")
-    return bytes(data)
 
 
 @contextlib.contextmanager

@@ -59,11 +59,8 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     """Returns the build options with image options, class order and columns of its input datasets.
 
     Unless they are given, the fractions of the splits and the salt come from the first dataset.
-    Misfits raise errors here, before any work.
-
-    Raises:
-        UserError: Datasets have different image options or columns, flags differ from the datasets'
-            options, or a flag fits no input.
+    Raises `UserError`, before any work, if datasets have different image options or columns, flags
+    differ from the datasets' options, or a flag fits no input.
     """
     # A folder of archives becomes a glob first, as the kind of an input decides which flags fit.
     options = options.with_sources([*map(with_files, options.sources)])

@@ -105,10 +105,7 @@ def no_image(name: str) -> Iterator[Skipped]:
 def labels_by_name(
     source: InputOptions, regex: re.Pattern[str] | None, name: str, key: str
 ) -> tuple[Label, str | None, str | None]:
-    """Returns the (label, split, group) in an image's file name; its folder may be a split, too.
-
-    Raises `UserError` if the name does not match --label_regex.
-    """
+    """Returns the (label, split, group) in an image's file name; its folder may be a split, too."""
     label, groups = None, dict[str, str]()
     if regex is not None:
         found, group = regex.search(composed(name)), label_group(regex)

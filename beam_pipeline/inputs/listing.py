@@ -318,14 +318,9 @@ def list_records(
 ) -> Iterator[ImageRef]:
     """Yields references to the records of a shard, in their order, from the index.
 
-    Args:
-        path: The shard.
-        split: The split that its records keep; None if splits are drawn again.
-        entry: The entry of the shard in the manifest.
-        labels: How many labels the records have, and how many they are going to have.
-
-    Raises:
-        UserError: The index is missing, or the index or the shard does not match the manifest.
+    `split` is the split that its records keep; None if splits are drawn again. `labels` says how
+    many labels the records have, and how many they are going to have. Raises `UserError` if the
+    index is missing, or the index or the shard does not match the manifest.
     """
     has, wanted = labels
     schema = index_schema({}, has)

@@ -37,9 +37,8 @@ class ClassOrder(NamedTuple):
 def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[str]:
     """Returns the labels of a batch, after checking each once.
 
-    Raises:
-        UserError: A label is blank, has a line break, is no valid text or is missing in
-            `class_names`. The message names the label and the key of an image.
+    Raises `UserError` with the key of an image if a label is blank, has a line break, is no valid
+    text or is missing in `class_names`.
     """
     # Reversed, so that the error names the first image with the label.
     keys = {name: ref.key for ref in reversed(batch.refs) for name in names_of(ref.label)}
@@ -98,9 +97,8 @@ def missing_of(refs: Iterable[ImageRef]) -> Missing:
 def add_missing(found: Iterable[Missing]) -> Missing:
     """Returns the sum of several counts, with the smallest path."""
     some = [each for each in found if each.num_images]
-    return Missing(
-        sum(each.num_images for each in some), min((each.first for each in some), default="")
-    )
+    first = min((each.first for each in some), default="")
+    return Missing(sum(each.num_images for each in some), first)
 
 
 def check_some_exist(num_images: int, missing: Missing) -> None:

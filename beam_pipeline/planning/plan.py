@@ -100,25 +100,12 @@ class ShardPlan:
         """Class name → id."""
         return {name: i for i, name in enumerate(self.classes)}
 
-    @functools.cached_property
-    def bucket_sizes(self) -> dict[str, int]:
-        """Split → largest number of references that are ranked together."""
-        # No group is larger than a unit of work, and however many images there are, there are at
-        # most as many buckets as shards and classes.
-        return {
-            split: max(MIN_BUCKET_SIZE, self.images_per_shard(split)[1])
-            for split in self.num_shards
-        }
-
     def num_buckets(self, split: str, class_id: int) -> int:
         """Returns in how many buckets of hashes a class is ranked."""
-        return -(-self.counts[split, class_id] // self.bucket_sizes[split])
-
-
-def bucket_of(order_hash: bytes, num_buckets: int) -> int:
-    """Returns the bucket of a hash."""
-    # A bucket is a range of hashes, so the order of the buckets is the order of the hashes.
-    return int.from_bytes(order_hash[:4], "big") * num_buckets >> 32
+        # No group is larger than a unit of work, and however many images there are, there are at
+        # most as many buckets as shards and classes.
+        size = max(MIN_BUCKET_SIZE, self.images_per_shard(split)[1])
+        return -(-self.counts[split, class_id] // size)
 
 
 def bucket_ranks(sizes: Mapping[tuple[str, int, int], int]) -> dict[tuple[str, int, int], int]:
@@ -139,15 +126,10 @@ def make_plan(
 ) -> ShardPlan:
     """Decides the class ids, the number of shards of each split, and the rank of each class.
 
-    Args:
-        counts_by_label: (split, label) → images that have the label.
-        options: Classes, and numbers or sizes of shards.
-        mean_record_bytes: Mean size of a record, for the target size of shards.
-        kinds: (split, `label_kind`) → images; None if each image has one label.
-
-    Raises:
-        UserError: There is no image, only one class, an unknown split in --num_shards, or a split
-            with fewer images than shards.
+    `counts_by_label` is (split, label) → images that have the label. `kinds` is (split,
+    `label_kind`) → images; None if each image has one label. Raises `UserError` if there is no
+    image, only one class, an unknown split in --num_shards, or a split with fewer images than
+    shards.
     """
     if kinds is None:
         kinds = {(split, ONE): n for (split, _), n in counts_by_label.items()}

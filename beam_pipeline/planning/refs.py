@@ -152,12 +152,7 @@ def _unpickle_unit(
     return ShardUnit(*shard, dict(zip(*ids, strict=True)), unpack_refs(refs), features)
 
 
-# Does what `ImageRef._make` does, without its check, in a third of the time.
-_as_ref = functools.partial(tuple.__new__, ImageRef)
-
-
 def pack_refs(refs: Sequence[ImageRef]) -> bytes:
-    """Returns references as bytes, column by column and compressed."""
     # References cross several shuffles and wait in the pool of processes. Names repeat, and most
     # URIs are a folder and the key: this is a quarter of a pickled list, in 1 µs a reference.
     columns = tuple(zip(*refs, strict=True))
@@ -165,10 +160,11 @@ def pack_refs(refs: Sequence[ImageRef]) -> bytes:
 
 
 def unpack_refs(packed: bytes) -> list[ImageRef]:
-    """Returns the references that `pack_refs` has packed."""
     if not packed:
         return []
-    return list(map(_as_ref, zip(*pickle.loads(zlib.decompress(packed)), strict=True)))
+    # Does what `ImageRef._make` does, without its check, in a third of the time.
+    as_ref = functools.partial(tuple.__new__, ImageRef)
+    return list(map(as_ref, zip(*pickle.loads(zlib.decompress(packed)), strict=True)))
 
 
 class KeyHasher:

@@ -35,7 +35,6 @@ from beam_pipeline.planning.plan import (
     WHOLE_SPLIT,
     ShardPlan,
     SplitAssigner,
-    bucket_of,
     bucket_ranks,
     make_plan,
 )
@@ -106,7 +105,6 @@ ShardKey = tuple[str, int]
 
 
 def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
-    """Draws a split for each reference that has none, by its group or key."""
     draw = SplitAssigner(options.splits, options.salt)
     return RefBatch(
         [r if r.split else r._replace(split=draw(r.group or r.key)) for r in batch.refs]
@@ -143,7 +141,8 @@ def key_by_bucket(batch: RefBatch, plan: ShardPlan, salt: str) -> Iterator[tuple
             class_id = plan.class_ids[label] if plan.label == ONE else WHOLE_SPLIT
             found = known[split, label] = class_id, plan.num_buckets(split, class_id)
         class_id, wanted = found
-        bucket = bucket_of(hasher(ref.key), wanted) if wanted > 1 else 0
+        # A bucket is a range of hashes, so the order of the buckets is the order of the hashes.
+        bucket = int.from_bytes(hasher(ref.key)[:4], "big") * wanted >> 32 if wanted > 1 else 0
         yield (split, class_id, bucket), ref
 
 
@@ -306,14 +305,12 @@ class BatchByKeyFn(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[Any]:
         # Beam demands a window of elements that are emitted at the end of a bundle.
-        for keyed_batch in self._flush():
-            yield GlobalWindows.windowed_value(keyed_batch)
+        yield from map(GlobalWindows.windowed_value, self._flush())
 
     def _flush(self) -> Iterator[tuple[Any, RefBatch]]:
         batches = self._batches
         self.start_bundle()
-        for key, refs in batches.items():
-            yield key, RefBatch(refs)
+        yield from ((key, RefBatch(refs)) for key, refs in batches.items())
 
 
 class PlannedShards(NamedTuple):

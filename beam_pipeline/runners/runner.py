@@ -46,11 +46,7 @@ class Runner:
     local = True
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
-        """Returns an empty pipeline; `with_columns` if its workers need tensorflow-transform.
-
-        Raises:
-            UserError: Beam refuses the options.
-        """
+        """Returns an empty pipeline; `with_columns` if its workers need tensorflow-transform."""
         try:
             pipeline = beam.Pipeline(self.beam_runner, options=self.options)
         # Beam looks for the runner and validates the options here.
@@ -71,22 +67,14 @@ class Runner:
         return pipeline
 
     def check(self) -> None:
-        """Checks what can be checked before anything is written.
-
-        Raises:
-            UserError: A flag is missing or cannot be right.
-        """
+        """Raises `UserError`, before anything is written, for a flag that cannot be right."""
 
     def run(self, pipeline: beam.Pipeline) -> bool:
-        """Runs a pipeline to its end.
+        """Runs a pipeline to its end; returns False for a dry run.
 
-        Returns:
-            True if the pipeline ran, False if this was a dry run.
-
-        Raises:
-            UserError: The job failed; the sentence gives the reason, or the place of the logs.
-            RuntimeError: A worker failed; `imageshards.errors.user_error_in` finds its sentence.
-            KeyboardInterrupt: On Ctrl-C, when the job has been cancelled.
+        Raises `UserError` with the reason or the place of the logs if the job failed, and
+        `RuntimeError` if a worker failed: `imageshards.errors.user_error_in` finds its sentence. On
+        Ctrl-C, `KeyboardInterrupt` comes when the job has been cancelled.
         """
         pipeline.run().wait_until_finish()
         return True
@@ -201,8 +189,7 @@ _FLINK_JAVA_FLAGS = (
 def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = ()) -> Runner:
     """Returns the runner that Beam's flags ask for; without flags, the runner in this process.
 
-    Raises:
-        UserError: A flag is unknown, or asks for a mode in which records may get lost.
+    Raises `UserError` if a flag is unknown, or asks for a mode in which records may get lost.
     """
     check_flags(beam_args, own_flags)
     options = beam_options.PipelineOptions(list(beam_args), save_main_session=False)

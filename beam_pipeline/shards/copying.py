@@ -120,11 +120,7 @@ def _read_range(refs: list[ImageRef]) -> dict[tuple[str, int], bytes | ImageErro
 def copy_record(
     ref: ImageRef, payload: bytes, class_ids: Mapping[str, int]
 ) -> tuple[bytes, dict[str, Values]]:
-    """Returns a record with its new label, and the record's features; the picture is unchanged.
-
-    Raises:
-        ImageError: The payload is not the listed record, or lacks a feature.
-    """
+    """Returns a record with its new label, and its features; the picture is unchanged."""
     labels = label_features(ref.label, class_ids)
     try:
         found = decode_example(payload)

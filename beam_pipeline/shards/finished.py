@@ -68,11 +68,7 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
 
 
 def read_result(name: str, places: ShardPlaces) -> ShardResult:
-    """Reads the result beside a finished shard.
-
-    Raises:
-        OutputError: The file is not a result of this shard.
-    """
+    """Reads the result beside a finished shard; raises `OutputError` for another file."""
     try:
         result = decode(storage.read(places.result_path(name)), ShardResult)
         if result.name != name:
@@ -92,11 +88,7 @@ def write_result(result: ShardResult, places: ShardPlaces) -> None:
 
 
 def holds(path: str, file: WrittenFile) -> bool:
-    """Returns whether the file at `path` has the version or the bytes that were written.
-
-    Raises:
-        OSError: The file cannot be read. The file may still be unchanged.
-    """
+    """Returns whether the file at `path` has the version or the bytes that were written."""
     found = storage.stat(path)
     if found is None or found.size_bytes != file.num_bytes:
         return False

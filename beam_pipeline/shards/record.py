@@ -40,15 +40,10 @@ def make_record(
     stats: ShardStats,
     index: int,
 ) -> Record:
-    """Encodes an image, or copies a record of a dataset, and counts the result.
+    """Encodes an image, or copies a record of a dataset, and counts the result in `stats`.
 
-    Args:
-        data: Bytes of the original file, or payload of the record.
-        stats: Counts of the shard, which are increased.
-        index: Number of the image in the shard.
-
-    Raises:
-        ImageError: The image cannot become a record.
+    `data` are the bytes of the original, or the payload of the record; `index` is the number of the
+    image in the shard. Raises `ImageError` if the image cannot become a record.
     """
     # The sample is the same in every run, as the order of images in a shard is.
     sample = index % PIXEL_SAMPLE == 0

@@ -40,12 +40,10 @@ class ShardStats(msgspec.Struct):
     counts: dict[str, dict[str, Whole]] = {}
 
     def add(self, source: int, sums: Iterable[Iterable[int]], encoded: EncodedImage | None) -> None:
-        """Counts one accepted image.
+        """Counts one accepted image of the input `source`.
 
-        Args:
-            source: Number of the image's input.
-            sums: For each channel pixels, sum and sum of squares; empty outside the sample.
-            encoded: The encoded picture; None for a copied record, whose original is unknown.
+        `sums` has for each channel pixels, sum and sum of squares; it is empty outside the sample.
+        `encoded` is None for a copied record, whose original is unknown.
         """
         self.count("sources", str(source))
         self.count("formats", encoded.source_format if encoded else COPIED)
@@ -103,7 +101,7 @@ class WrittenFile(File, frozen=True):
 
     @property
     def entry(self) -> File:
-        """The file as the manifest records it."""
+        """Returns the entry of the shard in the manifest; `index` is new if records have moved."""
         return File(self.num_bytes, self.sha256)
 
 

@@ -206,11 +206,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         return str(self._create_temp_dir(self.file_path_prefix.get()))
 
     def open_writer(self, init_result: str, uid: str) -> ShardWriter:
-        """Returns a writer for a bundle of planned shards.
-
-        Raises:
-            UserError: This worker's libraries would write other bytes than the client's.
-        """
+        """Returns a writer for a bundle of shards; refuses libraries that write other bytes."""
         check_versions(self._options.versions)
         is_local = self._made_in == THIS_PROCESS
         return ShardWriter(self._places_in(init_result), self._options, is_local, self.stores)
@@ -250,10 +246,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
 
         - only in the temporary folder, or, in a store, in both places: the file is moved;
         - only in its final place: another call moved it, as `pre_finalize` left no old file there;
-        - in neither place: a shard is lost; a shard without rejects has no file of rejects.
-
-        Raises:
-            FileNotFoundError: A shard is lost.
+        - in neither place: a shard is lost (`FileNotFoundError`), or has no rejects.
         """
         names = sorted(set[str]().union(*writer_results))
         if not self.places.staging:

@@ -39,9 +39,6 @@ def write_shard(
 
     Returns the result without details, which are in the file beside the shard. `watch` counts the
     images, and rejects pictures that crashed a process before.
-
-    Raises:
-        OutputError: The output cannot be written.
     """
     name = places.shard_name(unit)
     digest = unit_digest(unit, options)

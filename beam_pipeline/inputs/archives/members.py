@@ -56,8 +56,8 @@ class Member(NamedTuple):
 def archive_files(source: InputOptions) -> list[tuple[str, str]]:
     """Returns (path, beginning of keys) of each archive of an input.
 
-    Keys begin with nothing for a single archive. For several archives, keys begin with the path of
-    their archive below the input's folder, without its suffix.
+    The beginning is "" for a single archive, else the archive's path below the input's folder,
+    without its suffix.
     """
     pattern = source.input
     if not is_glob(pattern) and expand_braces(pattern) == [pattern]:

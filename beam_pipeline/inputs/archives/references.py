@@ -189,15 +189,9 @@ def archive_refs(
 ) -> Iterator[ImageRef | Skipped]:
     """Yields the references of an archive, and a `Skipped` for each member passed over.
 
-    Args:
-        path: The archive.
-        prefix: Beginning of the keys; "" for the only archive of an input.
-        source: The input.
-        schema: The columns of WebDataset archives; None for plain archives.
-        spool: Folder for the contents of compressed archives.
-
-    Raises:
-        UserError: The archive cannot be read to its end, or an image has no label.
+    `prefix` is the beginning of the keys, "" for the only archive of an input. `schema` has the
+    columns of WebDataset archives. Raises `UserError` if the archive cannot be read to its end, or
+    an image has no label.
     """
     found = storage.stat(path)
     if found is None:

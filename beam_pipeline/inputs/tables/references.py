@@ -40,11 +40,8 @@ def read_refs(
 
     Relative image paths are relative to the folder of the file. Images with an empty split or group
     have none; the key draws their split. Pictures of a Parquet file are written into files in the
-    folder `spool`, from which they are read by ranges.
-
-    Raises:
-        UserError: A row lacks its image or label, has a value of the wrong type, or names a file
-            outside of the table's folder. The message names the line.
+    folder `spool`, from which they are read by ranges. Raises `UserError` with the line if a row
+    lacks its image or label, has a value of the wrong type, or names a file outside of the folder.
     """
     folder = os.path.dirname(os.path.abspath(path) if is_local(path) else path)
     if schema.has_pictures:

@@ -60,9 +60,7 @@ def read_rows(
 
     Columns without a name and the row index of pandas are left out. `columns` saves time with
     Parquet files only. `row_groups` is a part of `parts(path)` of a Parquet file; None means all.
-
-    Raises:
-        UserError: The file cannot be read, lacks a column, or a row is damaged.
+    Raises `UserError` if the file cannot be read, lacks a column, or a row is damaged.
     """
     if is_parquet(path):
         return _parquet_rows(path, columns, row_groups)
@@ -82,10 +80,7 @@ def is_parquet(path: str) -> bool:
 
 
 def parts(path: str) -> list[range | None]:
-    """Returns the row groups that each worker reads; [None], the whole, for a file of text.
-
-    Raises `UserError` if the file cannot be read.
-    """
+    """Returns the row groups that each worker reads; [None], the whole, for a file of text."""
     if not is_parquet(path):
         return [None]
     with open_parquet(path) as file:
@@ -282,10 +277,8 @@ def picture_rows(
 ) -> Iterator[PictureRow]:
     """Yields the rows of a part of a Parquet file, and writes their pictures into a spooled file.
 
-    The key of a picture is its path, or else the file's name and the row's number.
-
-    Raises:
-        UserError: The file cannot be read, a row has no picture, or the disk is full.
+    The key of a picture is its path, or else the file's name and the row's number. Raises
+    `UserError` if the file cannot be read, a row has no picture, or the disk is full.
     """
     found = storage.stat(path)
     with open_parquet(path) as file:

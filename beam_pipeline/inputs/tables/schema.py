@@ -107,9 +107,8 @@ def table_files(path: str) -> list[str]:
 def read_schema(source: InputOptions) -> TableSchema:
     """Finds the columns' roles and types from the options, the header and the first rows.
 
-    Raises:
-        UserError: A column is missing, named twice, has the name of a record feature, or a type
-            that boxes cannot have; or the bucket of the table cannot be used.
+    Raises `UserError` if a column is missing, named twice, has the name of a record feature, or a
+    type that boxes cannot have; or if the bucket of the table cannot be used.
     """
     if not is_local(source.input):
         storage.check_bucket(source.input, "input")
