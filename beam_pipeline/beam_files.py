@@ -33,7 +33,7 @@ _naming = contextlib.ExitStack()
 
 
 def given_flags(beam_args: Sequence[str], *names: str) -> dict[str, str]:
-    """Returns the flags `names` in a command line, without importing Beam; "" if without a value."""
+    """Returns the flags `names` of a command line, without importing Beam; "" without a value."""
     # Beam's own parser would answer too, but its import takes seconds.
     parser = argparse.ArgumentParser(
         add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS

@@ -41,27 +41,23 @@ _DATA_TYPES = {"string": "sc:Text", "int64": "cr:Int64", "float32": "cr:Float32"
 
 
 def croissant_text(manifest: Manifest, name: str) -> str:
+    records = {split: entry.num_records for split, entry in manifest.splits.items()}
+    splits = ", ".join(f"{split} {count:,}" for split, count in records.items())
+    classes, count = len(manifest.classes), sum(records.values())
+    images = counted(count, "labelled JPEG image" if classes else "JPEG image")
+    images += f" of {counted(classes, 'class')}" if classes else ""
     return to_json(
         {
             "@context": dict(sorted(_CONTEXT.items())),
             "@type": "sc:Dataset",
             "name": name,
-            "description": _description(manifest),
+            "description": f"{images} ({splits}) as tf.train.Example records in TFRecord files.",
             "conformsTo": _CONFORMS_TO,
             "version": "1.0.0",
             "distribution": [_INDEX, *_shards(manifest)],
             "recordSet": [*_splits_and_classes(manifest), _records(manifest)],
         }
     )
-
-
-def _description(manifest: Manifest) -> str:
-    records = {split: entry.num_records for split, entry in manifest.splits.items()}
-    splits = ", ".join(f"{split} {count:,}" for split, count in records.items())
-    classes, count = len(manifest.classes), sum(records.values())
-    images = counted(count, "labelled JPEG image" if classes else "JPEG image")
-    images += f" of {counted(classes, 'class')}" if classes else ""
-    return f"{images} ({splits}) as tf.train.Example records in TFRecord files."
 
 
 _INDEX = {

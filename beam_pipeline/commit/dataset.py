@@ -199,7 +199,10 @@ def manifest_of(
             remedy="give the same command again",
         )
     passed_over, names = counts_and_names(skipped)
-    splits = {split: _split_of(split, shards) for split in sorted(plan.num_shards)}
+    splits = {}
+    for name in sorted(plan.num_shards):
+        found = sorted((s.shard for s in shards if s.split == name), key=lambda shard: shard.file)
+        splits[name] = Split(sum(shard.num_records for shard in found), found)
     stats = merge_stats(summary.stats.values())
     # A list with a single NaN is counted as well, but only a scalar can be missing.
     missing = {
@@ -251,11 +254,6 @@ def _fingerprint_of(manifest: Manifest, versions: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
-def _split_of(name: str, shards: Iterable[FinalShard]) -> Split:
-    found = sorted((s.shard for s in shards if s.split == name), key=lambda shard: shard.file)
-    return Split(sum(shard.num_records for shard in found), found)
-
-
 def write_companions(
     manifest: Manifest, shards: Iterable[FinalShard], spec: CommitSpec
 ) -> Manifest:
@@ -300,9 +298,8 @@ def _remove_others(output: str, kept: set[str]) -> None:
             if any(name.startswith(f"{entry.name}/") for name in kept):
                 left += [file.path for file in storage.files_below(entry.path)]
             else:
-                with contextlib.suppress(
-                    OSError
-                ):  # a link to a folder cannot be deleted, and stays
+                # A link to a folder cannot be deleted, and stays.
+                with contextlib.suppress(OSError):
                     storage.delete_folder(entry.path)
         elif SHARD_NAME.fullmatch(entry.name):
             left.append(entry.path)

@@ -152,8 +152,9 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
 
 def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
     alike = collections.defaultdict(list)
-    for name in classes:
-        alike[_value_of(name)].append(name)
+    for name in classes:  # grouped by a value that is equal for names that a person may confuse
+        look = look_of(name)
+        alike[str(float(look)) if _NUMBER.fullmatch(look) else look].append(name)
     groups = [same for same in alike.values() if len(same) > 1]
     if groups:
         shown = "; ".join(map(_spelled, groups[:_SHOWN_NAMES]))
@@ -178,12 +179,6 @@ def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
         )
 
 
-def _value_of(name: str) -> str:
-    """Returns a value that is equal for names that a person may confuse."""
-    look = look_of(name)
-    return str(float(look)) if _NUMBER.fullmatch(look) else look
-
-
 def _spelled(same: Sequence[str]) -> str:
     shown = _shown(same)
     return shown if all(map(str.isascii, same)) else f"{shown} ({', '.join(map(ascii, same))})"
@@ -199,8 +194,7 @@ def _joined_by(separator: str, names: Iterable[str]) -> list[str]:
 
 def _without_training_image(counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     for split in TRAIN_NAMES:
-        without = [name for name, count in counts.get(split, {}).items() if not count]
-        if without:
+        if without := [name for name, count in counts.get(split, {}).items() if not count]:
             total = len(counts[split])
             verb = "has" if len(without) == 1 else "have"
             yield (

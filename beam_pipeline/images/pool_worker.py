@@ -30,11 +30,8 @@ AT, SINCE, WIDTH = 4, 5, 6
 class Watch:
     """Counts and current picture of a task, in memory that the parent process reads meanwhile.
 
-    Args:
-        noted: `WIDTH` numbers in shared memory; None for numbers of this process alone.
-        crashed: Number of a picture that is left out → reason.
-        alone: Numbers of pictures to decode while no other process of the pool decodes a picture.
-        turns_fd: File that all processes of the pool share, for their locks; None for no lock.
+    `crashed` maps the number of a picture that is left out to the reason. Pictures in `alone` are
+    decoded while no other process of the pool decodes. `turns_fd` is a file of locks for all.
     """
 
     def __init__(

@@ -74,11 +74,6 @@ class LocalPool:
         lock: Lock of the output. Each process joins the job that holds the lock, so the lock is
             free only after the last process has ended, and no process writes to a store without it.
         picture_sec: A process that decodes one picture for longer is killed.
-
-    Attributes:
-        is_of_job: Whether a build holds the pool, which is not replaced when it was stopped.
-        total: Images of all shards that were queued.
-        is_stopped: Whether the processes were ended, so that none is started again.
     """
 
     def __init__(
@@ -88,14 +83,14 @@ class LocalPool:
         lock: OutputLock | None = None,
         picture_sec: float = PICTURE_SEC,
     ):
-        self.is_of_job = False
-        self.total = 0
+        self.is_of_job = False  # a build holds the pool, which is not replaced when it was stopped
+        self.total = 0  # images of all shards that were queued
         self._say = say
         self._picture_sec = picture_sec
         self._done = [0] * COUNTS
         self._lock = lock
         self._turns = open(storage.shared_memory(2), "r+b", buffering=0)  # closed by `kill`
-        self.is_stopped = False
+        self.is_stopped = False  # the processes were ended, and none is started again
         self._changing = threading.Lock()
         self._workers: list[_Worker] = []
         # The process that was idle last comes first, so that few tasks keep few processes warm.
@@ -257,32 +252,20 @@ def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) ->
 
 
 class _Death(NamedTuple):
-    """End of a process.
+    """End of a process."""
 
-    Attributes:
-        picture: Number of the picture that it decoded; None for none.
-        how: Words for a message, after "the process".
-        deed: Words for the rejects, the same for the same behaviour, so that rejects are stable.
-        may_be_memory: Whether the system may have been out of memory.
-    """
-
-    picture: int | None
-    how: str
-    deed: str
-    may_be_memory: bool
+    picture: int | None  # number of the picture that it decoded
+    how: str  # words for a message, after "the process"
+    deed: str  # words for the rejects, the same for the same behaviour, so that rejects are stable
+    may_be_memory: bool  # the system may have been out of memory
 
 
 class _Blame:
-    """Pictures of a task that ended processes.
-
-    Attributes:
-        crashed: Pictures that are left out → reason.
-        alone: Pictures to decode while no other process decodes.
-    """
+    """Pictures of a task that ended processes."""
 
     def __init__(self) -> None:
-        self.crashed: dict[int, str] = {}
-        self.alone: set[int] = set()
+        self.crashed: dict[int, str] = {}  # pictures that are left out → reason
+        self.alone: set[int] = set()  # pictures to decode while no other process decodes
         self._tries: collections.Counter[int] = collections.Counter()
 
     def add(self, death: _Death) -> int:

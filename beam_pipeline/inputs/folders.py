@@ -45,15 +45,10 @@ _HEAD_BYTES = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """File or folder that was passed over.
+    """File or folder that was passed over."""
 
-    Attributes:
-        reason: Files are counted by the reason.
-        name: Name for a warning; "" for files that are only counted.
-    """
-
-    reason: str
-    name: str = ""
+    reason: str  # files are counted by the reason
+    name: str = ""  # name for a warning; "" for files that are only counted
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.name}" if self.name else self.reason
@@ -62,10 +57,8 @@ class Skipped:
 class PathFilter:
     """Function from the path of a file or folder to the reason why it is passed over, if any.
 
-    Args:
-        root: Folder of the input.
-        globs: Globs of --exclude_glob. `*` does not cross a slash, `**` does. A glob without a
-            slash is compared with every name in a path.
+    In globs `*` does not cross a slash, `**` does. A glob without a slash is compared with every
+    name in a path below `root`, the folder of the input.
     """
 
     def __init__(self, root: str, globs: Sequence[str] = ()):

@@ -49,27 +49,18 @@ _SEEN_FILES = 1000
 
 @dataclasses.dataclass(frozen=True)
 class ListingTask:
-    """Part of an input that one call of `list_task` lists.
+    """Part of an input that one call of `list_task` lists."""
 
-    Attributes:
-        path: Folder, glob or file to list.
-        split, label: Split and class that the folder gives every image in it; None for neither.
-        kind: `folder`, `glob`, `table`, `shard` or `archive`. `outside` only counts files outside
-            of class folders; its `split` is the name of a split without class folders.
-        row_groups: Part of a Parquet file; None for all.
-        entry: Entry of a shard in its manifest.
-        source: Number of the input.
-        prefix: Beginning of the keys of an archive.
-    """
-
-    path: str
-    split: str | None = None
-    label: str | None = None
+    path: str  # folder, glob or file
+    split: str | None = None  # split that the folder gives every image in it
+    label: str | None = None  # class that the folder gives every image in it
+    # `folder`, `glob`, `table`, `shard` or `archive`. `outside` only counts files outside of class
+    # folders; its `split` is the name of a split without class folders.
     kind: str = "folder"
-    row_groups: range | None = None
-    entry: Shard | None = None
-    source: int = 0
-    prefix: str = ""
+    row_groups: range | None = None  # part of a Parquet file; None for all
+    entry: Shard | None = None  # entry of a shard in its manifest
+    source: int = 0  # number of the input
+    prefix: str = ""  # beginning of the keys of an archive
 
 
 def spooled_files(

@@ -15,15 +15,12 @@ from imageshards.text import about_look_alikes, class_sort_key, counted
 
 
 class ClassOrder(NamedTuple):
-    """Order of the classes, which decides their ids.
+    """Order of the classes, which decides their ids."""
 
-    Attributes:
-        class_names: Names in the order that the user gave. Classes without an image keep their id.
-        pinned: Names in the order of the dataset that is being rebuilt. New labels follow, sorted
-            by `class_sort_key`, so that no old class gets a new id.
-    """
-
+    # The order that the user gave. Classes without an image keep their id.
     class_names: tuple[str, ...] | None = None
+    # The order of the dataset that is being rebuilt. New labels follow, sorted by `class_sort_key`,
+    # so that no old class gets a new id.
     pinned: tuple[str, ...] = ()
 
     def names(self, labels: Iterable[str]) -> list[str]:

@@ -58,23 +58,15 @@ class SplitAssigner:
 
 @dataclasses.dataclass(frozen=True)
 class ShardPlan:
-    """Assignment of all images to shards; its size is splits times classes.
+    """Assignment of all images to shards; its size is splits times classes."""
 
-    Attributes:
-        classes: Class names by id.
-        counts: (split, class id) → images that are ranked together. The id is `WHOLE_SPLIT` where
-            images have several labels or none.
-        num_shards: Split → shards.
-        first_ranks: (split, class id) → rank of its first image within the split.
-        label: How many labels images have: `ONE`, `NONE` or `SEVERAL`.
-        counts_by_label: (split, label) → images that have the label.
-    """
-
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # class names by id
+    # Images that are ranked together, with `WHOLE_SPLIT` where they have several labels or none.
     counts: Mapping[SplitClass, int]
-    num_shards: Mapping[str, int]
-    first_ranks: Mapping[SplitClass, int]
-    label: str = ONE
+    num_shards: Mapping[str, int]  # split → shards
+    first_ranks: Mapping[SplitClass, int]  # rank of the first image within the split
+    label: str = ONE  # how many labels images have: `ONE`, `NONE` or `SEVERAL`
+    # (split, label) → images that have the label
     counts_by_label: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     @property

@@ -9,9 +9,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import apache_beam as beam
@@ -60,39 +59,6 @@ class _SavedPlan(msgspec.Struct, frozen=True):
 
     survey: str
     num_shards: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)]]
-
-
-Counts = Mapping[tuple[str, str], int]
-
-
-def make_plan_once(
-    path: str,
-    counts: Counts,
-    kinds: Counts,
-    options: PlanOptions,
-    image: ImageOptions,
-    mean_record_bytes: Callable[[], float],
-) -> ShardPlan:
-    """Returns the plan for a survey of images, with the numbers of shards of an earlier run.
-
-    `path` is the file for these numbers, "" to save none. `image` says how pictures are encoded.
-    `mean_record_bytes` is called only if no numbers were saved. The rest is as for `make_plan`.
-    """
-    # Sampled images decide how many shards a split gets. If another run fails to read a sampled
-    # image, another number of shards would make all finished shards worthless. A run with the same
-    # survey and options therefore takes the saved numbers.
-    surveyed = repr((sorted(counts.items()), sorted(kinds.items()), options, image))
-    digest = hashlib.sha256(surveyed.encode("utf-8", "backslashreplace")).hexdigest()
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        found = decode(storage.read(path), _SavedPlan) if path else None
-        if found and found.survey == digest:
-            options = dataclasses.replace(options, num_shards=found.num_shards)
-            return make_plan(counts, options, 0.0, kinds)
-    plan = make_plan(counts, options, mean_record_bytes(), kinds)
-    if path:
-        saved = _SavedPlan(digest, dict(plan.num_shards))
-        storage.write(path, msgspec.json.encode(saved))
-    return plan
 
 
 # Enough for a mean within a few percent. Encoding so many images takes well under a second.
@@ -186,18 +152,11 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
 
 
 class Survey(NamedTuple):
-    """Counts that a plan needs to know about some images.
+    """Counts that a plan needs to know about some images."""
 
-    Attributes:
-        counts: (split, label) → images that have the label.
-        kinds: (split, `label_kind`) → images.
-        sample: Some of the images; empty if the plan needs no sample.
-        missing: Images that were missing when they were listed.
-    """
-
-    counts: collections.Counter[tuple[str, str]]
-    kinds: collections.Counter[tuple[str, str]]
-    sample: RefBatch
+    counts: collections.Counter[tuple[str, str]]  # (split, label) → images that have the label
+    kinds: collections.Counter[tuple[str, str]]  # (split, `label_kind`) → images
+    sample: RefBatch  # some of the images; empty if the plan needs no sample
     missing: Missing = Missing()
 
 
@@ -233,11 +192,27 @@ def mean_record_bytes(
 def plan_of(
     survey: Survey, options: PlanOptions, image: ImageOptions, urls: UrlOptions, saved: str = ""
 ) -> ShardPlan:
-    """Returns the plan for the images of a survey; raises as `make_plan`, or if all are missing."""
-    note_activity("planning", survey.kinds.total(), "image")
-    check_some_exist(survey.kinds.total(), survey.missing)
-    mean = functools.partial(mean_record_bytes, survey, options, image, urls)
-    return make_plan_once(saved, survey.counts, survey.kinds, options, image, mean)
+    """Returns the plan for the images of a survey, with the numbers of shards in the file `saved`.
+
+    Raises `UserError` as `make_plan`, or if all images are missing.
+    """
+    counts, kinds = survey.counts, survey.kinds
+    note_activity("planning", kinds.total(), "image")
+    check_some_exist(kinds.total(), survey.missing)
+    # Sampled images decide how many shards a split gets. If another run fails to read a sampled
+    # image, another number of shards would make all finished shards worthless. A run with the same
+    # survey and options therefore takes the saved numbers.
+    surveyed = repr((sorted(counts.items()), sorted(kinds.items()), options, image))
+    digest = hashlib.sha256(surveyed.encode("utf-8", "backslashreplace")).hexdigest()
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        found = decode(storage.read(saved), _SavedPlan) if saved else None
+        if found and found.survey == digest:
+            options = dataclasses.replace(options, num_shards=found.num_shards)
+            return make_plan(counts, options, 0.0, kinds)
+    plan = make_plan(counts, options, mean_record_bytes(survey, options, image, urls), kinds)
+    if saved:
+        storage.write(saved, msgspec.json.encode(_SavedPlan(digest, dict(plan.num_shards))))
+    return plan
 
 
 def survey_and_plan(

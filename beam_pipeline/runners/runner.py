@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -95,18 +95,22 @@ class RemoteRunner(Runner):
         google.job_name = google.job_name or job_name(build.output)
 
     def run(self, pipeline: beam.Pipeline) -> bool:
+        # The client logs the tracebacks of workers, which would hide our own sentence.
+        before = logging.root.manager.disable
+        logging.disable(logging.ERROR)
         try:
-            with _quiet_log():
-                result = pipeline.run()
-                dry_run = self.options.view_as(beam_options.TestOptions).dry_run
-                # Writing a Dataflow template starts no job either.
-                if result is None or dry_run or not getattr(result, "has_job", True):
-                    return False
-                self._wait(result)
+            result = pipeline.run()
+            dry_run = self.options.view_as(beam_options.TestOptions).dry_run
+            # Writing a Dataflow template starts no job either.
+            if result is None or dry_run or not getattr(result, "has_job", True):
+                return False
+            self._wait(result)
         except Exception as e:
             if user_error_in(e):
                 raise
             raise self._failure(e) from e
+        finally:
+            logging.disable(before)
         return True
 
     def _wait(self, result: Any) -> None:
@@ -146,17 +150,6 @@ class RemoteRunner(Runner):
             remedy="the logs of the runner and of its workers have more; finished shards are kept "
             "for the same command",
         )
-
-
-@contextlib.contextmanager
-def _quiet_log() -> Iterator[None]:
-    # The client logs the tracebacks of workers, which would hide our own sentence.
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _error_text(e: BaseException) -> str:

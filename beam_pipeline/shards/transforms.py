@@ -152,29 +152,21 @@ class ReadRejects(beam.PTransform):
         return lists | "Each" >> beam.FlatMap(lambda found: found)
 
 
-class SideBySide(beam.PTransform):
-    """Transform that applies a function to four elements at the same time, in threads.
+@beam.ptransform_fn
+def SideBySide(
+    elements: beam.PCollection, step: Callable[..., Any], *given: Any
+) -> beam.PCollection:
+    """Applies a function to four elements at the same time, in threads.
 
     The functions wait for a disk to sync or for a store to answer, and need little CPU time.
-
-    Args:
-        step: A function of an element and of `given`.
-        *given: Further arguments of the function.
     """
-
-    def __init__(self, step: Callable[..., Any], *given: Any):
-        super().__init__()
-        self._step = step
-        self._given = given
-
-    def expand(self, elements: beam.PCollection) -> beam.PCollection:
-        step, given = StoreConfig.of_pipeline(elements).step(self._step), self._given
-        return (
-            elements
-            # The commit may rewrite a shard with 30 MB of records in memory, so four must do.
-            | "Some" >> beam.BatchElements(4, 4)  # [element]
-            | "Do" >> beam.FlatMap(lambda some: map_concurrently(lambda e: step(e, *given), some))
-        )
+    do = StoreConfig.of_pipeline(elements).step(step)
+    return (
+        elements
+        # The commit may rewrite a shard with 30 MB of records in memory, so four must do.
+        | "Some" >> beam.BatchElements(4, 4)  # [element]
+        | "Do" >> beam.FlatMap(lambda some: map_concurrently(lambda e: do(e, *given), some))
+    )
 
 
 def rejects_of(path: str, places: ShardPlaces) -> list[Reject]:
@@ -322,11 +314,11 @@ class ShardWriter(iobase.Writer):
 
 
 def _counted_name(result: ShardResult) -> str:
-    images, rejects = result.num_images, result.num_rejects
     if result.reused:
-        _count("write", reused=images)
+        _count("write", reused=result.num_images)
     else:
-        _count("write", images=images, bytes_read=result.read_bytes, rejects=rejects)
+        read, rejects = result.read_bytes, result.num_rejects
+        _count("write", images=result.num_images, bytes_read=read, rejects=rejects)
     return result.name
 
 

@@ -159,13 +159,6 @@ class RejectsFile(contextlib.ExitStack):
     """File of the rejected images of a shard; the first rejected image creates the file.
 
     The commit reads this file, because an original may be deleted or changed by then.
-
-    Args:
-        path: Path of the file.
-        keeps_bytes: Whether to store the original bytes too.
-
-    Attributes:
-        rejects: The rejected images, in order.
     """
 
     def __init__(self, path: str, keeps_bytes: bool):

@@ -38,16 +38,9 @@ _TAR_BLOCK_BYTES = tarfile.BLOCKSIZE
 
 
 class Member(NamedTuple):
-    """File in an archive.
+    """File in an archive, with numbers as for an `ImageRef`."""
 
-    Attributes:
-        name: Normalised path inside the archive, behind the stem of a tar that is inside a tar.
-        offset_bytes: Position of the bytes in the archive; in a zip, of the local header.
-        size_bytes: Number of bytes; in a zip, of compressed bytes.
-        form: As for an `ImageRef`.
-    """
-
-    name: str
+    name: str  # normalised path inside the archive, behind the stem of a tar that is inside a tar
     offset_bytes: int
     size_bytes: int
     form: str = PICTURE

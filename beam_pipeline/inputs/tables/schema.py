@@ -52,38 +52,23 @@ _USUAL_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class TableSchema:
-    """Purpose of each column of an image table.
+    """Purpose of each column of an image table."""
 
-    Attributes:
-        image: Column of the image path, or of the pictures in a Parquet file.
-        label: Column of the class name or names; "" if images have no label.
-        key, split, group: Columns of the keys, splits and groups, if there are any.
-        columns: Extra columns, which become features.
-        warnings: Sentences about the columns, for the user.
-        several: Whether images have several labels, in lists or texts.
-        separator: Separator between several labels in a text.
-        any_path: Whether rows may name files outside of the folder of their table.
-        class_names: Class names by number; () if a number is itself the name of a class.
-        has_pictures: Whether the image column of a Parquet file holds pictures, not paths.
-        bbox_format: How the sides of boxes are written.
-        box_a_row: Whether each row holds one box, so that the rows of an image become one record.
-        cells_of: Extra column → column of the table with its cells, if the names differ.
-    """
-
-    image: str
-    label: str
+    image: str  # column of the image path, or of the pictures in a Parquet file
+    label: str  # column of the class name or names; "" if images have no label
     key: str | None
     split: str | None
     group: str | None
-    columns: tuple[ColumnSpec, ...]
-    warnings: tuple[str, ...] = ()
-    several: bool = False
-    separator: str | None = None
-    any_path: bool = False
-    class_names: tuple[str, ...] = ()
-    has_pictures: bool = False
+    columns: tuple[ColumnSpec, ...]  # extra columns, which become features
+    warnings: tuple[str, ...] = ()  # sentences about the columns, for the user
+    several: bool = False  # images have several labels, in lists or texts
+    separator: str | None = None  # between several labels in a text
+    any_path: bool = False  # rows may name files outside of the folder of their table
+    class_names: tuple[str, ...] = ()  # by number; () if a number is itself the name of a class
+    has_pictures: bool = False  # the image column of a Parquet file holds pictures, not paths
     bbox_format: str = RELATIVE
-    box_a_row: bool = False
+    box_a_row: bool = False  # each row holds one box, and the rows of an image become one record
+    # Extra column → column of the table with its cells, if the names differ.
     cells_of: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
