@@ -60,13 +60,11 @@ class StoreConfig(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_arguments(cls, beam_args: Sequence[str]) -> StoreConfig:
-        """Returns the flags about stores in a command line."""
         found = given_flags(beam_args, *_STORE_FLAGS).items()
         return cls({flag: text or "true" for flag, text in found if text or flag in _SWITCHES})
 
     @classmethod
     def of_pipeline(cls, value: Any) -> StoreConfig:
-        """Returns the options of the pipeline that the collection `value` belongs to."""
         return cls(_given_options(value.pipeline.options), names_flags())
 
     def settings(self) -> dict[str, dict[str, Any]]:

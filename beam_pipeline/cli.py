@@ -28,7 +28,6 @@ example:
 
 
 def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
-    """Parses a command line into the options of a build and the remaining flags, for Beam."""
     args, beam_args = make_parser().parse_known_args(argv)
     return _options(vars(args)), beam_args
 
@@ -117,7 +116,6 @@ def _options(values: dict[str, Any]) -> opt.BuildOptions:
 
 
 def make_parser() -> Parser:
-    """Returns the parser of all flags of `imageshards build`."""
     parser = Parser(
         prog="imageshards build",
         usage="imageshards build --input PATH --output DIR [flags below] [Beam's flags]",

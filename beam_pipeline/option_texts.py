@@ -23,7 +23,6 @@ _SIZE = re.compile(r"(\d{1,99})(?:x(\d{1,99}))?", re.ASCII)
 def invalid(
     argument: str | Arg, received: Text, expected: Text = "", remedy: Text = ""
 ) -> UserError:
-    """Returns the error for an option that received a wrong value."""
     return UserError(argument=argument, received=received, expected=expected, remedy=remedy)
 
 

@@ -340,14 +340,12 @@ class BuildOptions:
         return (self.source, *self.more_sources)
 
     def shard_options(self, versions: Mapping[str, str]) -> ShardOptions:
-        """Returns the options for the transforms of a build."""
         return ShardOptions(
             image=self.image, plan=self.plan, urls=self.urls,
             quarantine_bytes=self.quarantine_bytes, versions=tuple(versions.items()),
         )  # fmt: skip
 
     def with_sources(self, sources: Sequence[InputOptions]) -> BuildOptions:
-        """Returns these options for `sources` in place of the present inputs."""
         return dataclasses.replace(self, source=sources[0], more_sources=tuple(sources[1:]))
 
     def __post_init__(self) -> None:

@@ -152,7 +152,6 @@ def list_batches(
 
 
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
-    """Returns the extra columns, which are the same for all inputs."""
     return next((schema.columns for schema in schemas if schema), ())
 
 
@@ -187,7 +186,6 @@ def with_pinned_classes(
 def commit_spec(
     options: BuildOptions, write: WriteBalancedTFRecord, schemas: Schemas
 ) -> CommitSpec:
-    """Returns the settings of the commit, with the options that the manifest records."""
     columns = columns_of(schemas)
     as_given = options.transform_module is None and all(c.scale == "none" for c in columns)
     return CommitSpec(
@@ -213,7 +211,6 @@ def commit_spec(
 
 
 def _listing_options(source: InputOptions) -> dict[str, Any]:
-    """Returns the options of an input as the manifest records them."""
     listing = {each.name: getattr(source, each.name) for each in dataclasses.fields(InputOptions)}
     if source.columns is not None:
         listing["columns"] = [dataclasses.asdict(column) for column in source.columns]

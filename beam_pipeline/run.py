@@ -222,7 +222,6 @@ def _run_pipeline(
 
 
 def _digest(options: BuildOptions) -> str:
-    """Returns a digest by which a later build knows whether its options are the same."""
     # Options that change no record are left out.
     same = dataclasses.replace(options, output="", overwrite=False, report=True, given=frozenset())
     return hashlib.sha256(f"{imageshards.__version__} {same!r}".encode()).hexdigest()

@@ -64,7 +64,6 @@ def export_labels(
 
 
 def vocabulary_text(names: Sequence[str]) -> str:
-    """Returns the vocabulary file: a class name on each line, in the order of the ids."""
     return "".join(f"{name}\n" for name in names)
 
 

@@ -108,7 +108,6 @@ class LabelVocabulary(beam.PTransform):
 
 
 def write_vocabulary(labels: set[str], order: ClassOrder, directory: str) -> np.ndarray:
-    """Writes a file with one class name per line to `directory`; returns the path."""
     path = storage.join(directory, LABEL_VOCABULARY)
     storage.write(path, vocabulary_text(order.names(labels)))
     return np.array(path)
@@ -196,7 +195,6 @@ class TransformModule(importlib.abc.InspectLoader):
         self.load()
 
     def load(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        """Returns the module's `preprocessing_fn`."""
         try:
             module = self._module()
         except (Exception, SystemExit) as e:

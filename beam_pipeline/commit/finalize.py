@@ -107,8 +107,6 @@ def _even_out(
 
 
 class FinalShard(NamedTuple):
-    """Shard in its final place."""
-
     split: str
     shard: Shard  # the entry in the manifest
     rejected: dict[str, File]  # path below the dataset → file of rejected originals; may be empty
@@ -197,7 +195,6 @@ def _damaged(path: str, how: str) -> OutputError:
 
 
 def _link(shard: ShardResult, places: ShardPlaces) -> Shard:
-    """Links a shard and its index, unchanged, to their final places."""
     # A move would break a second run of this step, and shards that need records of this one.
     entry = shard.entry(places.file_of(shard.name))
     # A shard that is not staged was written to its final place.
@@ -262,7 +259,6 @@ def _labels_in(table: pa.Table) -> list[Any]:
 
 
 def _refs_to(table: pa.Table, folder: str) -> list[ImageRef]:
-    """Returns references to the records of an index, whose shards are in `folder`."""
     columns = (table[name].to_pylist() for name in ("shard", "offset", "num_bytes"))
     framing = HEADER_BYTES + FOOTER_BYTES
     return [

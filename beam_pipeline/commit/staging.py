@@ -80,7 +80,6 @@ class OutputState:
 
     @property
     def finished_folder(self) -> str:
-        """Folder in which finished shards wait for the commit."""
         return self.output if self.in_place else self.staging
 
 
@@ -214,7 +213,6 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
-    """Records that this job has committed the dataset with this fingerprint."""
     content = msgspec.json.encode(Committed(fingerprint, reused_images))
     storage.write(storage.join(staging, COMMITTED_NAME), content)
 

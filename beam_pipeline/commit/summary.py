@@ -23,8 +23,6 @@ _SHOWN_REJECTS = 3
 
 @dataclasses.dataclass
 class WriteSummary:
-    """Totals of some shards."""
-
     shards: list[ShardResult] = dataclasses.field(default_factory=list)  # without details
     stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)  # by split
     reused_images: int = 0  # images in shards that an earlier run had finished

@@ -93,7 +93,6 @@ class Done(NamedTuple):
 
 
 def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | None) -> None:
-    """Does tasks until the parent process has ended."""
     if job is not None:
         storage.join_job(*job)
     connected = connection.Connection(tasks_fd)

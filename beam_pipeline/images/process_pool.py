@@ -252,8 +252,6 @@ def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) ->
 
 
 class _Death(NamedTuple):
-    """End of a process."""
-
     picture: int | None  # number of the picture that it decoded
     how: str  # words for a message, after "the process"
     deed: str  # words for the rejects, the same for the same behaviour, so that rejects are stable
@@ -261,8 +259,6 @@ class _Death(NamedTuple):
 
 
 class _Blame:
-    """Pictures of a task that ended processes."""
-
     def __init__(self) -> None:
         self.crashed: dict[int, str] = {}  # pictures that are left out → reason
         self.alone: set[int] = set()  # pictures to decode while no other process decodes
@@ -286,7 +282,6 @@ class _Blame:
 
 
 def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -> str:
-    """Returns a sentence about a process that was lost."""
     again = f"shard {name} is written again"
     if death.picture is None:
         remedy = "; was the system out of memory?" if death.may_be_memory else ""
@@ -363,7 +358,6 @@ class _Worker:
         return _Death(picture, how, "crashed", False)
 
     def has_ended(self) -> bool:
-        """Returns whether a process without a task has ended."""
         return self._process.poll() is not None or self.connection.poll()
 
     def end(self, patience_sec: float) -> int:

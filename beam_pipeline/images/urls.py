@@ -100,7 +100,6 @@ class _Request:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the whole image must have arrived."""
         return self.deadline - time.monotonic()
 
     def seconds(self, limit_s: float) -> float:
@@ -175,8 +174,6 @@ class _HttpsConnection(HTTPSConnection):
 
 
 class _WaitsForTurn:
-    """Pool with a limited number of connections."""
-
     def _get_conn(self, timeout: float | None = None) -> Any:
         # Waiting for a free connection must not count as time of the host.
         began = time.monotonic()
@@ -255,7 +252,6 @@ def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:
 
 @contextlib.contextmanager
 def _as_image_errors(url: str, request: _Request) -> Iterator[None]:
-    """Turns errors of urllib3 into `ImageError`s."""
     try:
         yield
     except (urllib3.exceptions.TimeoutError, TimeoutError) as e:

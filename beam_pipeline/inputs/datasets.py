@@ -87,13 +87,6 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     return dataclasses.replace(options.with_sources(sources), image=image, copied=copied)
 
 
-def _is_dataset(source: InputOptions) -> bool:
-    """Returns whether an input is a dataset, by its content."""
-    if source.layout == DATASET:
-        return True
-    return not _has_rows(source) and not is_glob(source.input) and is_dataset(source.input)
-
-
 def _has_rows(source: InputOptions) -> bool:
     """Returns whether an input may have columns: tables, and archives with a WebDataset."""
     return layout_of(source) in (TABLE, ARCHIVES)
@@ -104,7 +97,11 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
 
     A flag that fits no input stays, and is refused where it is read.
     """
-    are_datasets = [_is_dataset(source) for source in options.sources]
+    are_datasets = [
+        source.layout == DATASET
+        or (not _has_rows(source) and not is_glob(source.input) and is_dataset(source.input))
+        for source in options.sources
+    ]
     others = [s for s, is_one in zip(options.sources, are_datasets, strict=True) if not is_one]
     for_tables: dict[str, Any] = {}
     if any(map(_has_rows, others)):
@@ -227,7 +224,6 @@ def _image_options_of(path: str, manifest: Manifest) -> ImageOptions:
 
 
 def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColumns | None:
-    """Returns the extra columns, which all records must share, and their transform."""
     first, manifest = found[0]
     columns = _extra_columns(manifest)
     for source, other in found[1:]:

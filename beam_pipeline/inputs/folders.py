@@ -64,7 +64,13 @@ class PathFilter:
     def __init__(self, root: str, globs: Sequence[str] = ()):
         self.root = root.rstrip("/")
         self._prefix = len(self.root) + 1
-        self._globs = [(glob, _matches_at_or_above(glob)) for glob in globs]
+        self._globs = []
+        for glob in globs:
+            # Matches a path, or a folder above the path.
+            anywhere = "" if "/" in glob.rstrip("/") else "(?:.*/)?"
+            body = _translated(unicodedata.normalize("NFC", glob.strip("/")))
+            matches = re.compile(f"{anywhere}{body}(?:/.*)?", re.DOTALL).fullmatch
+            self._globs.append((glob, matches))
 
     def __call__(self, path: str) -> Skipped | None:
         below = path[self._prefix :]
@@ -76,13 +82,6 @@ class PathFilter:
                     return Skipped(EXCLUDED_BY_GLOB, glob)
         reason = passed_over(below)
         return Skipped(reason) if reason else None
-
-
-def _matches_at_or_above(glob: str) -> Callable[[str], object]:
-    """Returns a test of whether a glob matches a path, or a folder above the path."""
-    anywhere = "" if "/" in glob.rstrip("/") else "(?:.*/)?"
-    body = _translated(unicodedata.normalize("NFC", glob.strip("/")))
-    return re.compile(f"{anywhere}{body}(?:/.*)?", re.DOTALL).fullmatch
 
 
 def _translated(glob: str) -> str:
@@ -101,7 +100,6 @@ class _Manifest(msgspec.Struct):
 
 
 def is_dataset(folder: str) -> bool:
-    """Returns whether a folder has the manifest.json of a finished dataset."""
     path = storage.join(folder, MANIFEST_NAME)
     try:
         # A different program may have written a large file of this name.
@@ -114,7 +112,6 @@ def is_dataset(folder: str) -> bool:
 
 
 def finished_input(path: str) -> UserError:
-    """Returns the error for an input that is a finished dataset."""
     copied = Arg("layout", DATASET) + " to copy its records"
     remedy = "give their folder, move the dataset out of it, or say " + copied
     return wrong_input(path, "a finished dataset", "original images", remedy)
@@ -151,7 +148,6 @@ def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skippe
 
 
 def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
-    """Yields (name, path, whether it is a folder) of a folder's entries, in any order."""
     if is_local(path):
         # `storage.list_folder` would pass over broken links, which are counted as well.
         yield from ((entry.name, entry.path, _is_dir(entry)) for entry in _scan(path))
@@ -224,8 +220,6 @@ def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
 
 @dataclasses.dataclass(frozen=True)
 class _Walk:
-    """Files and folders that a listing takes, by their paths."""
-
     passes_over: PathFilter
     takes: Callable[[str], object] = lambda path: True
     enters: Callable[[str], bool] = lambda folder: True
@@ -241,7 +235,6 @@ def _objects(path: str, found: Iterator[Stat], walk: _Walk) -> Iterator[Found]:
 
 
 def _folders_above(path: str) -> frozenset[str]:
-    """Returns a folder and all folders above it, with links resolved."""
     real = pathlib.Path(os.path.realpath(path))
     return frozenset(map(str, (real, *real.parents)))
 

@@ -39,7 +39,6 @@ _UNREAD = (
 
 
 def is_split(name: str) -> bool:
-    """Returns whether a folder of this name is a split, unless a flag says otherwise."""
     return name.lower() in SPLIT_NAMES
 
 
@@ -84,7 +83,6 @@ def check_masks(source: InputOptions, stems_in: Mapping[str, Callable[[], Iterab
 
 
 def no_class_folder(source: InputOptions) -> UserError:
-    """Returns the error for an input whose folders are not classes."""
     regex = Arg("label_regex") + " that finds them, such as '^([a-z]+)' for cat.0.jpg"
     return wrong_input(
         source.input,

@@ -27,7 +27,6 @@ _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
 
 def wrong_input(path: str, problem: Text, expected: Text = "", remedy: Text = "") -> UserError:
-    """Returns the error for an input that cannot be used."""
     received = f"{path!r}, " + problem
     return UserError(argument="input", received=received, expected=expected, remedy=remedy)
 
@@ -35,7 +34,6 @@ def wrong_input(path: str, problem: Text, expected: Text = "", remedy: Text = ""
 def unfit_option(
     argument: str, value: str, path: str, problem: Text, expected: Text = "", remedy: Text = ""
 ) -> UserError:
-    """Returns the error for an option that does not fit an input."""
     received = f"{value}, but " + Arg("input") + f" {path!r} " + problem
     return UserError(argument=argument, received=received, expected=expected, remedy=remedy)
 
@@ -74,7 +72,6 @@ def glob_root(pattern: str) -> str:
 
 
 def input_root(source: InputOptions) -> str:
-    """Returns the folder that keys are relative to."""
     if is_glob(source.input):
         return glob_root(source.input)
     return source.input.rstrip("/") or "/"

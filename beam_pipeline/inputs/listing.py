@@ -34,7 +34,7 @@ from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.rows import parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
 from beam_pipeline.options import ARCHIVES, DATASET, TABLE, TABLE_FLAGS, CopiedInput, InputOptions
-from beam_pipeline.planning.refs import ImageRef, Label
+from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.index import index_schema, read_shard_index
@@ -198,7 +198,6 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
 
 
 def _stems(folder: str) -> Iterator[str]:
-    """Yields the names of some files in a folder, in their order, without endings."""
     # The listing itself reports an unreadable folder.
     with contextlib.suppress(PermissionError):
         for file in itertools.islice(storage.files_below(folder), _SEEN_FILES):
@@ -246,7 +245,11 @@ def list_task(
             splits.add(ref.split)
         if task.source:
             ref = ref._replace(source=task.source)
-        label = _composed(ref.label)
+        label = ref.label
+        if isinstance(label, str):
+            label = composed(label)
+        elif label:
+            label = tuple(dict.fromkeys(map(composed, label)))
         yield ref if label == ref.label else ref._replace(label=label)
     # Splits of records are known from the manifest; a warning names splits that images bring.
     if task.kind != "shard":
@@ -255,12 +258,6 @@ def list_task(
         raise _nothing_readable(source, unreadable)
     if is_empty and task.label is not None and not unreadable:
         yield Skipped(labels.EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
-
-
-def _composed(label: Label) -> Label:
-    if isinstance(label, str):
-        return composed(label)
-    return label and tuple(dict.fromkeys(map(composed, label)))
 
 
 def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | Skipped]:

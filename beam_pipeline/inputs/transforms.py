@@ -129,7 +129,6 @@ class BatchRefs(beam.PTransform):
 
 
 def tasks_of_all(inputs: _Inputs) -> Iterator[ListingTask]:
-    """Yields the tasks that together list several inputs."""
     for number, (source, _) in enumerate(inputs):
         for task in listing_tasks(source):
             yield dataclasses.replace(task, source=number)
@@ -145,7 +144,11 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -
     # disk answers immediately. Spooling a file keeps a core busy.
     in_turn = any(is_local(task.path) or task.kind == "table" for task in tasks)
     at_once = 1 if in_turn else _TASKS_AT_ONCE
-    if all(_is_spooled(task, inputs) for task in tasks):
+    schemas = [inputs[task.source][1] for task in tasks]
+    if all(
+        decompressed(task.path) or (schema and schema.has_pictures)
+        for task, schema in zip(tasks, schemas, strict=True)
+    ):
         at_once = available_cores()
     # Small folders share a batch.
     held: list[ImageRef] = []
@@ -161,11 +164,6 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -
             held = []
     if held:
         yield RefBatch(held)
-
-
-def _is_spooled(task: ListingTask, inputs: _Inputs) -> bool:
-    schema = inputs[task.source][1]
-    return decompressed(task.path) is not None or bool(schema and schema.has_pictures)
 
 
 def _list(task: ListingTask, inputs: _Inputs, spool: str) -> Iterator[Any]:

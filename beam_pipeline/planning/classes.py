@@ -63,7 +63,6 @@ def label_kind(label: Label) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Returns whether a text can be written as UTF-8."""
     # JSON, and bytes that are no UTF-8, bring lone surrogates, which UTF-8 cannot encode.
     try:
         text.encode()
@@ -87,12 +86,10 @@ class Missing(NamedTuple):
 
 
 def missing_of(refs: Iterable[ImageRef]) -> Missing:
-    """Counts the images that the listing did not find."""
     return add_missing(Missing(1, ref.uri) for ref in refs if ref.mtime_ns == MISSING)
 
 
 def add_missing(found: Iterable[Missing]) -> Missing:
-    """Returns the sum of several counts, with the smallest path."""
     some = [each for each in found if each.num_images]
     first = min((each.first for each in some), default="")
     return Missing(sum(each.num_images for each in some), first)

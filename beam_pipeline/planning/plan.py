@@ -71,12 +71,10 @@ class ShardPlan:
 
     @property
     def num_images(self) -> int:
-        """Images of all splits."""
         return sum(self.counts.values())
 
     @functools.cached_property
     def images(self) -> collections.Counter[str]:
-        """Split → images."""
         images = collections.Counter[str]()
         for (split, _), count in self.counts.items():
             images[split] += count
@@ -89,7 +87,6 @@ class ShardPlan:
 
     @functools.cached_property
     def class_ids(self) -> dict[str, int]:
-        """Class name → id."""
         return {name: i for i, name in enumerate(self.classes)}
 
     def num_buckets(self, split: str, class_id: int) -> int:

@@ -25,7 +25,6 @@ Label = str | tuple[str, ...] | None
 
 
 def names_of(label: Label | list[str]) -> tuple[str, ...]:
-    """Returns the class names in a label."""
     return (label,) if isinstance(label, str) else tuple(label or ())
 
 

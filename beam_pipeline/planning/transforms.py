@@ -55,8 +55,6 @@ from imageshards.typed import decode
 
 
 class _SavedPlan(msgspec.Struct, frozen=True):
-    """Digest of a survey, and the number of shards of each split."""
-
     survey: str
     num_shards: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)]]
 
@@ -113,7 +111,6 @@ def key_by_bucket(batch: RefBatch, plan: ShardPlan, salt: str) -> Iterator[tuple
 
 
 def sort_by_hash(batches: Iterable[RefBatch], salt: str, purpose: bytes = RANK) -> list[ImageRef]:
-    """Returns the references of some batches in the order of a hash."""
     hasher = KeyHasher(salt, purpose)
     return sorted(
         (ref for batch in batches for ref in batch.refs), key=lambda r: (hasher(r.key), r.key)
@@ -137,7 +134,6 @@ def make_unit(
     options: PlanOptions,
     features: dict[str, FeatureSpec] | None = None,
 ) -> ShardUnit:
-    """Returns the unit of work of one shard."""
     (split, index), batches = shard
     refs = sort_by_hash(batches, options.salt, ORDER)
     labels = {name for ref in refs for name in names_of(ref.label)}
@@ -161,7 +157,6 @@ class Survey(NamedTuple):
 
 
 def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
-    """Returns one survey for the images of all surveys."""
     found = list(surveys)
     counts, kinds = collections.Counter[tuple[str, str]](), collections.Counter[tuple[str, str]]()
     for survey in found:

@@ -83,7 +83,6 @@ def _read_window(refs: Sequence[ImageRef]) -> list[bytes | ImageError]:
 
 
 def _ranges(refs: Iterable[ImageRef]) -> list[list[ImageRef]]:
-    """Groups references for requests: neighbours in a shard share a request."""
     ranges: list[list[ImageRef]] = []
     for ref in sorted(refs, key=lambda r: (r.uri, r.offset_bytes)):
         last = ranges[-1][-1] if ranges else ref

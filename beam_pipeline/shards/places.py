@@ -74,11 +74,9 @@ class ShardPlaces:
         return unit.split + self.name_format % shards
 
     def file_of(self, name: str) -> str:
-        """Returns the file name of the shard called `name`."""
         return f"{self.first_name}{name}{self.suffix}"
 
     def name_of(self, path: str) -> str:
-        """Returns the name of the shard with the final path `path`."""
         file = storage.name_of(path)
         return file[len(self.first_name) : len(file) - len(self.suffix)]
 
@@ -92,7 +90,6 @@ class ShardPlaces:
         return storage.join(self.output, self.file_of(name))
 
     def result_path(self, name: str) -> str:
-        """Returns the path of the shard's `ShardResult`."""
         return storage.join(self.staging, name + ".json")
 
     def index_path(self, name: str) -> str:
@@ -104,5 +101,4 @@ class ShardPlaces:
         return storage.join(self.staging, name + ".rejects")
 
     def quarantine_path(self, name: str) -> str:
-        """Returns the final path of the shard's rejected images."""
         return storage.join(self.output, QUARANTINE_NAME, f"{self.first_name}{name}.tfrecord")

@@ -90,13 +90,10 @@ def merge_stats(found: Iterable[ShardStats]) -> ShardStats:
 
 
 def most_first(counts: Mapping[str, int]) -> dict[str, int]:
-    """Returns counts sorted by number, the largest first, and then by name."""
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 class WrittenFile(File, frozen=True):
-    """File that was written."""
-
     version: str = ""  # version of the object in a store; "" on a disk
 
     @property
@@ -132,7 +129,6 @@ class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def num_images(self) -> int:
-        """Number of images, with the rejected ones."""
         return self.num_records + self.num_rejects
 
     def without_details(self) -> ShardResult:
@@ -165,6 +161,5 @@ class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def count_classes(labels: Iterable[Label | list[str]]) -> dict[str, int]:
-    """Returns class name → records with that class, sorted by name."""
     names = (name for label in labels for name in names_of(label))
     return dict(sorted(collections.Counter(names).items()))

@@ -170,7 +170,6 @@ def SideBySide(
 
 
 def rejects_of(path: str, places: ShardPlaces) -> list[Reject]:
-    """Reads the rejected images of a shard, whose final path is `path`."""
     name = places.name_of(path)
     beside = places.rejects_path(name) if places.staging else places.quarantine_path(name)
     found = read_records(beside) if storage.exists(beside) else ()

@@ -141,7 +141,6 @@ class RecordFile:
         self.num_bytes = 0
 
     def close(self) -> None:
-        """Closes the file; a second call does nothing."""
         self._file.close()
 
     def write(self, payload: bytes) -> None:
@@ -151,7 +150,6 @@ class RecordFile:
         self.num_bytes += len(framed)
 
     def written(self, version: str = "") -> WrittenFile:
-        """Returns size and hash of the closed file."""
         return WrittenFile(self.num_bytes, self._hash.hexdigest(), version)
 
 
@@ -192,13 +190,11 @@ _REJECT_FEATURES = ("image/filename", *Reject.__struct_fields__[1:])
 
 
 def decode_reject(payload: bytes) -> Reject:
-    """Decodes a record of `encode_reject`."""
     found: Mapping[str, Any] = decode_example(payload, {*_REJECT_FEATURES})
     return Reject(*(found[name][0].decode() for name in _REJECT_FEATURES))
 
 
 def encode_reject(reject: Reject, data: bytes | None) -> bytes:
-    """Encodes a reject as `tf.train.Example`, with the original bytes in `data` if given."""
     texts = zip(_REJECT_FEATURES, msgspec.structs.astuple(reject), strict=True)
     features: dict[str, Values] = {name: [text.encode()] for name, text in texts}
     if data is not None:

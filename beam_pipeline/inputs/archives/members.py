@@ -110,11 +110,9 @@ class Archive:
             yield from self._of_zip() if self._is_zip else self._of_tar(0, None, "")
 
     def read(self, member: Member) -> bytes:
-        """Returns the bytes of a member of a tar."""
         with self._as_user_errors():
             self._file.seek(member.offset_bytes)
-            data: bytes = self._file.read(member.size_bytes)
-            return data
+            return bytes(self._file.read(member.size_bytes))
 
     def _of_tar(self, start: int, end: int | None, folder: str) -> Iterator[Member | Skipped]:
         self._file.seek(start)
@@ -179,7 +177,6 @@ class Archive:
 
 
 def unreadable(path: str, e: BaseException) -> UserError:
-    """Returns the error for an archive that cannot be read to its end."""
     reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
     if isinstance(e, OSError) and e.errno:
         problem = f"which cannot be read ({reason})"
@@ -219,8 +216,6 @@ def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
 
 
 class _StoreFile:
-    """Object of a store as a file, read in ranges."""
-
     def __init__(self, path: str):
         found = storage.stat(path)
         if found is None:

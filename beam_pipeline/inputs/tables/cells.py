@@ -122,7 +122,6 @@ def _check_one_form(name: str, cells: Sequence[tuple[str, Any]]) -> None:
 
 
 def _form(cell: Any) -> str:
-    """Returns the form of a cell: a text, a number, or a list of either."""
     value = _parse_cell(cell)
     if isinstance(value, list):
         return "list of texts" if all(isinstance(v, str) for v in value) else "list of numbers"
@@ -147,7 +146,6 @@ def _parse_cell(cell: Any) -> Any:
 
 
 def is_list(cell: Any) -> bool:
-    """Returns whether a cell is a list, or a text with a JSON list."""
     return isinstance(_parse_cell(cell), list)
 
 
@@ -190,7 +188,12 @@ def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
     try:
         if column.shape == ():
             return _scalar(column.kind, "" if cell is None and column.kind == "string" else cell)
-        values = [_scalar(column.kind, value) for value in _elements(cell)]
+        if isinstance(cell, str):
+            found = _json_list(cell.strip())
+            elements: Sequence[Any] = cell.split() if found is None else found
+        else:
+            elements = cell if isinstance(cell, list | tuple) else [] if cell is None else [cell]
+        values = [_scalar(column.kind, value) for value in elements]
         if column.shape is None or len(values) == column.shape[0]:
             return values
     except ValueError:
@@ -260,19 +263,9 @@ def wrong_cell(
     remedy: Text = "fix the row",
     more: str = "",
 ) -> UserError:
-    """Returns the error for a cell that cannot be used."""
     return UserError(
         f"{where} has {shown(cell)} in column {column!r}{more}", expected=expected, remedy=remedy
     )
-
-
-def _elements(cell: Any) -> Sequence[Any]:
-    if cell is None:
-        return []
-    if isinstance(cell, str):
-        found = _json_list(cell.strip())
-        return cell.split() if found is None else found
-    return cell if isinstance(cell, list | tuple) else [cell]
 
 
 def _scalar(kind: str, value: Any) -> int | float | str:
@@ -281,7 +274,16 @@ def _scalar(kind: str, value: Any) -> int | float | str:
             raise ValueError("not text")
         return value
     if isinstance(value, str):
-        value = _number(value)
+        # Python also reads 1_000 and non-ASCII digits as numbers, unlike most programs.
+        text = value
+        if "_" in text or not text.isascii():
+            raise ValueError("not a number")
+        try:
+            value = int(text)
+        except ValueError:
+            value = float(text)
+            if math.isinf(value) and "inf" not in text.lower():
+                raise ValueError("beyond float64") from None
     if not isinstance(value, int | float):
         raise ValueError("not a number")
     if kind == "float":
@@ -291,19 +293,6 @@ def _scalar(kind: str, value: Any) -> int | float | str:
     if not -(2**63) <= value < 2**63 or value != int(value):
         raise ValueError("not int64")
     return int(value)
-
-
-def _number(text: str) -> int | float:
-    # Python also reads 1_000 and non-ASCII digits as numbers, unlike most programs.
-    if "_" in text or not text.isascii():
-        raise ValueError("not a number")
-    try:
-        return int(text)
-    except ValueError:
-        number = float(text)
-    if math.isinf(number) and "inf" not in text.lower():
-        raise ValueError("beyond float64")
-    return number
 
 
 def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
@@ -319,7 +308,6 @@ def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterat
 
 
 def shown(cell: Any) -> str:
-    """Returns a cell for a message, cut to a line."""
     text = repr(cell)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 

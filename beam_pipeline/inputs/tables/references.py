@@ -83,10 +83,15 @@ def refs_of_row(
     key = place.key
     if schema.key:
         key = row_key(where) if schema.key == ROW_NUMBERS else _text(where, row, schema.key)
+    label = _label(where, row, schema) if schema.label else None
+    split = _optional_text(where, row, schema.split)
+    if split is not None and not is_split_name(split):
+        expected = "the name of a split, in letters, digits and underscores"
+        raise wrong_cell(where, schema.split, split, expected)
     yield place._replace(
         key=key,
-        label=_label(where, row, schema) if schema.label else None,
-        split=_split(where, row, schema.split) or place.split,
+        label=label,
+        split=split or place.split,
         group=_optional_text(where, row, schema.group),
         columns=columns or None,
         in_pixels=schema.bbox_format != RELATIVE,
@@ -193,14 +198,6 @@ def _class_of(where: str, label: str, schema: TableSchema) -> str:
     raise wrong_cell(where, schema.label, int(label), expected)
 
 
-def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
-    split = _optional_text(where, row, column)
-    if split is not None and not is_split_name(split):
-        expected = "the name of a split, in letters, digits and underscores"
-        raise wrong_cell(where, column, split, expected)
-    return split
-
-
 def _columns(where: str, row: Mapping[str, Any], schema: TableSchema) -> dict[str, Any]:
     """Returns the extra columns of a row; with one box a row, lists of at most one value."""
     # In a table with one box a row, a row without sides is an image without boxes.
@@ -244,10 +241,17 @@ def image_place(where: str, folder: str, image: str, any_path: bool) -> ImageRef
         forms.append((slashed, slashed))
     missing = ImageRef(image, _uri(where, folder, image, any_path), None, mtime_ns=MISSING)
     for key, form in forms:
-        uri = _uri(where, folder, form, any_path)
-        size_bytes, mtime_ns = _stat(uri)
-        if mtime_ns != MISSING:
-            return ImageRef(key, uri, None, size_bytes=size_bytes, mtime_ns=mtime_ns)
+        ref = ImageRef(key, _uri(where, folder, form, any_path), None)
+        if not is_local(ref.uri):
+            return ref
+        try:
+            status = os.stat(ref.uri)
+        # A missing file is quarantined, with the reason, when it is read.
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError):
+            return ref
+        return ref._replace(size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
     return missing
 
 
@@ -275,16 +279,3 @@ def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
         expected="a path below that folder, or an address",
         remedy="move the table above its images, or, if you trust the table, say " + trusted,
     )
-
-
-def _stat(uri: str) -> tuple[int, int]:
-    if not is_local(uri):
-        return -1, 0
-    try:
-        status = os.stat(uri)
-    # A missing file is quarantined, with the reason, when it is read.
-    except (FileNotFoundError, NotADirectoryError):
-        return -1, MISSING
-    except (OSError, ValueError):
-        return -1, 0
-    return status.st_size, status.st_mtime_ns

@@ -70,12 +70,10 @@ def read_rows(
 
 
 def row_key(where: str) -> str:
-    """Returns the key of a row without a key: the name of its file, and its number."""
     return where.rpartition("/")[2]
 
 
 def is_parquet(path: str) -> bool:
-    """Returns whether a path has the ending of a Parquet file."""
     return path.lower().endswith((".parquet", ".pq"))
 
 

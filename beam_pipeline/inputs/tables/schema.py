@@ -52,8 +52,6 @@ _USUAL_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class TableSchema:
-    """Purpose of each column of an image table."""
-
     image: str  # column of the image path, or of the pictures in a Parquet file
     label: str  # column of the class name or names; "" if images have no label
     key: str | None
@@ -79,7 +77,6 @@ class TableSchema:
         return list(dict.fromkeys([*filter(None, roles), *map(self.column_of, self.columns)]))
 
     def column_of(self, column: ColumnSpec) -> str:
-        """Returns the name of an extra column in the table."""
         return self.cells_of.get(column.name, column.name)
 
 
