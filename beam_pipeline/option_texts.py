@@ -101,8 +101,7 @@ def parse_pairs(argument: str, kind: type, text: str) -> dict[str, Any]:
             number = None
         if not name or number is None or name in pairs:
             numbers = "numbers" if kind is float else "whole numbers"
-            expected = f"names with {numbers}, as in name=1,other=2"
-            raise invalid(argument, repr(text), expected)
+            raise invalid(argument, repr(text), f"names with {numbers}, as in name=1,other=2")
         pairs[name] = number
     return pairs
 

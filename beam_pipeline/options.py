@@ -143,8 +143,7 @@ class InputOptions:
             return
         given, leave_out = repr(self.label_regex), "leave one of them out"
         if self.label == NONE:
-            with_none = f"{given} with " + Arg("label", NONE)
-            raise invalid("label_regex", with_none, remedy=leave_out)
+            raise invalid("label_regex", f"{given} with " + Arg("label", NONE), remedy=leave_out)
         try:
             regex = re.compile(self.label_regex)
         except re.error as e:

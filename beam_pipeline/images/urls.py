@@ -230,8 +230,7 @@ def _get(url: str, max_bytes: int, request: _Request) -> bytes | str:
                 data += piece
                 count(bytes_read=len(piece))
                 if len(data) > max_bytes:
-                    message = f"more bytes than the limit of {max_bytes}"
-                    raise ImageError("too_many_bytes", message)
+                    raise ImageError("too_many_bytes", f"more bytes than the limit of {max_bytes}")
             return bytes(data)
         finally:
             # A connection is reused only if its answer was read to the end; else `close` ends it.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.tables.cells import split_labels
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import InputOptions, label_group
 from beam_pipeline.planning.refs import Label
 from imageshards.errors import Arg, UserError
@@ -110,8 +111,7 @@ def labels_by_name(
         label = found.group(group) if found and group is not None else None
         if found is None or not label:
             received = f"{regex.pattern!r}, which does not match the file name {name!r}"
-            remedy = "fix the expression or take the file out"
-            raise UserError(argument="label_regex", received=received, remedy=remedy)
+            raise invalid("label_regex", received, remedy="fix the expression or take the file out")
         label, groups = cut_label(label, source), found.groupdict()
     top = key.split("/")[0]
     # An image at the top of the input has no folder, so its key is its top.

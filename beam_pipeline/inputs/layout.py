@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import (
     ARCHIVE_SUFFIXES,
     ARCHIVES,
@@ -27,15 +28,14 @@ _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
 
 def wrong_input(path: str, problem: Text, expected: Text = "", remedy: Text = "") -> UserError:
-    received = f"{path!r}, " + problem
-    return UserError(argument="input", received=received, expected=expected, remedy=remedy)
+    return invalid("input", f"{path!r}, " + problem, expected, remedy)
 
 
 def unfit_option(
     argument: str, value: str, path: str, problem: Text, expected: Text = "", remedy: Text = ""
 ) -> UserError:
     received = f"{value}, but " + Arg("input") + f" {path!r} " + problem
-    return UserError(argument=argument, received=received, expected=expected, remedy=remedy)
+    return invalid(argument, received, expected, remedy)
 
 
 def is_glob(path: str) -> bool:
@@ -120,12 +120,11 @@ def check_output_apart(source: InputOptions, output: str) -> None:
         if not may_match_inside(pattern, _real(output).removeprefix(_real(root)).strip("/")):
             return
     where = "is" if _is_within(root, output) else "is inside"
-    place = f"{output!r}, which {where} " + Arg("input") + f" {source.input!r}, which is only read"
-    raise UserError(
-        argument="output",
-        received=place,
-        expected="a folder outside of it",
-        remedy="choose another one",
+    raise invalid(
+        "output",
+        f"{output!r}, which {where} " + Arg("input") + f" {source.input!r}, which is only read",
+        "a folder outside of it",
+        "choose another one",
     )
 
 

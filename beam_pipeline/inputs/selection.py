@@ -18,9 +18,10 @@ from apache_beam.utils.shared import Shared
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Skipped
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.planning.refs import UNIQUE, KeyHasher, Label, RefBatch, names_of
 from imageshards import storage
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, Text
 from imageshards.index import read_index
 from imageshards.manifest import MANIFEST_NAME, load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
@@ -68,10 +69,10 @@ def read_keys(path: str) -> list[str]:
         reason = getattr(e, "strerror", None) or str(e)
         received = f"{path!r}, which cannot be read ({reason})"
         expected = "a text file with a key on each line, or a dataset"
-        raise UserError(argument="exclude", received=received, expected=expected) from e
+        raise invalid("exclude", received, expected) from e
     if not keys:
         received = f"{path!r}, which names no key"
-        raise UserError(argument="exclude", received=received, expected="a key on each line")
+        raise invalid("exclude", received, "a key on each line")
     return sorted(set(keys))
 
 
@@ -158,8 +159,7 @@ def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
         more = ", …" if len(near) < len(classes) else ""
         alike = about_look_alikes(unknown[0], classes)
         received = f"the class {unknown[0]!r}{alike}, which no " + Arg("input") + " has"
-        expected = f"one of {', '.join(map(repr, near))}{more}"
-        raise UserError(argument="class_map", received=received, expected=expected)
+        raise invalid("class_map", received, f"one of {', '.join(map(repr, near))}{more}")
     return "checked"
 
 
@@ -193,11 +193,11 @@ def check_globs(found: Iterable[str], globs: Iterable[str]) -> str:
     if absent:
         received = f"{absent[0]!r}, which matches no file and no folder of " + Arg("input")
         expected = "a glob without a slash such as '*_small.jpg', or one of the path below "
-        raise UserError(
-            argument="exclude_glob",
-            received=received + " that the other globs leave",
-            expected=expected + Arg("input") + " such as 'cat/old'",
-            remedy="fix or remove it",
+        raise invalid(
+            "exclude_glob",
+            received + " that the other globs leave",
+            expected + Arg("input") + " such as 'cat/old'",
+            "fix or remove it",
         )
     return "checked"
 
@@ -208,12 +208,11 @@ def check_excluded(found: set[str], excluded: KeysFile) -> str:
     if absent := keys - found:
         count = f"{len(absent):,} of {counted(len(keys), 'key')}"
         received = f"{excluded.given!r} with {count} that no " + Arg("input") + " has, "
-        expected = "paths of images below the input's folder, or keys of the image table"
-        raise UserError(
-            argument="exclude",
-            received=received + f"{min(absent)!r} among them",
-            expected=expected,
-            remedy="fix or remove them",
+        raise invalid(
+            "exclude",
+            received + f"{min(absent)!r} among them",
+            "paths of images below the input's folder, or keys of the image table",
+            "fix or remove them",
         )
     return "checked"
 
@@ -275,7 +274,7 @@ def refuse(key: str, uris: list[str]) -> None:
         expected = "unique keys"
         remedy = unique_column + " or remove one row; if two inputs have a key, first copy one of "
         remedy += "them without it (imageshards build --input ONE --exclude KEYS --output ANOTHER)"
-    raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
+    raise invalid("input", received, expected, remedy)
 
 
 class RefuseDuplicateKeys(beam.PTransform):

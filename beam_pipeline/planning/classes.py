@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.planning.refs import MISSING, ImageRef, Label, RefBatch, names_of
 from imageshards.errors import UserError
 from imageshards.manifest import NONE, ONE, SEVERAL
@@ -48,11 +49,11 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
             known = ", ".join(repr(name) for name in class_names[:5])
             more = ", …" if len(class_names) > 5 else ""
             alike = about_look_alikes(label, class_names)
-            raise UserError(
-                argument="class_names",
-                received=f"no {label!r}{alike}, the label of {key!r}",
-                expected=f"one of {known}{more}",
-                remedy="add the class or leave the image out",
+            raise invalid(
+                "class_names",
+                f"no {label!r}{alike}, the label of {key!r}",
+                f"one of {known}{more}",
+                "add the class or leave the image out",
             )
     return set(keys)
 
@@ -100,7 +101,7 @@ def check_some_exist(num_images: int, missing: Missing) -> None:
     if num_images and missing.num_images == num_images:
         received = f"{counted(num_images, 'image')}, and none of them was found, such as "
         received += why_missing(missing.first)
-        raise UserError(argument="input", received=received, remedy=HOW_PATHS_ARE_READ)
+        raise invalid("input", received, remedy=HOW_PATHS_ARE_READ)
 
 
 def why_missing(uri: str) -> str:

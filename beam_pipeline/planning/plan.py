@@ -16,6 +16,7 @@ import functools
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
 from beam_pipeline.planning.classes import ClassOrder
 from beam_pipeline.planning.refs import SPLIT, KeyHasher
@@ -146,11 +147,11 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
     """Checks that images have classes to learn; returns how many labels each image has."""
     if not kinds:
         names = "files below it whose names end as " + Arg("extensions")
-        raise UserError(
-            argument="input",
-            received="no image",
-            expected=names + " says (.jpg, .png and others)",
-            remedy=f"convert raw pictures first; for HEIC, {install_advice('heif')}",
+        raise invalid(
+            "input",
+            "no image",
+            names + " says (.jpg, .png and others)",
+            f"convert raw pictures first; for HEIC, {install_advice('heif')}",
         )
     if len(kinds) > 1:
         raise UserError(
@@ -160,32 +161,30 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
         )
     (label,) = kinds
     if label == SEVERAL and not labels:
-        raise UserError(
-            argument="label",
-            received="several, but no image of " + Arg("input") + " has a label",
-            expected="lists of labels",
-            remedy="name their column by " + Arg("label_column") + ", or say " + Arg("label", NONE),
+        raise invalid(
+            "label",
+            "several, but no image of " + Arg("input") + " has a label",
+            "lists of labels",
+            "name their column by " + Arg("label_column") + ", or say " + Arg("label", NONE),
         )
     if label == ONE and len(labels) == 1 and not options.allow_one_class:
         received = f"one class only, {min(labels)!r}"
         expected = "at least two (ROOT/<class>/*.jpg, or a " + Arg("label_regex")
         expected += " that captures the class)"
         remedy = "pass " + Arg("allow_one_class", True) + " if one class is meant"
-        raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
+        raise invalid("input", received, expected, remedy)
     return label
 
 
 def _check_splits(splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
     for split in splits:
         if not is_split_name(split):
-            received = f"images of the split {split!r}"
             expected = "letters, digits and underscores, as the name becomes part of file names"
-            remedy = "rename it"
-            raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
+            raise invalid("input", f"images of the split {split!r}", expected, "rename it")
     # `*` sets the number of all splits that --num_shards does not name.
     for split in sorted(set(num_shards) - {*splits, "*"}):
         expected = f"a split of this input, one of {', '.join(splits)}"
-        raise UserError(argument="num_shards", received=f"the split {split!r}", expected=expected)
+        raise invalid("num_shards", f"the split {split!r}", expected)
 
 
 def _shards_for(split: str, images: int, options: PlanOptions, mean_record_bytes: float) -> int:
@@ -197,16 +196,14 @@ def _shards_for(split: str, images: int, options: PlanOptions, mean_record_bytes
         wanted = min(images, max(1, by_size, least))
     if wanted > images:
         received = f"{wanted} for split {split!r}, which has {counted(images, 'image')}"
-        expected = "at most one shard per image"
         remedy = "ask for fewer shards or change " + Arg("splits")
-        raise UserError(argument="num_shards", received=received, expected=expected, remedy=remedy)
+        raise invalid("num_shards", received, "at most one shard per image", remedy)
     # Only --shard_mb can ask for more than that: --num_shards was checked when it was parsed.
     if wanted > MAX_SHARDS:
-        raise UserError(
-            argument="shard_mb",
-            received=f"{options.shard_mb:g}, which makes {counted(wanted, 'shard')} of split "
-            f"{split!r}",
-            expected=f"at most {MAX_SHARDS}",
-            remedy="ask for larger shards",
+        raise invalid(
+            "shard_mb",
+            f"{options.shard_mb:g}, which makes {counted(wanted, 'shard')} of split {split!r}",
+            f"at most {MAX_SHARDS}",
+            "ask for larger shards",
         )
     return wanted

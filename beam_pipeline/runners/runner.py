@@ -139,9 +139,9 @@ class RemoteRunner(Runner):
         said = last_line(_error_text(e))
         if isinstance(e, (grpc.RpcError, grpc.FutureTimeoutError)):
             endpoint = self.options.view_as(beam_options.PortableOptions).job_endpoint
-            return UserError(
-                argument=beam_flag("job_endpoint"),
-                received=f"{endpoint!r}, but no job service answers there ({said})",
+            return invalid(
+                beam_flag("job_endpoint"),
+                f"{endpoint!r}, but no job service answers there ({said})",
                 remedy="start one (on this host: make job-service), then give the same command: "
                 "finished shards are kept",
             )

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from beam_pipeline.inputs.layout import wrong_input
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import PIXELS, RELATIVE, XYWH, ColumnSpec
 from beam_pipeline.planning.classes import is_text
 from imageshards.errors import Arg, Text, UserError
@@ -171,9 +172,8 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
         if is_of(value):
             return _with_box_type(ColumnSpec(name, kind_name, shape))
     received = f"the column {name!r} of type {kind}"
-    expected = "int, float, string or lists of them"
     remedy = "cast it, or name the columns wanted by " + Arg("columns")
-    raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
+    raise invalid("input", received, "int, float, string or lists of them", remedy)
 
 
 def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
@@ -326,9 +326,8 @@ def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
     for column in columns:
         is_scaled_side = column.name in BOX_FEATURES and column.scale != "none"
         if is_scaled_side or column != _with_box_type(column):
-            received = f"another type for {column.name!r}"
             expected = f"{column.name}:{_with_box_type(column).kind}[], one value per box"
-            raise UserError(argument="columns", received=received, expected=expected)
+            raise invalid("columns", f"another type for {column.name!r}", expected)
     sides = [column.name for column in columns if column.name in BOX_FEATURES]
     absent = [name for name in BOX_FEATURES if name not in sides]
     if sides and absent:

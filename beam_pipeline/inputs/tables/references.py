@@ -16,6 +16,7 @@ from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.cells import shown, wrong_cell
 from beam_pipeline.inputs.tables.rows import picture_rows, read_rows, row_key
 from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, is_split_name
 from beam_pipeline.planning.refs import MISSING, ImageRef, Label, names_of
 from imageshards import storage
@@ -139,7 +140,7 @@ def _rows_differ(
         expected = "one value in all rows of an image"
         remedy = "fix the rows, leave the column out by " + Arg("columns")
         remedy += f", or call it {OBJECT_PREFIX}{column} to keep a value for each box"
-    return UserError(argument="input", received=received, expected=expected, remedy=remedy)
+    return invalid("input", received, expected, remedy)
 
 
 def _text(where: str, row: Mapping[str, Any], column: str) -> str:

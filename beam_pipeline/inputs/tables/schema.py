@@ -23,6 +23,7 @@ from beam_pipeline.inputs.tables.rows import (
     read_rows,
     whole_numbers_with_nulls,
 )
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
@@ -145,8 +146,7 @@ def schema_of_rows(
         label = ""
         if source.label_column != roles["label"] and source.label_column is not None:
             received = f"{source.label_column!r} with " + Arg("label", NONE)
-            remedy = "leave one of them out"
-            raise UserError(argument="label_column", received=received, remedy=remedy)
+            raise invalid("label_column", received, remedy="leave one of them out")
     columns, warnings = table.features(roles, cells_of)
     return TableSchema(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
@@ -206,7 +206,7 @@ class _Table(NamedTuple):
 
     def lacks(self, argument: str, column: str, names: Sequence[str]) -> UserError:
         received = f"{column!r}, but {self.source.input!r} has the columns {_quoted(names)}"
-        return UserError(argument=argument, received=received)
+        return invalid(argument, received)
 
     def sides(self) -> dict[str, str]:
         """Returns the columns of the sides of boxes; {} if the table or --columns has none."""
