@@ -24,16 +24,9 @@ from beam_pipeline.commit.dataset import CommitSpec
 from beam_pipeline.commit.staging import OutputState, check_output, read_output_state
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
+from beam_pipeline.inputs import selection
 from beam_pipeline.inputs.labels import GIVEN_SPLIT
 from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
-from beam_pipeline.inputs.selection import (
-    KeysFile,
-    RefuseDuplicateKeys,
-    Selected,
-    SelectImages,
-    check_globs,
-    share_keys,
-)
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
@@ -64,7 +57,7 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
     columns = columns_of(schemas)
     with transform_temp_folder(options, columns, runner.local, staging) as temporary:
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
-        excluded = share_keys(options.exclude, staging) if options.exclude else None
+        excluded = selection.share_keys(options.exclude, staging) if options.exclude else None
         announce(spooled_files(options.sources, schemas), storage.join(staging, SPOOL_NAME))
         construct(
             pipeline, options, schemas, staging, state.finished_folder, temporary, excluded, job
@@ -79,7 +72,7 @@ def construct(
     staging: str,
     finished: str = "",
     transform_temp: str = "",
-    excluded: KeysFile | None = None,
+    excluded: selection.KeysFile | None = None,
     job: str = "",
 ) -> None:
     """Adds the whole job to a pipeline.
@@ -123,18 +116,18 @@ def list_batches(
     pipeline: beam.Pipeline,
     options: BuildOptions,
     schemas: Schemas,
-    excluded: KeysFile | None,
+    excluded: selection.KeysFile | None,
     spool: str,
-) -> Selected:
+) -> selection.Selected:
     """Lists the images of all inputs, without excluded ones, and gives each its class and split."""
     first, *more = zip(options.sources, schemas, strict=True)
     listed = pipeline | "List" >> ListImages(*first, more, spool)  # RefBatch, {reason: files}
-    selected = Selected(listed.batches, (), ())
+    selected = selection.Selected(listed.batches, (), ())
     if excluded is not None or options.class_map:
-        selected = listed.batches | "Select" >> SelectImages(excluded, options.class_map)
+        selected = listed.batches | "Select" >> selection.SelectImages(excluded, options.class_map)
     checked = selected.checked
     if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
-        check = StoreConfig.of_pipeline(listed.batches).step(check_globs)
+        check = StoreConfig.of_pipeline(listed.batches).step(selection.check_globs)
         checked += (
             listed.skipped
             | "PassedOver" >> beam.FlatMap(list)
@@ -148,7 +141,7 @@ def list_batches(
             lambda counts: {k: n for k, n in counts.items() if not k.startswith(f"{GIVEN_SPLIT}: ")}
         )
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
-    return Selected(batches, (skipped, *selected.skipped), checked)
+    return selection.Selected(batches, (skipped, *selected.skipped), checked)
 
 
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
@@ -162,7 +155,7 @@ def unique_keys(
     # The keys of a single folder or archive are paths in it, which are unique.
     if schemas == (None,) and not has_several_archives(options.source):
         return ()
-    return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
+    return (batches | "UniqueKeys" >> selection.RefuseDuplicateKeys(),)
 
 
 def with_pinned_classes(
@@ -232,7 +225,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
     AnalyseColumns("", columns, transform_module=options.transform_module, copied_from=copied)
     with storage.temporary_folder() as folder:
         pipeline = runner.new_pipeline()
-        excluded = share_keys(options.exclude, folder) if options.exclude else None
+        excluded = selection.share_keys(options.exclude, folder) if options.exclude else None
         listed = list_batches(pipeline, options, schemas, excluded, folder)
         batches = listed.batches
         checked = [

@@ -69,8 +69,7 @@ def vocabulary_text(names: Sequence[str]) -> str:
 
 def exported_classes(transform_dir: str) -> list[str]:
     """Reads the exported class names, in the order of their ids, without TensorFlow."""
-    text = storage.read(storage.join(transform_dir, _VOCABULARY_PATH)).decode()
-    return text.split("\n")[:-1]
+    return storage.read(storage.join(transform_dir, _VOCABULARY_PATH)).decode().split("\n")[:-1]
 
 
 def exported_features(transform_dir: str) -> dict[str, FeatureSpec]:

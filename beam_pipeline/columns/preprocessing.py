@@ -35,7 +35,7 @@ from beam_pipeline.columns.export import (
     vocabulary_text,
 )
 from beam_pipeline.option_texts import ColumnSpec, invalid
-from beam_pipeline.planning.classes import ClassOrder
+from beam_pipeline.planning.refs import ClassOrder
 from imageshards import storage
 from imageshards.commands.command_line import quiet_stderr, search_here
 from imageshards.errors import Arg, UserError, install_advice

@@ -7,14 +7,8 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from beam_pipeline.inputs import labels
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
-from beam_pipeline.inputs.labels import (
-    EMPTY_CLASS_FOLDER,
-    EMPTY_SPLIT_FOLDER,
-    GIVEN_SPLIT,
-    PART_AS_CLASS,
-    UNREAD_FORMAT,
-)
 from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS
 from beam_pipeline.options import PlanOptions
 from imageshards.errors import install_advice
@@ -85,12 +79,12 @@ def of_copies(between_splits: int) -> Iterator[str]:
 
 # Reason → the noun for `counted`, and the sentence.
 _OF_INPUT = {
-    EMPTY_CLASS_FOLDER: (
+    labels.EMPTY_CLASS_FOLDER: (
         "class folder",
         "{counted} without an image: {names}; add images (--extensions says which names count) or "
         "remove the folders",
     ),
-    UNREAD_FORMAT: (
+    labels.UNREAD_FORMAT: (
         "format",
         "--input holds pictures that are not read, passed over by their names: {names}; "
         "--extensions says which names count; convert raw pictures; for HEIC, "
@@ -102,11 +96,11 @@ _OF_INPUT = {
         "{names}; give this user the permissions and build again with --overwrite, or say by "
         "--exclude_glob that they are not wanted",
     ),
-    EMPTY_SPLIT_FOLDER: (
+    labels.EMPTY_SPLIT_FOLDER: (
         "split folder",
         "{counted} without a class folder: {names}; expected ROOT/<split>/<class>/*.jpg",
     ),
-    PART_AS_CLASS: (
+    labels.PART_AS_CLASS: (
         "archive",
         "{counted} without folders became classes by their names: {names}; if they are parts of "
         "one dataset, say --label_regex or --label none",
@@ -115,7 +109,7 @@ _OF_INPUT = {
         "table",
         "paths of {names} have backslashes, as Windows writes them, and were read with slashes",
     ),
-    GIVEN_SPLIT: (
+    labels.GIVEN_SPLIT: (
         "split",
         "--splits was not applied to images of {names}, splits that the input itself gives by a "
         "folder, a column or a regex; leave it out, or draw new splits by a second build: this "

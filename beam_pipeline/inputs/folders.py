@@ -17,14 +17,8 @@ from typing import Any
 
 import msgspec
 
-from beam_pipeline.inputs.layout import (
-    expand_braces,
-    glob_root,
-    is_glob,
-    literal_prefix,
-    may_match_inside,
-    wrong_input,
-)
+from beam_pipeline.inputs import layout
+from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.options import DATASET
 from imageshards import storage
 from imageshards.errors import Arg, UserError
@@ -192,9 +186,9 @@ def matching_files(pattern: str, expected: str) -> list[str]:
     Raises `UserError` with the text `expected` if no file matches.
     """
     found: list[str] = []
-    for each in expand_braces(pattern):
-        if is_glob(each):
-            matched = files_matching(each, PathFilter(glob_root(each)))
+    for each in layout.expand_braces(pattern):
+        if layout.is_glob(each):
+            matched = files_matching(each, PathFilter(layout.glob_root(each)))
             found += sorted(file for file, size, _ in matched if not isinstance(size, Skipped))
         else:
             found.append(each)
@@ -205,17 +199,19 @@ def matching_files(pattern: str, expected: str) -> list[str]:
 
 def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
     """Yields every file that a glob matches; raises `UserError` if its root cannot be listed."""
-    root = glob_root(pattern)
+    root = layout.glob_root(pattern)
     below = pattern.removeprefix(root).lstrip("/")
     pattern = os.path.join(root, below)
     matches = re.compile(_translated(pattern), re.DOTALL).fullmatch
     start = len(root.rstrip("/")) + 1
-    walk = _Walk(passes_over, matches, lambda folder: may_match_inside(below, folder[start:]))
+    walk = _Walk(
+        passes_over, matches, lambda folder: layout.may_match_inside(below, folder[start:])
+    )
     if is_local(pattern):
         # Beam's own listing does not follow links to folders, and drops broken links silently.
         return _enter(root, walk, _folders_above(root))
     # A store lists only names with this prefix.
-    return _objects(pattern, storage.files_from(literal_prefix(pattern)), walk)
+    return _objects(pattern, storage.files_from(layout.literal_prefix(pattern)), walk)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -297,8 +297,7 @@ def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard
         problem = "which was replaced while this build read it"
         raise wrong_input(source.input, problem, remedy="run the same command again")
     for split, entry in manifest.shards():
-        path = storage.join(source.input, entry.file)
-        yield path, split if source.keeps_splits else None, entry
+        yield storage.join(source.input, entry.file), split if source.keeps_splits else None, entry
 
 
 def list_records(

@@ -209,5 +209,4 @@ def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Iterator[_T]:
     while active := [*active, *itertools.islice(left, at_once - len(active))]:
         found = list(map_concurrently(lambda source: next(source, end), active, at_once))
         yield from (each for each in found if each is not end)
-        pairs = zip(active, found, strict=True)
-        active = [source for source, each in pairs if each is not end]
+        active = [source for source, each in zip(active, found, strict=True) if each is not end]

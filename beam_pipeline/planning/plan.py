@@ -18,8 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
-from beam_pipeline.planning.classes import ClassOrder
-from beam_pipeline.planning.refs import SPLIT, KeyHasher
+from beam_pipeline.planning.refs import SPLIT, ClassOrder, KeyHasher
 from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, ONE, SEVERAL
 from imageshards.text import counted

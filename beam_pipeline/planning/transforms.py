@@ -21,14 +21,6 @@ from apache_beam.transforms.window import GlobalWindows
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import encoded_sizes
 from beam_pipeline.options import MAX_SHARDS, ImageOptions, PlanOptions, ShardOptions, UrlOptions
-from beam_pipeline.planning.classes import (
-    Missing,
-    add_missing,
-    check_some_exist,
-    distinct_labels,
-    label_kind,
-    missing_of,
-)
 from beam_pipeline.planning.plan import (
     RECORD_OVERHEAD_BYTES,
     WHOLE_SPLIT,
@@ -42,8 +34,14 @@ from beam_pipeline.planning.refs import (
     RANK,
     ImageRef,
     KeyHasher,
+    Missing,
     RefBatch,
     ShardUnit,
+    add_missing,
+    check_some_exist,
+    distinct_labels,
+    label_kind,
+    missing_of,
     names_of,
 )
 from imageshards import storage

@@ -12,8 +12,7 @@ import msgspec
 
 from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.options import ShardOptions
-from beam_pipeline.planning.classes import label_kind
-from beam_pipeline.planning.refs import ImageRef, ShardUnit, names_of
+from beam_pipeline.planning.refs import ImageRef, ShardUnit, label_kind, names_of
 from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
 from beam_pipeline.shards.finished import finished_result, output_error, unit_digest, write_result
 from beam_pipeline.shards.places import ShardPlaces

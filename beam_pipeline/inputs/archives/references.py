@@ -173,8 +173,7 @@ def _sample_refs(
             offset_bytes=image.offset_bytes,
             form=image.form,
         )
-        where = f"{blank.uri}: {printable(key)}"
-        yield from refs_of_row(where, row, schema, place)
+        yield from refs_of_row(f"{blank.uri}: {printable(key)}", row, schema, place)
 
 
 # Archives like `photos-0001` are more likely parts of a dataset than classes.

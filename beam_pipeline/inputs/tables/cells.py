@@ -22,7 +22,7 @@ import pyarrow as pa
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import PIXELS, RELATIVE, XYWH, ColumnSpec
-from beam_pipeline.planning.classes import is_text
+from beam_pipeline.planning.refs import is_text
 from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 

@@ -46,8 +46,7 @@ def read_refs(
     """
     folder = os.path.dirname(os.path.abspath(path) if is_local(path) else path)
     if schema.has_pictures:
-        rows = picture_rows(path, schema.names, schema.image, row_groups, spool)
-        for where, row, ref in rows:
+        for where, row, ref in picture_rows(path, schema.names, schema.image, row_groups, spool):
             yield from refs_of_row(where, row, schema, ref)
         return
     has_backslashes = False
@@ -213,11 +212,9 @@ def _columns(where: str, row: Mapping[str, Any], schema: TableSchema) -> dict[st
         elif not has_box:
             columns[column.name] = []
         elif column.name == BOX_CLASS_FEATURE != name:
-            label = _class_of(where, _text(where, row, name), schema)
-            columns[column.name] = [composed(label)]
+            columns[column.name] = [composed(_class_of(where, _text(where, row, name), schema))]
         else:
-            of_one_box = dataclasses.replace(column, shape=())
-            columns[column.name] = [_value(where, row, of_one_box, name)]
+            columns[column.name] = [_value(where, row, dataclasses.replace(column, shape=()), name)]
     return columns
 
 

@@ -27,8 +27,7 @@ from pyarrow import parquet
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import check_space, spooled_path
 from beam_pipeline.inputs.tables.cells import MAX_WHOLE_FLOAT32
-from beam_pipeline.planning.classes import is_text
-from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.refs import ImageRef, is_text
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import OBJECT_PREFIX, SPLIT_NAMES

@@ -2,14 +2,15 @@
 
 import pytest
 
-from beam_pipeline.planning.classes import (
+from beam_pipeline.planning.refs import (
+    MISSING,
+    ImageRef,
     Missing,
     add_missing,
     check_some_exist,
     missing_of,
     why_missing,
 )
-from beam_pipeline.planning.refs import MISSING, ImageRef
 from tests.support.errors import refused
 
 

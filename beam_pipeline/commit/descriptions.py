@@ -1,18 +1,31 @@
-"""Writes `croissant.json`, the description of a dataset for search engines and `mlcroissant`.
+"""Describes a dataset for Croissant and for tensorflow-datasets (TFDS), without either package.
 
+`croissant.json` is for search engines and `mlcroissant`.
 Croissant 1.1 (https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html) lists files and
 describes their records. The format does not know TFRecord, so its records are the rows of `index/`,
 which give the shard and place of each record. Of the entries that Croissant requires, a build can
 fill in only the name, the files and a description.
+
+`features.json`, `dataset_info.json` and the label names follow the JSON form of TFDS 4.9's
+`feature.proto` and `dataset_info.proto`, so that `tfds.builder_from_directory(OUT)` works.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imageshards.index import COLUMNS, OF_LABEL, extra_columns
-from imageshards.manifest import INDEX_NAME, NONE, SEVERAL, Manifest, to_json
+from imageshards.manifest import (
+    INDEX_NAME,
+    LABEL_FEATURE,
+    NONE,
+    SEVERAL,
+    FeatureSpec,
+    Manifest,
+    Split,
+    to_json,
+)
 from imageshards.text import counted
 
 _CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
@@ -129,3 +142,86 @@ def _column(name: str, dtype: str) -> dict[str, Any]:
 def _field(path: str, data_type: str) -> dict[str, Any]:
     name = path.partition("/")[2]
     return {"@type": "cr:Field", "@id": path, "name": name, "dataType": data_type}
+
+
+FEATURES_NAME, INFO_NAME = "features.json", "dataset_info.json"
+
+_FEATURES = "tensorflow_datasets.core.features."
+_IMAGE = "image/encoded"
+# Modes in which every picture has the same size, unless `only_shrink` leaves small pictures alone.
+_FIXED_SIZE_MODES = ("crop", "stretch", "pad")
+
+
+def tfds_files(manifest: Manifest) -> dict[str, str]:
+    """Returns the files that TFDS needs beside the shards: file name → text."""
+    features = {
+        feature: _feature(feature, spec, manifest)
+        for feature, spec in sorted(manifest.features.items())
+    }
+    described = {
+        "featuresDict": {"features": features},
+        "pythonClassName": f"{_FEATURES}features_dict.FeaturesDict",
+    }
+    files = {FEATURES_NAME: to_json(described), INFO_NAME: to_json(_dataset_info(manifest))}
+    names = manifest.classes
+    # TFDS strips each line and refuses a dataset with equal names; then no names are written.
+    stripped = {name.strip() for name in names} - {""}
+    if (label := manifest.roles.label) and len(stripped) == len(names):
+        files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
+    return files
+
+
+def _feature(feature: str, spec: FeatureSpec, manifest: Manifest) -> dict[str, Any]:
+    if feature == _IMAGE:
+        image = manifest.image
+        size = (image.size, image.size) if isinstance(image.size, int) else image.size or ()
+        if image.mode not in _FIXED_SIZE_MODES or image.only_shrink:
+            size = (-1, -1)
+        dims = _shape([*size, image.channels or 3])
+        content = {"dtype": "uint8", "encodingFormat": "jpeg", "shape": dims}
+        return {"image": content, "pythonClassName": f"{_FEATURES}image_feature.Image"}
+    if feature == manifest.roles.label:
+        label = {
+            "classLabel": {"numClasses": str(len(manifest.classes))},
+            "pythonClassName": f"{_FEATURES}class_label_feature.ClassLabel",
+        }
+        if feature == LABEL_FEATURE:
+            return label
+        return {
+            "pythonClassName": f"{_FEATURES}sequence_feature.Sequence",
+            "sequence": {"feature": label, "length": "-1"},
+        }
+    shape = (-1,) if spec.shape is None else spec.shape
+    if spec.dtype == "string" and not shape:
+        return {"pythonClassName": f"{_FEATURES}text_feature.Text", "text": {}}
+    tensor = {"dtype": spec.dtype, "encoding": "none", "shape": _shape(shape)}
+    return {"pythonClassName": f"{_FEATURES}tensor_feature.Tensor", "tensor": tensor}
+
+
+def _shape(sizes: Sequence[int]) -> dict[str, Any]:
+    # int64 is a string in the JSON of a protocol buffer.
+    return {"dimensions": [str(size) for size in sizes]} if sizes else {}
+
+
+def _dataset_info(manifest: Manifest) -> dict[str, Any]:
+    label = manifest.roles.label
+    supervised = {"tuple": {"items": [{"featureKey": _IMAGE}, {"featureKey": label}]}}
+    return {
+        "description": f"JPEG images{' with labels' if label else ''}; see manifest.json.",
+        "fileFormat": "tfrecord",
+        "moduleName": "beam_pipeline",
+        "name": "image_shards",
+        "splits": [_split(split, content) for split, content in manifest.splits.items()],
+        **({"supervisedKeys": supervised} if label else {}),
+        "version": "1.0.0",
+    }
+
+
+def _split(split: str, content: Split) -> dict[str, Any]:
+    shards = content.shards
+    return {
+        "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.tfrecord",
+        "name": split,
+        "numBytes": str(sum(shard.num_bytes for shard in shards)),
+        "shardLengths": [str(shard.num_records) for shard in shards],
+    }
