@@ -161,13 +161,11 @@ def unique_keys(
 def with_pinned_classes(
     options: BuildOptions, state: OutputState, schemas: Schemas
 ) -> BuildOptions:
-    """Returns the options with an order of classes, unless `--class_names` gives the order.
-
-    Classes of a replaced dataset keep their ids. Classes that image tables define follow, and then
-    classes of the datasets among the inputs.
-    """
+    """Returns the options with an order of classes, unless `--class_names` gives the order."""
     if options.plan.class_names is not None:
         return options
+    # Classes of a replaced dataset keep their ids. Classes that image tables define follow, and
+    # then classes of the datasets among the inputs.
     of_tables = [name for schema in schemas if schema for name in schema.class_names]
     names = map(composed, [*state.pinned_classes, *of_tables, *options.plan.pinned_classes])
     classes = tuple(dict.fromkeys(options.class_map.get(name, name) for name in names))

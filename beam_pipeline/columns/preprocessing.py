@@ -173,14 +173,8 @@ def label_id(text: Any, vocabulary: Any) -> Any:
 class TransformModule(importlib.abc.InspectLoader):
     """Module of a user with a `preprocessing_fn`, as in TFX, loaded once per process.
 
-    Workers need no file: this object carries the source. A dotted module must be importable on
-    every worker.
-
-    Args:
-        name: Path of a `.py` file, or a dotted module name.
-
-    Raises:
-        UserError: The module is missing, fails to load, or has no `preprocessing_fn`.
+    Workers need no file: this object carries the source of a `.py` file. A dotted module must be
+    importable on every worker.
     """
 
     def __init__(self, name: str):
@@ -258,12 +252,10 @@ class Preprocess:
             outputs = self._user_outputs(self.module, dict(inputs))
         if self.label == NONE:
             return outputs
-        return {LABEL_IDS[self.label]: self._label_id(inputs[LABEL_TEXT]), **outputs}
-
-    def _label_id(self, text: Any) -> Any:
         import tensorflow as tf
         import tensorflow_transform as tft
 
+        text = inputs[LABEL_TEXT]
         (path,) = tft.experimental.ptransform_analyzer(
             inputs=[getattr(text, "values", text)],  # only a sparse tensor has `values`
             ptransform=LabelVocabulary(self.order, self.vocabulary_dir),
@@ -271,7 +263,7 @@ class Preprocess:
             output_shapes=[[]],
             output_asset_default_values=[b"label\n"],
         )
-        return label_id(text, path)
+        return {LABEL_IDS[self.label]: label_id(text, path), **outputs}
 
     def _user_outputs(self, module: TransformModule, inputs: dict[str, Any]) -> dict[str, Any]:
         function = module.load()
@@ -292,24 +284,15 @@ class Preprocess:
 
 
 def _default_feature(tensor: Any, spec: ColumnSpec) -> Any:
-    """Returns the column, scaled over all values if `spec` asks for it: `(x - offset) / divisor`.
-
-    A missing value, NaN, stays NaN and is not counted.
-    """
-    import tensorflow as tf
-
-    if spec.scale == "none":
-        return tensor
-    if isinstance(tensor, tf.SparseTensor):
-        return tensor.with_values(_scaled(tensor.values, spec.scale))
-    return _scaled(tensor, spec.scale)
-
-
-def _scaled(values: Any, scale: str) -> Any:
+    """Returns the column, scaled to `(x - offset) / divisor` if asked; NaN stays, uncounted."""
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    if scale == "minmax":
+    if spec.scale == "none":
+        return tensor
+    is_sparse = isinstance(tensor, tf.SparseTensor)
+    values = tensor.values if is_sparse else tensor
+    if spec.scale == "minmax":
         present = tf.boolean_mask(values, tf.logical_not(tf.math.is_nan(values)))
         low, high = (tf.cast(find(present), tf.float64) for find in (tft.min, tft.max))
         # The minimum of 0.0 and -0.0 depends on their order, and that of no values is infinite.
@@ -325,7 +308,8 @@ def _scaled(values: Any, scale: str) -> Any:
         )
         offset, divisor = statistics[0], statistics[1]
     # Float64 arithmetic makes the float32 result the correctly rounded one.
-    return tf.cast((tf.cast(values, tf.float64) - offset) / divisor, tf.float32)
+    scaled = tf.cast((tf.cast(values, tf.float64) - offset) / divisor, tf.float32)
+    return tensor.with_values(scaled) if is_sparse else scaled
 
 
 def _checked_output(name: Any, tensor: Any, module: str) -> Any:

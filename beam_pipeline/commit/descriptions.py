@@ -23,7 +23,6 @@ from imageshards.manifest import (
     SEVERAL,
     FeatureSpec,
     Manifest,
-    Split,
     to_json,
 )
 from imageshards.text import counted
@@ -59,6 +58,18 @@ def croissant_text(manifest: Manifest, name: str) -> str:
     classes, count = len(manifest.classes), sum(records.values())
     images = counted(count, "labelled JPEG image" if classes else "JPEG image")
     images += f" of {counted(classes, 'class')}" if classes else ""
+    shards = [
+        {
+            "@type": "cr:FileObject",
+            "@id": shard.file,
+            "name": shard.file,
+            "contentUrl": shard.file,
+            "contentSize": f"{shard.num_bytes} B",
+            "encodingFormat": "application/x-tfrecord",
+            "sha256": shard.sha256,
+        }
+        for _, shard in manifest.shards()
+    ]
     return to_json(
         {
             "@context": dict(sorted(_CONTEXT.items())),
@@ -67,7 +78,7 @@ def croissant_text(manifest: Manifest, name: str) -> str:
             "description": f"{images} ({splits}) as tf.train.Example records in TFRecord files.",
             "conformsTo": _CONFORMS_TO,
             "version": "1.0.0",
-            "distribution": [_INDEX, *_shards(manifest)],
+            "distribution": [_INDEX, *shards],
             "recordSet": [*_splits_and_classes(manifest), _records(manifest)],
         }
     )
@@ -81,21 +92,6 @@ _INDEX = {
     "encodingFormat": "application/x-parquet",
     "includes": f"{INDEX_NAME}/*.parquet",
 }
-
-
-def _shards(manifest: Manifest) -> list[dict[str, Any]]:
-    return [
-        {
-            "@type": "cr:FileObject",
-            "@id": shard.file,
-            "name": shard.file,
-            "contentUrl": shard.file,
-            "contentSize": f"{shard.num_bytes} B",
-            "encodingFormat": "application/x-tfrecord",
-            "sha256": shard.sha256,
-        }
-        for _, shard in manifest.shards()
-    ]
 
 
 def _record_set(name: str, key: str, fields: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -205,23 +201,22 @@ def _shape(sizes: Sequence[int]) -> dict[str, Any]:
 
 def _dataset_info(manifest: Manifest) -> dict[str, Any]:
     label = manifest.roles.label
+    splits = [
+        {
+            "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.tfrecord",
+            "name": split,
+            "numBytes": str(sum(shard.num_bytes for shard in content.shards)),
+            "shardLengths": [str(shard.num_records) for shard in content.shards],
+        }
+        for split, content in manifest.splits.items()
+    ]
     supervised = {"tuple": {"items": [{"featureKey": _IMAGE}, {"featureKey": label}]}}
     return {
         "description": f"JPEG images{' with labels' if label else ''}; see manifest.json.",
         "fileFormat": "tfrecord",
         "moduleName": "beam_pipeline",
         "name": "image_shards",
-        "splits": [_split(split, content) for split, content in manifest.splits.items()],
+        "splits": splits,
         **({"supervisedKeys": supervised} if label else {}),
         "version": "1.0.0",
-    }
-
-
-def _split(split: str, content: Split) -> dict[str, Any]:
-    shards = content.shards
-    return {
-        "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.tfrecord",
-        "name": split,
-        "numBytes": str(sum(shard.num_bytes for shard in shards)),
-        "shardLengths": [str(shard.num_records) for shard in shards],
     }

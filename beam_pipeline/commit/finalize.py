@@ -170,7 +170,16 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
     places.check_job()
     shard = task.shard
     try:
-        entry = _rewrite(task, places) if task.changed else _link(shard, places)
+        if task.changed:
+            entry = _rewrite(task, places)
+        else:
+            # A move would break a second run of this step, and shards that need its records.
+            entry = shard.entry(places.file_of(shard.name))
+            # A shard that is not staged was written to its final place.
+            if shard.staged:
+                storage.link(places.staged_path(shard.name), places.final_path(shard.name))
+            index = storage.join(places.output, entry.index.file)
+            storage.link(places.index_path(shard.name), index)
         rejected: dict[str, File] = {}
         if originals := shard.rejects_file:
             path = places.quarantine_path(shard.name)
@@ -192,17 +201,6 @@ def _damaged(path: str, how: str) -> OutputError:
     received = f"{path}, which has changed since it was written ({how}), so nothing was committed"
     remedy = "run the same command again, which writes that shard again"
     return OutputError(argument="output", received=received, remedy=remedy)
-
-
-def _link(shard: ShardResult, places: ShardPlaces) -> Shard:
-    # A move would break a second run of this step, and shards that need records of this one.
-    entry = shard.entry(places.file_of(shard.name))
-    # A shard that is not staged was written to its final place.
-    if shard.staged:
-        storage.link(places.staged_path(shard.name), places.final_path(shard.name))
-    index = storage.join(places.output, entry.index.file)
-    storage.link(places.index_path(shard.name), index)
-    return entry
 
 
 def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:

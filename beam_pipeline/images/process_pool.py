@@ -66,14 +66,11 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LocalPool:
-    """Pool of processes, with counts of their work.
+    """Pool of processes, each started when it is needed, with counts of their work.
 
-    Args:
-        workers: Largest number of processes; each is started when it is needed.
-        say: Called with a sentence when a process was lost.
-        lock: Lock of the output. Each process joins the job that holds the lock, so the lock is
-            free only after the last process has ended, and no process writes to a store without it.
-        picture_sec: A process that decodes one picture for longer is killed.
+    `say` gets a sentence when a process was lost. Each process joins the job that holds the `lock`
+    of the output, so the lock is free only after the last process has ended, and no process writes
+    to a store without it. A process that decodes one picture longer than `picture_sec` is killed.
     """
 
     def __init__(
@@ -125,10 +122,7 @@ class LocalPool:
         return self._threads.submit(self._do, name, packed)
 
     def results(self, queued: list[concurrent.futures.Future[Any]]) -> Iterator[Any]:
-        """Takes tasks from a list and yields their results, in order.
-
-        A failed task drops tasks that have not begun. Ctrl-C ends all processes immediately.
-        """
+        """Takes tasks from a list, yields their results; a failed one drops those not begun."""
         try:
             while queued:
                 yield queued.pop(0).result()

@@ -181,10 +181,7 @@ def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
 
 
 def matching_files(pattern: str, expected: str) -> list[str]:
-    """Returns the sorted files that a glob with braces matches, or the path if it is no glob.
-
-    Raises `UserError` with the text `expected` if no file matches.
-    """
+    """Returns the sorted files that a glob with braces matches, or the path if it is no glob."""
     found: list[str] = []
     for each in layout.expand_braces(pattern):
         if layout.is_glob(each):

@@ -125,11 +125,7 @@ def schemas_of(
 
 
 def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
-    """Yields the tasks that together list an input.
-
-    Raises `UserError` if the input or its bucket cannot be used, is a finished dataset, has no
-    class folder, or needs a regex.
-    """
+    """Yields the tasks that together list an input; raises `UserError` if it cannot be used."""
     layout = layout_of(source)
     if not is_local(source.input):
         storage.check_bucket(source.input, "input")
@@ -288,10 +284,7 @@ _INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
 
 
 def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard]]:
-    """Yields (path, split that its records keep, entry of the manifest) of each shard of a dataset.
-
-    Raises `UserError` if the dataset is missing, or was replaced after the build began.
-    """
+    """Yields (path, split that its records keep, entry of the manifest) of each shard."""
     manifest = load_manifest(source.input, "input")
     if source.fingerprint and manifest.fingerprint != source.fingerprint:
         problem = "which was replaced while this build read it"

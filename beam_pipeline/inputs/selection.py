@@ -52,10 +52,7 @@ def share_keys(given: str, folder: str) -> KeysFile:
 
 
 def read_keys(path: str) -> list[str]:
-    """Returns the sorted keys in a text file with a key on each line, or of a dataset.
-
-    Raises `UserError` if the file cannot be read, or names no key.
-    """
+    """Returns the sorted keys in a text file with a key on each line, or of a dataset."""
     try:
         if storage.exists(storage.join(path, MANIFEST_NAME)):
             manifest = load_manifest(path, "exclude")
@@ -185,10 +182,7 @@ class _ExcludeFn(beam.DoFn):
 
 
 def check_globs(found: Iterable[str], globs: Iterable[str]) -> str:
-    """Raises `UserError` if a glob of --exclude_glob leaves nothing out.
-
-    `found` are the texts of all `Skipped`s of `ListImages`.
-    """
+    """Raises `UserError` if a glob leaves nothing out; `found` are the texts of `Skipped`s."""
     absent = [glob for glob in globs if str(Skipped(EXCLUDED_BY_GLOB, glob)) not in found]
     if absent:
         received = f"{absent[0]!r}, which matches no file and no folder of " + Arg("input")

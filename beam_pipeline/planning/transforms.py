@@ -76,10 +76,7 @@ def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
 def count_labels(
     batch: RefBatch, class_names: Sequence[str] | None
 ) -> collections.Counter[tuple[str, str]]:
-    """Returns (split, label) → images of one batch that have the label.
-
-    Raises `UserError` if a reference has no split, or as `distinct_labels`.
-    """
+    """Returns (split, label) → images of one batch that have the label, after checks of both."""
     distinct_labels(batch, class_names)
     for ref in batch.refs:
         if ref.split is None:

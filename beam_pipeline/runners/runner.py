@@ -160,10 +160,8 @@ def _error_text(e: BaseException) -> str:
 
 
 def job_name(output: str) -> str:
-    """Returns the name of a build's job: readable, and the same for the same output only.
-
-    Dataflow refuses a second active job with the same name, and so a second one for an output.
-    """
+    """Returns the name of a build's job: readable, and the same for the same output only."""
+    # Dataflow refuses a second active job with the same name, and so a second one for an output.
     place = os.path.realpath(output) if storage.is_local(output) else output.rstrip("/")
     words = re.sub(r"[^a-z0-9]+", "-", place.rpartition("/")[2].lower())
     digest = hashlib.sha256(place.encode()).hexdigest()[:8]

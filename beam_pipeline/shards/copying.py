@@ -42,10 +42,7 @@ _Read = Generator[tuple[ImageRef, bytes | ImageError], None, None]
 
 
 def read_files_and_records(refs: Sequence[ImageRef], max_bytes: int, urls: UrlOptions) -> _Read:
-    """Yields every reference, in order, with the bytes of its file or record, or with an error.
-
-    `max_bytes` and `urls` are as for `read_images`, which raises the same errors.
-    """
+    """Yields every reference, in order, with the bytes of its file or record, or with an error."""
     files = read_images([ref for ref in refs if not ref.is_record], max_bytes, urls)
     records = read_records([ref for ref in refs if ref.is_record])
     for ref in refs:

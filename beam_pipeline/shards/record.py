@@ -88,10 +88,7 @@ def _features_of(
 def _follow_picture(
     columns: Mapping[str, Any], encoded: EncodedImage, in_pixels: bool
 ) -> dict[str, Values]:
-    """Returns the columns with boxes that follow the resize and crop of the picture.
-
-    A box outside the picture is dropped, with its entry in every column below `image/object/`.
-    """
+    """Returns the columns with boxes that follow the picture; drops boxes outside of it."""
     moved = dict(columns)
     if not all(name in columns for name in BOX_FEATURES):
         return moved

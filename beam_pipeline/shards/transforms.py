@@ -200,10 +200,8 @@ class BalancedSink(tfrecordio._TFRecordSink):
         """Returns a writer for a bundle of shards; refuses libraries that write other bytes."""
         check_versions(self._options.versions)
         is_local = self._made_in == THIS_PROCESS
-        return ShardWriter(self._places_in(init_result), self._options, is_local, self.stores)
-
-    def _places_in(self, init_result: str) -> ShardPlaces:
-        return dataclasses.replace(self.places, staging=init_result)
+        places = dataclasses.replace(self.places, staging=init_result)
+        return ShardWriter(places, self._options, is_local, self.stores)
 
     def pre_finalize(self, init_result: str, writer_results: Iterable[Names]) -> list[Any]:
         """Deletes old files with the names of these shards, as Beam's own sink does.
@@ -211,7 +209,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         Then `finalize_write` knows every file in a final place as its own work. With `staging` the
         commit deletes old shards.
         """
-        places = self._places_in(init_result)
+        places = dataclasses.replace(self.places, staging=init_result)
 
         def delete_old(name: str) -> None:
             # A shard that is no longer staged was moved to its final place by `finalize_write`.
@@ -241,7 +239,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         """
         names = sorted(set[str]().union(*writer_results))
         if not self.places.staging:
-            places = self._places_in(init_result)
+            places = dataclasses.replace(self.places, staging=init_result)
             with storage.using(self.stores.settings()):
                 put = functools.partial(_put_in_place, places)
                 with_rejects = sum(map_concurrently(put, names))

@@ -97,22 +97,19 @@ def _first_entries(folder: str) -> Iterator[tuple[str, bool]]:
 
 
 class Archive:
-    """Open archive. All methods raise `UserError` if the archive is damaged."""
+    """Archive that `open_archive` has opened."""
 
-    def __init__(self, path: str, file: Any, name: str = ""):
-        self._path = path
+    def __init__(self, file: Any, is_zip: bool):
         self._file = file
-        self._is_zip = (name or path).lower().endswith(".zip")
+        self._is_zip = is_zip
 
     def members(self) -> Iterator[Member | Skipped]:
         """Yields the files of the archive in order, and a `Skipped` for each member passed over."""
-        with self._as_user_errors():
-            yield from self._of_zip() if self._is_zip else self._of_tar(0, None, "")
+        yield from self._of_zip() if self._is_zip else self._of_tar(0, None, "")
 
     def read(self, member: Member) -> bytes:
-        with self._as_user_errors():
-            self._file.seek(member.offset_bytes)
-            return bytes(self._file.read(member.size_bytes))
+        self._file.seek(member.offset_bytes)
+        return bytes(self._file.read(member.size_bytes))
 
     def _of_tar(self, start: int, end: int | None, folder: str) -> Iterator[Member | Skipped]:
         self._file.seek(start)
@@ -168,13 +165,6 @@ class Archive:
                 else:
                     yield Member(name, found.header_offset, found.compress_size, ZIP_MEMBER)
 
-    @contextlib.contextmanager
-    def _as_user_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (*DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
-            raise unreadable(self._path, e) from e
-
 
 def unreadable(path: str, e: BaseException) -> UserError:
     reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
@@ -195,13 +185,13 @@ def _inside(name: str) -> str | None:
 
 @contextlib.contextmanager
 def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
-    """Opens an archive, or its decompressed copy; raises `UserError` if it cannot be read.
+    """Opens an archive, or its decompressed copy; raises `UserError` also if a later read fails.
 
     Without a copy, a compressed tar can only be read once, from its beginning.
     """
     place = spooled or path
-    with contextlib.ExitStack() as stack:
-        try:
+    try:
+        with contextlib.ExitStack() as stack:
             if not spooled and (opener := decompressed(path)):
                 file: Any = stack.enter_context(opener(storage.open_read(path)))
             elif storage.is_local(place):
@@ -210,9 +200,9 @@ def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
                 file = stack.enter_context(io.BufferedReader(raw, _LOCAL_BUFFER_BYTES))
             else:
                 file = _StoreFile(place)
-        except OSError as e:
-            raise unreadable(path, e) from e
-        yield Archive(path, file, place)
+            yield Archive(file, place.lower().endswith(".zip"))
+    except (*DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
+        raise unreadable(path, e) from e
 
 
 class _StoreFile:

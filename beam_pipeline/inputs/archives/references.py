@@ -48,10 +48,7 @@ _Sample = tuple[str, Member | None, dict[str, Any], list[Skipped]]
 
 
 def webdataset_schema(source: InputOptions) -> TableSchema | None:
-    """Returns the columns of WebDataset archives by their first samples; None for plain archives.
-
-    Raises `UserError` if the first archive cannot be read, or a column is missing.
-    """
+    """Returns the columns of WebDataset archives by their first samples; None without samples."""
     path, _ = archive_files(source)[0]
     with open_archive(path) as archive:
         is_asked = source.layout == WEBDATASET

@@ -54,10 +54,7 @@ _CORNER_AND_SIZE = (("x", "w", "y", "h"), ("x", "width", "y", "height"))
 
 
 def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
-    """Returns the column for cells of a text format, each with the location of its row.
-
-    Raises `UserError` with the location of a row whose cell has a different type than the rest.
-    """
+    """Returns the column for (location, cell) pairs; names a row whose cell has another type."""
     column = infer(name, [cell for _, cell in cells])
     if column.kind == "string":
         _check_one_form(name, cells)
@@ -235,10 +232,7 @@ def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
 
 
 def cell_text(cell: Any) -> str | None:
-    """Returns the text for a cell of any format; None for an empty cell (null, NaN, "").
-
-    Raises `ValueError` if the cell is a fraction, a list, or text that UTF-8 cannot encode.
-    """
+    """Returns the text for a cell of any format; None for an empty cell (null, NaN, "")."""
     if cell is None or cell == "" or cell != cell:
         return None
     if isinstance(cell, bool):  # as in JSON: `true`, `false`
@@ -360,10 +354,7 @@ def is_number_in_each(cells: Sequence[Any]) -> bool:
 def check_boxes(
     where: str, sides: Mapping[str, Sequence[float]], bbox_format: str = RELATIVE
 ) -> None:
-    """Checks the boxes of one row: name of a side → values, one per box.
-
-    Raises `UserError` if sides have different numbers of values, or values of the wrong unit.
-    """
+    """Checks number and unit of the boxes of one row: name of a side → values, one per box."""
     lengths = {name: len(values) for name, values in sides.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())

@@ -99,10 +99,7 @@ def refs_of_row(
 
 
 def merge_boxes(refs: Sequence[ImageRef], schema: TableSchema) -> ImageRef:
-    """Returns one reference for the rows of an image, which hold at most one box each.
-
-    Raises `UserError` with key and column if rows differ in a value that an image has once.
-    """
+    """Returns one reference for the rows of an image; only boxes and labels may differ."""
     first, *others = refs
     shared = _shared_values(first, schema)
     for ref in others:
