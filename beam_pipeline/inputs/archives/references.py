@@ -48,7 +48,7 @@ _Sample = tuple[str, Member | None, dict[str, Any], list[Skipped]]
 
 
 def webdataset_schema(source: InputOptions) -> TableSchema | None:
-    """Returns the columns of WebDataset archives by their first samples; None without samples."""
+    """Returns the columns of WebDataset archives by their first samples, or None."""
     path, _ = archive_files(source)[0]
     with open_archive(path) as archive:
         is_asked = source.layout == WEBDATASET
