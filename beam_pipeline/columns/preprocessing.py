@@ -244,12 +244,22 @@ class Preprocess:
     vocabulary_dir: str
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        if self.module is None:
+        module = self.module
+        if module is None:
             outputs = {
                 spec.name: _default_feature(inputs[spec.name], spec) for spec in self.columns
             }
         else:
-            outputs = self._user_outputs(self.module, dict(inputs))
+            function = module.load()
+            try:
+                found: Any = function(dict(inputs))
+            except Exception as e:
+                did = f"raised {_cause(e)}"
+                raise _bad_function(module.name, did, remedy="fix the function") from e
+            if not isinstance(found, Mapping):
+                did = f"returned a {type(found).__name__}"
+                raise _bad_function(module.name, did, "a dict from feature names to tensors")
+            outputs = {name: _checked_output(name, t, module.name) for name, t in found.items()}
         if self.label == NONE:
             return outputs
         import tensorflow as tf
@@ -264,23 +274,6 @@ class Preprocess:
             output_asset_default_values=[b"label\n"],
         )
         return {LABEL_IDS[self.label]: label_id(text, path), **outputs}
-
-    def _user_outputs(self, module: TransformModule, inputs: dict[str, Any]) -> dict[str, Any]:
-        function = module.load()
-        try:
-            outputs = function(inputs)
-        except Exception as e:
-            did = f"raised {_cause(e)}"
-            raise _bad_function(module.name, did, remedy="fix the function") from e
-        if not isinstance(outputs, Mapping):
-            raise _bad_function(
-                module.name,
-                f"returned a {type(outputs).__name__}",
-                "a dict from feature names to tensors",
-            )
-        return {
-            name: _checked_output(name, tensor, module.name) for name, tensor in outputs.items()
-        }
 
 
 def _default_feature(tensor: Any, spec: ColumnSpec) -> Any:

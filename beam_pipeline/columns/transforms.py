@@ -93,7 +93,13 @@ class AnalyseColumns(beam.PTransform):
         copied_from: str = "",
     ):
         super().__init__()
-        _check_names(columns)
+        names = [spec.name for spec in columns]
+        for name in names:
+            if name in preprocessing.RESERVED_FEATURES or not name:
+                received = f"{name!r}, a name every record already has"
+                raise invalid("columns", received, remedy="rename the column")
+            if names.count(name) > 1:
+                raise invalid("columns", f"{name!r} twice", "each column once")
         if columns or transform_module is not None or copied_from:
             preprocessing.check_installed()
         transform_dir = transform_dir and storage.place("transform_dir", transform_dir)
@@ -195,16 +201,6 @@ def transform_temp_folder(
             "a folder for tensorflow-transform that every worker sees",
             "give one on a shared mount or gs:// by " + Arg("transform_temp_dir"),
         )
-
-
-def _check_names(columns: Sequence[ColumnSpec]) -> None:
-    names = [spec.name for spec in columns]
-    for name in names:
-        if name in preprocessing.RESERVED_FEATURES or not name:
-            received = f"{name!r}, a name every record already has"
-            raise invalid("columns", received, remedy="rename the column")
-        if names.count(name) > 1:
-            raise invalid("columns", f"{name!r} twice", "each column once")
 
 
 def _export(

@@ -158,11 +158,30 @@ def tfds_files(manifest: Manifest) -> dict[str, str]:
         "featuresDict": {"features": features},
         "pythonClassName": f"{_FEATURES}features_dict.FeaturesDict",
     }
-    files = {FEATURES_NAME: to_json(described), INFO_NAME: to_json(_dataset_info(manifest))}
-    names = manifest.classes
+    label, names = manifest.roles.label, manifest.classes
+    splits = [
+        {
+            "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.tfrecord",
+            "name": split,
+            "numBytes": str(sum(shard.num_bytes for shard in content.shards)),
+            "shardLengths": [str(shard.num_records) for shard in content.shards],
+        }
+        for split, content in manifest.splits.items()
+    ]
+    supervised = {"tuple": {"items": [{"featureKey": _IMAGE}, {"featureKey": label}]}}
+    info = {
+        "description": f"JPEG images{' with labels' if label else ''}; see manifest.json.",
+        "fileFormat": "tfrecord",
+        "moduleName": "beam_pipeline",
+        "name": "image_shards",
+        "splits": splits,
+        **({"supervisedKeys": supervised} if label else {}),
+        "version": "1.0.0",
+    }
+    files = {FEATURES_NAME: to_json(described), INFO_NAME: to_json(info)}
     # TFDS strips each line and refuses a dataset with equal names; then no names are written.
     stripped = {name.strip() for name in names} - {""}
-    if (label := manifest.roles.label) and len(stripped) == len(names):
+    if label and len(stripped) == len(names):
         files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
     return files
 
@@ -197,26 +216,3 @@ def _feature(feature: str, spec: FeatureSpec, manifest: Manifest) -> dict[str, A
 def _shape(sizes: Sequence[int]) -> dict[str, Any]:
     # int64 is a string in the JSON of a protocol buffer.
     return {"dimensions": [str(size) for size in sizes]} if sizes else {}
-
-
-def _dataset_info(manifest: Manifest) -> dict[str, Any]:
-    label = manifest.roles.label
-    splits = [
-        {
-            "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.tfrecord",
-            "name": split,
-            "numBytes": str(sum(shard.num_bytes for shard in content.shards)),
-            "shardLengths": [str(shard.num_records) for shard in content.shards],
-        }
-        for split, content in manifest.splits.items()
-    ]
-    supervised = {"tuple": {"items": [{"featureKey": _IMAGE}, {"featureKey": label}]}}
-    return {
-        "description": f"JPEG images{' with labels' if label else ''}; see manifest.json.",
-        "fileFormat": "tfrecord",
-        "moduleName": "beam_pipeline",
-        "name": "image_shards",
-        "splits": splits,
-        **({"supervisedKeys": supervised} if label else {}),
-        "version": "1.0.0",
-    }

@@ -220,8 +220,15 @@ def _get(url: str, max_bytes: int, request: _Request) -> bytes | str:
         try:
             if response.status in _REDIRECTS and "Location" in response.headers:
                 return response.headers["Location"]
-            if response.status != 200:
-                raise _status_error(url, response)
+            status = response.status
+            if status != 200:
+                reason = f"{url} answered {status} {response.reason or ''}".rstrip()
+                if status != 429 and status < 500:
+                    raise ImageError(f"http_{status}", reason)
+                error = _TryAgainError(f"http_{status}", reason)
+                wait = response.headers.get("Retry-After", "")
+                error.wait_s = float(wait) if wait.isdecimal() else 0.0
+                raise error
             declared = response.length_remaining or 0
             if declared > max_bytes:
                 raise ImageError("too_many_bytes", f"{declared} bytes; the limit is {max_bytes}")
@@ -236,17 +243,6 @@ def _get(url: str, max_bytes: int, request: _Request) -> bytes | str:
             # A connection is reused only if its answer was read to the end; else `close` ends it.
             response.close()
             response.release_conn()
-
-
-def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:
-    status = response.status
-    code, message = f"http_{status}", f"{url} answered {status} {response.reason or ''}".rstrip()
-    if status != 429 and status < 500:
-        return ImageError(code, message)
-    error = _TryAgainError(code, message)
-    wait = response.headers.get("Retry-After", "")
-    error.wait_s = float(wait) if wait.isdecimal() else 0.0
-    return error
 
 
 @contextlib.contextmanager

@@ -146,15 +146,12 @@ class ShardUnit:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Units cross a shuffle or wait for a local process, so their references are packed.
-        ids = (list(self.class_ids), list(self.class_ids.values()))
-        shard = (self.split, self.index, self.num_shards)
-        return _unpickle_unit, (shard, ids, pack_refs(self.refs), self.features)
+        shard = (self.split, self.index, self.num_shards, self.class_ids)
+        return _unpickle_unit, (shard, pack_refs(self.refs), self.features)
 
 
-def _unpickle_unit(
-    shard: tuple[str, int, int], ids: tuple[list[str], list[int]], refs: bytes, features: Any
-) -> ShardUnit:
-    return ShardUnit(*shard, dict(zip(*ids, strict=True)), unpack_refs(refs), features)
+def _unpickle_unit(shard: tuple[str, int, int, dict[str, int]], refs: bytes, features: Any) -> Any:
+    return ShardUnit(*shard, unpack_refs(refs), features)
 
 
 def pack_refs(refs: Sequence[ImageRef]) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.options import UrlOptions
@@ -71,15 +71,7 @@ def _windows(refs: Sequence[ImageRef]) -> Iterator[list[ImageRef]]:
 
 
 def _read_window(refs: Sequence[ImageRef]) -> list[bytes | ImageError]:
-    ranges = _ranges(refs)
-    are_local = all(storage.is_local(neighbours[0].uri) for neighbours in ranges)
-    # Threads pay off only where each request waits for an answer.
-    read = map(_read_range, ranges) if are_local else map_concurrently(_read_range, ranges)
-    found = {place: payload for payloads in read for place, payload in payloads.items()}
-    return [found[ref.uri, ref.offset_bytes] for ref in refs]
-
-
-def _ranges(refs: Iterable[ImageRef]) -> list[list[ImageRef]]:
+    # Neighbours in a shard share a request.
     ranges: list[list[ImageRef]] = []
     for ref in sorted(refs, key=lambda r: (r.uri, r.offset_bytes)):
         last = ranges[-1][-1] if ranges else ref
@@ -87,7 +79,11 @@ def _ranges(refs: Iterable[ImageRef]) -> list[list[ImageRef]]:
             ranges[-1].append(ref)
         else:
             ranges.append([ref])
-    return ranges
+    are_local = all(storage.is_local(neighbours[0].uri) for neighbours in ranges)
+    # Threads pay off only where each request waits for an answer.
+    read = map(_read_range, ranges) if are_local else map_concurrently(_read_range, ranges)
+    found = {place: payload for payloads in read for place, payload in payloads.items()}
+    return [found[ref.uri, ref.offset_bytes] for ref in refs]
 
 
 def _end_of(ref: ImageRef) -> int:

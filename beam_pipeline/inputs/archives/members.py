@@ -23,7 +23,6 @@ from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layou
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
-from imageshards.errors import UserError
 from imageshards.storage.base import RANGE_BYTES
 
 # A tar header has 512 bytes. With a larger buffer, reading headers would also read data of images.
@@ -105,7 +104,25 @@ class Archive:
 
     def members(self) -> Iterator[Member | Skipped]:
         """Yields the files of the archive in order, and a `Skipped` for each member passed over."""
-        yield from self._of_zip() if self._is_zip else self._of_tar(0, None, "")
+        if not self._is_zip:
+            yield from self._of_tar(0, None, "")
+            return
+        with zipfile.ZipFile(self._file) as archive:
+            for found in archive.infolist():
+                # Some Windows programs write backslashes as separators.
+                name = _inside(found.filename.replace("\\", "/"))
+                if found.is_dir():
+                    continue
+                if name is None:
+                    yield Skipped("outside_archive")
+                elif stat.S_ISLNK(found.external_attr >> 16):
+                    yield Skipped("link")
+                elif found.flag_bits & _ENCRYPTED:
+                    yield Skipped("encrypted")
+                elif found.compress_type not in (STORED, DEFLATED):
+                    yield Skipped("unknown_compression")
+                else:
+                    yield Member(name, found.header_offset, found.compress_size, ZIP_MEMBER)
 
     def read(self, member: Member) -> bytes:
         self._file.seek(member.offset_bytes)
@@ -147,33 +164,6 @@ class Archive:
         else:
             yield Member(posixpath.join(folder, name), found.offset_data, found.size)
 
-    def _of_zip(self) -> Iterator[Member | Skipped]:
-        with zipfile.ZipFile(self._file) as archive:
-            for found in archive.infolist():
-                # Some Windows programs write backslashes as separators.
-                name = _inside(found.filename.replace("\\", "/"))
-                if found.is_dir():
-                    continue
-                if name is None:
-                    yield Skipped("outside_archive")
-                elif stat.S_ISLNK(found.external_attr >> 16):
-                    yield Skipped("link")
-                elif found.flag_bits & _ENCRYPTED:
-                    yield Skipped("encrypted")
-                elif found.compress_type not in (STORED, DEFLATED):
-                    yield Skipped("unknown_compression")
-                else:
-                    yield Member(name, found.header_offset, found.compress_size, ZIP_MEMBER)
-
-
-def unreadable(path: str, e: BaseException) -> UserError:
-    reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
-    if isinstance(e, OSError) and e.errno:
-        problem = f"which cannot be read ({reason})"
-        return wrong_input(path, problem, remedy="fix the path or its permissions")
-    problem = f"which is damaged, cut off or no archive of its name ({reason})"
-    return wrong_input(path, problem, "a whole .tar, .zip or .tar.gz", "fetch or pack it again")
-
 
 def _inside(name: str) -> str | None:
     """Returns the path of a member inside its archive; None if it leads out of the archive."""
@@ -202,7 +192,13 @@ def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
                 file = _StoreFile(place)
             yield Archive(file, place.lower().endswith(".zip"))
     except (*DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
-        raise unreadable(path, e) from e
+        reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
+        if isinstance(e, OSError) and e.errno:
+            problem = f"which cannot be read ({reason})"
+            raise wrong_input(path, problem, remedy="fix the path or its permissions") from e
+        problem = f"which is damaged, cut off or no archive of its name ({reason})"
+        expected, remedy = "a whole .tar, .zip or .tar.gz", "fetch or pack it again"
+        raise wrong_input(path, problem, expected, remedy) from e
 
 
 class _StoreFile:

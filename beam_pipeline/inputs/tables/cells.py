@@ -56,8 +56,21 @@ _CORNER_AND_SIZE = (("x", "w", "y", "h"), ("x", "width", "y", "height"))
 def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
     """Returns the column for (location, cell) pairs; names a row whose cell has another type."""
     column = infer(name, [cell for _, cell in cells])
-    if column.kind == "string":
-        _check_one_form(name, cells)
+    if column.kind != "string":
+        return _with_box_type(column)
+    given = [(where, cell, _form(cell)) for where, cell in cells if cell not in (None, "")]
+    ((usual, _),) = Counter(form for *_, form in given).most_common(1) or [("", 0)]
+    for where, cell, form in given:
+        if form == usual or (usual == "text" and isinstance(cell, str)):
+            continue  # a caption may be "[1]"
+        example = next(each for _, each, its_form in given if its_form == usual)
+        expected = "one type in a column"
+        if "list" in usual and isinstance(cell, str):
+            expected += f" ({_AS_LIST})"
+        declared = Arg("columns", f"{name}:string")
+        remedy = "fix the row, declare the type by " + declared + " or leave the column out"
+        more = f", where most rows have values such as {shown(example)}"
+        raise wrong_cell(where, name, cell, expected, remedy, more)
     return _with_box_type(column)
 
 
@@ -101,22 +114,6 @@ def may_be_missing(column: ColumnSpec) -> bool:
     """Returns whether missing values of a column become NaN: floats, no lists or boxes."""
     is_float = column.kind == "float" and column.shape == ()
     return is_float and not column.name.startswith(OBJECT_PREFIX)
-
-
-def _check_one_form(name: str, cells: Sequence[tuple[str, Any]]) -> None:
-    given = [(where, cell, _form(cell)) for where, cell in cells if cell not in (None, "")]
-    ((usual, _),) = Counter(form for *_, form in given).most_common(1) or [("", 0)]
-    for where, cell, form in given:
-        if form == usual or (usual == "text" and isinstance(cell, str)):
-            continue  # a caption may be "[1]"
-        example = next(each for _, each, its_form in given if its_form == usual)
-        expected = "one type in a column"
-        if "list" in usual and isinstance(cell, str):
-            expected += f" ({_AS_LIST})"
-        declared = Arg("columns", f"{name}:string")
-        remedy = "fix the row, declare the type by " + declared + " or leave the column out"
-        more = f", where most rows have values such as {shown(example)}"
-        raise wrong_cell(where, name, cell, expected, remedy, more)
 
 
 def _form(cell: Any) -> str:

@@ -97,7 +97,13 @@ def read_schema(source: InputOptions) -> TableSchema:
         storage.check_bucket(source.input, "input")
     first = table_files(source.input)[0]
     if is_parquet(first):
-        found = _parquet_table(source, first)
+        arrow = parquet_schema(first)
+        types = dict(zip(arrow.names, arrow.types, strict=True))
+        # NaN takes the place of null, which an integer column could not hold.
+        types |= dict.fromkeys(whole_numbers_with_nulls(first, arrow), pa.float64())
+        found = schema_of_rows(source, [], types)
+        if found.has_pictures:
+            found = dataclasses.replace(found, class_names=class_names_in(arrow, found.label))
     else:
         head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
         if not head:
@@ -106,17 +112,6 @@ def read_schema(source: InputOptions) -> TableSchema:
     if found.box_a_row and found.key and source.key_column is None and not found.has_pictures:
         _check_keys(first, found.image, found.key)
     return found
-
-
-def _parquet_table(source: InputOptions, path: str) -> TableSchema:
-    arrow = parquet_schema(path)
-    types = dict(zip(arrow.names, arrow.types, strict=True))
-    # NaN takes the place of null, which an integer column could not hold.
-    types |= dict.fromkeys(whole_numbers_with_nulls(path, arrow), pa.float64())
-    found = schema_of_rows(source, [], types)
-    if not found.has_pictures:
-        return found
-    return dataclasses.replace(found, class_names=class_names_in(arrow, found.label))
 
 
 def schema_of_rows(
