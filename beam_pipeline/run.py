@@ -32,7 +32,6 @@ from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
-from imageshards.storage import OutputLock, output_lock, run_concurrently
 from imageshards.storage.concurrency import available_cores
 
 
@@ -97,7 +96,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
     storage.check_bucket(options.output, "output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
-    with output_lock(storage.join(staging, LOCK_NAME)) as lock:
+    with storage.output_lock(storage.join(staging, LOCK_NAME)) as lock:
         state = staging_folder.read_output_state(options.output, staging)
         try:
             return _build(options, beam_args, state, begun, lock)
@@ -159,7 +158,7 @@ def _build(
     beam_args: Sequence[str],
     state: OutputState,
     begun: float,
-    lock: OutputLock,
+    lock: storage.OutputLock,
 ) -> BuildSummary:
     is_done = staging_folder.check_output(state, options.overwrite, _digest(options))
     if is_done and (done := state.manifest):
@@ -200,7 +199,7 @@ def _run_pipeline(
         staging_folder.remove_empty(options.output, staging, fresh=False)
         text = "nothing was submitted: the flags and the graph are in order"
         return BuildSummary(options.output, text, None)
-    manifest, committed = run_concurrently(
+    manifest, committed = storage.run_concurrently(
         lambda: load_manifest(options.output, "output", complete=True),
         lambda: staging_folder.committed(staging),
     )

@@ -23,7 +23,6 @@ from imageshards.errors import ImageError, IndexDamageError, OutputError
 from imageshards.index import moved_rows, read_shard_index, write_index
 from imageshards.manifest import File, Shard
 from imageshards.progress import note_activity
-from imageshards.storage import AtomicFile, map_concurrently
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 
@@ -159,7 +158,7 @@ def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
             storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
 
     shards = [task.shard for task in tasks if task.changed and not task.shard.staged]
-    list(map_concurrently(back_up, shards))
+    list(storage.map_concurrently(back_up, shards))
 
 
 def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
@@ -217,7 +216,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
         tables.append(_rows_of(read_result(name, places), of_class, places))
     table = pa.concat_tables(tables)
     final, staged = places.final_path(shard.name), places.staged_path(shard.name)
-    with AtomicFile(final, beside=staged) as file:
+    with storage.AtomicFile(final, beside=staged) as file:
         with contextlib.closing(RecordFile(file.local_path)) as records:
             for ref, payload in read_records(_refs_to(table, places.staging)):
                 if isinstance(payload, ImageError):

@@ -30,7 +30,6 @@ from imageshards.manifest import (
     load_manifest,
 )
 from imageshards.output_folder import foreign_files, foreign_files_error
-from imageshards.storage import map_concurrently, run_concurrently
 from imageshards.typed import Whole, decode
 
 # The commit writes this file just before manifest.json.
@@ -85,7 +84,7 @@ class OutputState:
 
 def read_output_state(output: str, staging: str) -> OutputState:
     """Reads the contents of an output folder, by requests that are sent at the same time."""
-    (found, damage), notes, names = run_concurrently(
+    (found, damage), notes, names = storage.run_concurrently(
         lambda: _manifest(output),
         lambda: _read_notes(staging, JOB_NAME, JobNotes),
         lambda: _names_in(output),
@@ -180,7 +179,7 @@ def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
         if not storage.exists(storage.join(folder, name)):
             by(storage.join(output, name), storage.join(folder, name))
 
-    list(map_concurrently(put, [name for name in names if name != MANIFEST_NAME]))
+    list(storage.map_concurrently(put, [name for name in names if name != MANIFEST_NAME]))
     put(MANIFEST_NAME)  # comes last, as it makes the copy a complete dataset
 
 
@@ -194,7 +193,7 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
     classes, in_place = state.pinned_classes, state.in_place
     notes = JobNotes(id=job, digest=digest, in_place=in_place, pinned_classes=classes)
     try:
-        entries, _ = run_concurrently(
+        entries, _ = storage.run_concurrently(
             lambda: storage.list_folder(staging),
             lambda: storage.write(storage.join(staging, JOB_NAME), msgspec.json.encode(notes)),
         )

@@ -18,13 +18,11 @@ from typing import Any
 import msgspec
 
 from beam_pipeline.inputs import layout
-from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.options import DATASET
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.images.options import passed_over
 from imageshards.manifest import MANIFEST_NAME
-from imageshards.storage import Stat, is_local
 from imageshards.text import printable
 from imageshards.typed import decode
 
@@ -108,7 +106,7 @@ def is_dataset(folder: str) -> bool:
 def finished_input(path: str) -> UserError:
     copied = Arg("layout", DATASET) + " to copy its records"
     remedy = "give their folder, move the dataset out of it, or say " + copied
-    return wrong_input(path, "a finished dataset", "original images", remedy)
+    return layout.wrong_input(path, "a finished dataset", "original images", remedy)
 
 
 def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
@@ -142,7 +140,7 @@ def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skippe
 
 
 def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
-    if is_local(path):
+    if storage.is_local(path):
         # `storage.list_folder` would pass over broken links, which are counted as well.
         yield from ((entry.name, entry.path, _is_dir(entry)) for entry in _scan(path))
         return
@@ -160,14 +158,14 @@ def _unreadable(path: str, e: OSError, passes_over: PathFilter) -> Skipped:
     problem = f"which cannot be listed ({e.strerror or e})"
     expected = "a folder, a glob, or an image table named .csv, .jsonl or .parquet"
     remedy = "fix the path or its permissions"
-    raise wrong_input(e.filename or path, problem, expected, remedy) from e
+    raise layout.wrong_input(e.filename or path, problem, expected, remedy) from e
 
 
 def none_readable(folders: Iterable[str]) -> bool:
     """Returns whether all folders are local and this user may list none of them."""
     for folder in folders:
         with contextlib.suppress(PermissionError):
-            if is_local(folder):
+            if storage.is_local(folder):
                 next(_scan(folder), None)
             return False
     return True
@@ -175,7 +173,7 @@ def none_readable(folders: Iterable[str]) -> bool:
 
 def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
     """Yields every file below a folder; raises `UserError` if the folder cannot be listed."""
-    if is_local(path):
+    if storage.is_local(path):
         return _enter(path, _Walk(passes_over), _folders_above(path))
     return _objects(path, storage.files_below(path), _Walk(passes_over))
 
@@ -190,7 +188,7 @@ def matching_files(pattern: str, expected: str) -> list[str]:
         else:
             found.append(each)
     if not found:
-        raise wrong_input(pattern, "which matches no file", expected, "fix the pattern")
+        raise layout.wrong_input(pattern, "which matches no file", expected, "fix the pattern")
     return found
 
 
@@ -204,7 +202,7 @@ def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
     walk = _Walk(
         passes_over, matches, lambda folder: layout.may_match_inside(below, folder[start:])
     )
-    if is_local(pattern):
+    if storage.is_local(pattern):
         # Beam's own listing does not follow links to folders, and drops broken links silently.
         return _enter(root, walk, _folders_above(root))
     # A store lists only names with this prefix.
@@ -218,7 +216,7 @@ class _Walk:
     enters: Callable[[str], bool] = lambda folder: True
 
 
-def _objects(path: str, found: Iterator[Stat], walk: _Walk) -> Iterator[Found]:
+def _objects(path: str, found: Iterator[storage.Stat], walk: _Walk) -> Iterator[Found]:
     try:
         for file in found:
             if walk.takes(file.path):

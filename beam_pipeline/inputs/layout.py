@@ -19,7 +19,6 @@ from beam_pipeline.options import (
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
-from imageshards.storage import is_local
 
 _MAGIC = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
@@ -40,7 +39,7 @@ def unfit_option(
 
 def is_glob(path: str) -> bool:
     """Returns whether a path is a pattern; `photos [2020]` is a folder if that folder exists."""
-    return bool(_MAGIC.search(path)) and not (is_local(path) and os.path.lexists(path))
+    return bool(_MAGIC.search(path)) and not (storage.is_local(path) and os.path.lexists(path))
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -49,7 +48,7 @@ def expand_braces(pattern: str) -> list[str]:
     The numbers of a range have as many digits as its first number.
     """
     found = _BRACES.search(pattern)
-    if not found or (is_local(pattern) and os.path.lexists(pattern)):
+    if not found or (storage.is_local(pattern) and os.path.lexists(pattern)):
         return [pattern]
     first, dots, last = found[1].partition("..")
     if dots:
@@ -86,7 +85,7 @@ def layout_of(source: InputOptions) -> str:
     if source.layout in (TABLE, DATASET):
         return source.layout
     name = expand_braces(source.input)[0].lower()
-    is_file = not (is_local(source.input) and os.path.isdir(source.input))
+    is_file = not (storage.is_local(source.input) and os.path.isdir(source.input))
     if is_file and name.endswith(ARCHIVE_SUFFIXES):
         return ARCHIVES
     if source.layout == "auto" and name.endswith(TABLE_SUFFIXES) and is_file:
@@ -129,14 +128,14 @@ def check_output_apart(source: InputOptions, output: str) -> None:
 
 
 def _real(path: str) -> str:
-    return (os.path.realpath(path) if is_local(path) else path).rstrip("/")
+    return (os.path.realpath(path) if storage.is_local(path) else path).rstrip("/")
 
 
 def _is_within(path: str, folder: str) -> bool:
     """Returns whether a path is a folder or below that folder, also by way of links."""
     real = _real(folder)
     # A link in the folder may lead out of the folder, and the listing follows links.
-    above = map(str, pathlib.Path(os.path.abspath(path)).parents) if is_local(path) else ()
+    above = map(str, pathlib.Path(os.path.abspath(path)).parents) if storage.is_local(path) else ()
     return f"{_real(path)}/".startswith(f"{real}/") or real in map(_real, above)
 
 

@@ -39,7 +39,6 @@ from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import NONE, ONE, SEVERAL, Shard, load_manifest
-from imageshards.storage import is_local, map_concurrently
 from imageshards.text import composed, key_of
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
@@ -73,7 +72,7 @@ def spooled_files(
             paths += table_files(source.input)
         elif layout_of(source) == ARCHIVES and any(map(decompressed, expand_braces(source.input))):
             paths += [path for path, _ in archive_files(source) if decompressed(path)]
-    return [found for found in map_concurrently(storage.stat, paths) if found]
+    return [found for found in storage.map_concurrently(storage.stat, paths) if found]
 
 
 def has_several_archives(source: InputOptions) -> bool:
@@ -127,11 +126,11 @@ def schemas_of(
 def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     """Yields the tasks that together list an input; raises `UserError` if it cannot be used."""
     layout = layout_of(source)
-    if not is_local(source.input):
+    if not storage.is_local(source.input):
         storage.check_bucket(source.input, "input")
     if layout == TABLE:
         files = table_files(source.input)
-        for path, found in map_concurrently(lambda path: (path, parts(path)), files):
+        for path, found in storage.map_concurrently(lambda path: (path, parts(path)), files):
             yield from (ListingTask(path, kind="table", row_groups=part) for part in found)
     elif layout == DATASET:
         for path, split, entry in shards_to_list(_as_copied(source)):

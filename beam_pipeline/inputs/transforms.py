@@ -21,7 +21,6 @@ from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.progress import note_activity
-from imageshards.storage import is_local, map_concurrently
 from imageshards.storage.concurrency import available_cores
 
 BATCH_SIZE = 1000
@@ -142,7 +141,7 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -
     """
     # Parts of tables are read in turn, as each may need much memory, and so are local folders, as a
     # disk answers immediately. Spooling a file keeps a core busy.
-    in_turn = any(is_local(task.path) or task.kind == "table" for task in tasks)
+    in_turn = any(storage.is_local(task.path) or task.kind == "table" for task in tasks)
     at_once = 1 if in_turn else _TASKS_AT_ONCE
     schemas = [inputs[task.source][1] for task in tasks]
     if all(
@@ -207,6 +206,6 @@ def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Iterator[_T]:
     active: list[Iterator[_T]] = []
     # A new iterator takes the place of each that has ended.
     while active := [*active, *itertools.islice(left, at_once - len(active))]:
-        found = list(map_concurrently(lambda source: next(source, end), active, at_once))
+        found = list(storage.map_concurrently(lambda source: next(source, end), active, at_once))
         yield from (each for each in found if each is not end)
         active = [source for source, each in zip(active, found, strict=True) if each is not end]

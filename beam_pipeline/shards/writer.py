@@ -23,7 +23,6 @@ from imageshards.errors import ImageError
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, encode_index, index_table
 from imageshards.manifest import Reject
-from imageshards.storage import AtomicFile
 from imageshards.text import printable
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, frame_record
 
@@ -50,7 +49,7 @@ def write_shard(
         # Neither file has its final name before its `commit`, so a killed process leaves no file
         # that looks like a whole shard.
         with (
-            AtomicFile(places.finished_path(name)) as file,
+            storage.AtomicFile(places.finished_path(name)) as file,
             RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
             with contextlib.closing(RecordFile(file.local_path)) as records:
@@ -161,7 +160,7 @@ class RejectsFile(contextlib.ExitStack):
     def __init__(self, path: str, keeps_bytes: bool):
         super().__init__()
         self._keeps_bytes = keeps_bytes
-        self._file = AtomicFile(path)
+        self._file = storage.AtomicFile(path)
         self._records: RecordFile | None = None
         self.rejects: list[Reject] = []
 

@@ -22,7 +22,6 @@ from beam_pipeline.planning.refs import MISSING, ImageRef, Label, names_of
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, OBJECT_PREFIX, SEVERAL
-from imageshards.storage import is_local
 from imageshards.text import composed, printable
 
 # Reason of a `Skipped` that names a table whose paths have backslashes.
@@ -44,7 +43,7 @@ def read_refs(
     folder `spool`, from which they are read by ranges. Raises `UserError` with the line if a row
     lacks its image or label, has a value of the wrong type, or names a file outside of the folder.
     """
-    folder = os.path.dirname(os.path.abspath(path) if is_local(path) else path)
+    folder = os.path.dirname(os.path.abspath(path) if storage.is_local(path) else path)
     if schema.has_pictures:
         for where, row, ref in picture_rows(path, schema.names, schema.image, row_groups, spool):
             yield from refs_of_row(where, row, schema, ref)
@@ -237,7 +236,7 @@ def image_place(where: str, folder: str, image: str, any_path: bool) -> ImageRef
     missing = ImageRef(image, _uri(where, folder, image, any_path), None, mtime_ns=MISSING)
     for key, form in forms:
         ref = ImageRef(key, _uri(where, folder, form, any_path), None)
-        if not is_local(ref.uri):
+        if not storage.is_local(ref.uri):
             return ref
         try:
             status = os.stat(ref.uri)
@@ -258,13 +257,13 @@ def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
         path = urllib.parse.unquote(image[len("file://") :])
     elif _ADDRESS.match(image):
         return image
-    elif not is_local(folder) and not os.path.isabs(image):
+    elif not storage.is_local(folder) and not os.path.isabs(image):
         return storage.join(folder, image)
     # The author of a table could otherwise copy any file of this machine into `quarantine/`. `..`
     # is resolved before the system follows a symbolic link, so the checked path is the opened path.
     path = os.path.normpath(os.path.join(folder, path))
     # The table may name its folder with or without symbolic links.
-    roots = (folder, os.path.realpath(folder)) if is_local(folder) else ()
+    roots = (folder, os.path.realpath(folder)) if storage.is_local(folder) else ()
     if any_path or any(path.startswith(root.rstrip("/") + "/") for root in roots):
         return path
     trusted = Arg("allow_any_path", True)

@@ -13,7 +13,6 @@ import pyarrow as pa
 from beam_pipeline.inputs.folders import matching_files
 from beam_pipeline.inputs.layout import unfit_option, wrong_input
 from beam_pipeline.inputs.tables import cells
-from beam_pipeline.inputs.tables.cells import shown, wrong_cell
 from beam_pipeline.inputs.tables.rows import (
     Row,
     class_names_in,
@@ -29,7 +28,6 @@ from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
-from imageshards.storage import is_local
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
@@ -93,7 +91,7 @@ def read_schema(source: InputOptions) -> TableSchema:
     Raises `UserError` if a column is missing, named twice, has the name of a record feature, or a
     type that boxes cannot have; or if the bucket of the table cannot be used.
     """
-    if not is_local(source.input):
+    if not storage.is_local(source.input):
         storage.check_bucket(source.input, "input")
     first = table_files(source.input)[0]
     if is_parquet(first):
@@ -288,8 +286,8 @@ def _check_keys(path: str, image: str, column: str) -> None:
         if keys.setdefault(name, key) != key:
             one_record, record_a_box = Arg("key_column", image), Arg("key_column", column)
             remedy = "say " + one_record + ", or " + record_a_box + " to have a record for each box"
-            more = f" of the image {name!r}, and a row above has {shown(keys[name])}"
-            raise wrong_cell(where, column, key, "one key for each image", remedy, more)
+            more = f" of the image {name!r}, and a row above has {cells.shown(keys[name])}"
+            raise cells.wrong_cell(where, column, key, "one key for each image", remedy, more)
 
 
 def _about_labels(name: str, values: Sequence[tuple[str, Any]]) -> Iterator[str]:
