@@ -7,15 +7,9 @@ import os
 import pathlib
 import re
 
+from beam_pipeline import options as opt
 from beam_pipeline.option_texts import invalid
-from beam_pipeline.options import (
-    ARCHIVE_SUFFIXES,
-    ARCHIVES,
-    DATASET,
-    TABLE,
-    TABLE_SUFFIXES,
-    InputOptions,
-)
+from beam_pipeline.options import ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
@@ -86,9 +80,9 @@ def layout_of(source: InputOptions) -> str:
         return source.layout
     name = expand_braces(source.input)[0].lower()
     is_file = not (storage.is_local(source.input) and os.path.isdir(source.input))
-    if is_file and name.endswith(ARCHIVE_SUFFIXES):
+    if is_file and name.endswith(opt.ARCHIVE_SUFFIXES):
         return ARCHIVES
-    if source.layout == "auto" and name.endswith(TABLE_SUFFIXES) and is_file:
+    if source.layout == "auto" and name.endswith(opt.TABLE_SUFFIXES) and is_file:
         if source.label_regex is not None:
             value = repr(source.label_regex)
             problem = "is an image table, which has labels in a column"

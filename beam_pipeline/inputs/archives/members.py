@@ -14,7 +14,7 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from beam_pipeline.images.read import DEFLATED, PICTURE, STORED, ZIP_MEMBER
@@ -235,20 +235,3 @@ class _StoreFile:
             self._start = begin
         self._position = max(begin, end)
         return self._data[begin - self._start : end - self._start]
-
-
-def without_wrapper(names: Sequence[str], is_split: Callable[[str], bool]) -> int:
-    """Returns the length of the path of a folder that wraps all images; 0 if no folder does.
-
-    `flower_photos/` wraps `flower_photos/daisy/1.jpg`. `train/` does not wrap `train/daisy/1.jpg`,
-    as the name of a split has a meaning.
-    """
-    length = 0
-    while names:
-        top = {name[length:].partition("/")[0] for name in names}
-        (first, *others) = top
-        deep = all(name.count("/", length) > 1 for name in names)
-        if others or is_split(first) or not deep:
-            break
-        length += len(first) + 1
-    return length

@@ -15,13 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from beam_pipeline.inputs import labels
-from beam_pipeline.inputs.archives.members import (
-    Archive,
-    Member,
-    archive_files,
-    open_archive,
-    without_wrapper,
-)
+from beam_pipeline.inputs.archives.members import Archive, Member, archive_files, open_archive
 from beam_pipeline.inputs.folders import PathFilter, Skipped
 from beam_pipeline.inputs.labels import is_split
 from beam_pipeline.inputs.layout import wrong_input
@@ -225,7 +219,7 @@ def _members_in_folders(
 ) -> Iterator[ImageRef | Skipped]:
     regex = re.compile(composed(source.label_regex)) if source.label_regex else None
     in_folders = regex is None and source.label != NONE
-    start = without_wrapper([m.name for m in images], is_split) if in_folders else 0
+    start = _without_wrapper([m.name for m in images]) if in_folders else 0
     wrapper = images[0].name[:start] if images else ""
     names = [member.name[start:] for member in images]
     place = _folder_place(prefix, source, names) if in_folders else None
@@ -254,6 +248,23 @@ def _members_in_folders(
         folders = {folder for _, folder in map(place, beside) if folder}
         for name in sorted(folders - of_labels):
             yield Skipped(labels.EMPTY_CLASS_FOLDER, name)
+
+
+def _without_wrapper(names: Sequence[str]) -> int:
+    """Returns the length of the path of a folder that wraps all images; 0 if no folder does.
+
+    `flower_photos/` wraps `flower_photos/daisy/1.jpg`. `train/` does not wrap `train/daisy/1.jpg`,
+    as the name of a split has a meaning.
+    """
+    length = 0
+    while names:
+        top = {name[length:].partition("/")[0] for name in names}
+        (first, *others) = top
+        deep = all(name.count("/", length) > 1 for name in names)
+        if others or is_split(first) or not deep:
+            break
+        length += len(first) + 1
+    return length
 
 
 def _check_no_masks(source: InputOptions, names: Sequence[str], place: _Place) -> None:
