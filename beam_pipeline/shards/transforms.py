@@ -304,19 +304,16 @@ class ShardWriter(iobase.Writer):
 
     def close(self) -> Names:
         """Waits until all queued shards are written; returns their names."""
-        self._written += map(_counted_name, self._pool.results(self._queued))
+        for result in self._pool.results(self._queued):
+            if result.reused:
+                _count("write", reused=result.num_images)
+            else:
+                read, rejects = result.read_bytes, result.num_rejects
+                _count("write", images=result.num_images, bytes_read=read, rejects=rejects)
+            self._written.append(result.name)
         asked = storage.unreported()
         _count("store", requests=asked.requests, retries=asked.retries)
         return tuple(self._written)
-
-
-def _counted_name(result: ShardResult) -> str:
-    if result.reused:
-        _count("write", reused=result.num_images)
-    else:
-        read, rejects = result.read_bytes, result.num_rejects
-        _count("write", images=result.num_images, bytes_read=read, rejects=rejects)
-    return result.name
 
 
 def _count(namespace: str, **numbers: int) -> None:

@@ -102,10 +102,9 @@ def _samples(
     # is read once from its beginning to its end.
     passes_over = PathFilter("", source.exclude_glob)
 
-    def key_of_member(member: Member | Skipped) -> str:
-        return "" if isinstance(member, Skipped) else _key_and_ending(member.name)[0]
-
-    for key, members in itertools.groupby(archive.members(), key_of_member):
+    for key, members in itertools.groupby(
+        archive.members(), lambda m: "" if isinstance(m, Skipped) else _key_and_ending(m.name)[0]
+    ):
         image: Member | None = None
         texts: dict[str, dict[str, Any]] = {}
         skipped: list[Skipped] = []
