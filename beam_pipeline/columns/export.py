@@ -28,13 +28,11 @@ LABEL_IDS = {ONE: "image/class/label", SEVERAL: "image/class/labels"}
 LABEL_VOCABULARY = "label"
 
 TRANSFORM_FN_DIR = "transform_fn"
-TRANSFORMED_METADATA_DIR = "transformed_metadata"
-RAW_METADATA_DIR = "metadata"
 
 _HERE = pathlib.Path(__file__).parent
 LABEL_GRAPHS = {ONE: _HERE / "label_graph", SEVERAL: _HERE / "labels_graph"}
 _VOCABULARY_PATH = f"{TRANSFORM_FN_DIR}/assets/{LABEL_VOCABULARY}"
-_SCHEMA_PATH = f"{TRANSFORMED_METADATA_DIR}/schema.pbtxt"
+_SCHEMA_PATH = "transformed_metadata/schema.pbtxt"
 # Matches a feature that is not the label.
 _EXTRA_FEATURE = re.compile(r"^feature \{\s*name: (?!\"image/class/labels?\")", re.MULTILINE)
 # Matches the largest class id in the label's part of a schema.

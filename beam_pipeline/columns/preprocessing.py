@@ -27,13 +27,7 @@ import numpy as np
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.columns.arrow import REF_COLUMN
-from beam_pipeline.columns.export import (
-    LABEL_IDS,
-    LABEL_TEXT,
-    LABEL_VOCABULARY,
-    RAW_METADATA_DIR,
-    vocabulary_text,
-)
+from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY, vocabulary_text
 from beam_pipeline.option_texts import ColumnSpec, invalid
 from beam_pipeline.planning.refs import ClassOrder
 from imageshards import storage
@@ -159,7 +153,7 @@ def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> None
     from tensorflow_transform.tf_metadata import metadata_io
 
     metadata = tft.DatasetMetadata.from_feature_spec(feature_spec)
-    metadata_io.write_metadata(metadata, os.path.join(transform_dir, RAW_METADATA_DIR))
+    metadata_io.write_metadata(metadata, os.path.join(transform_dir, "metadata"))
 
 
 def label_id(text: Any, vocabulary: Any) -> Any:
