@@ -21,11 +21,7 @@ _VARIABLES = {
 
 
 def build(
-    input: Path | Sequence[Path],
-    output: Path,
-    *,
-    beam_args: Sequence[str] = (),
-    **options: Any,
+    input: Path | Sequence[Path], output: Path, *, beam_args: Sequence[str] = (), **options: Any
 ) -> BuildSummary:
     """Turns images into a dataset of balanced TFRecord shards, as `imageshards build` does.
 

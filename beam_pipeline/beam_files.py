@@ -33,10 +33,7 @@ _naming = contextlib.ExitStack()
 
 
 def given_flags(beam_args: Sequence[str], *names: str) -> dict[str, str]:
-    """Returns the flags called `names` that a command line has, without importing Beam.
-
-    A flag without a value is "": `runners.choice.check_flags` refuses that later.
-    """
+    """Returns the flags `names` of a command line, without importing Beam; "" without a value."""
     # Beam's own parser would answer too, but its import takes seconds.
     parser = argparse.ArgumentParser(
         add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
@@ -63,25 +60,17 @@ class StoreConfig(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_arguments(cls, beam_args: Sequence[str]) -> StoreConfig:
-        """Returns the flags about stores in a command line."""
         found = given_flags(beam_args, *_STORE_FLAGS).items()
         return cls({flag: text or "true" for flag, text in found if text or flag in _SWITCHES})
 
     @classmethod
     def of_pipeline(cls, value: Any) -> StoreConfig:
-        """Returns the options of the pipeline that the collection `value` belongs to."""
         return cls(_given_options(value.pipeline.options), names_flags())
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Returns the argument of `storage.using`, with the settings that were given.
 
-        Returns:
-            s3: `access_key_id`, `secret_access_key`, `session_token`, `region_name`,
-            `endpoint_url`, `verify` (a bool, or the path of certificates), `use_ssl`. gs:
-            `no_auth`, `impersonate_service_account`. beam: all flags.
-
-        Raises:
-            StorageError: --s3_verify is neither true, false nor the path of a file.
+        Raises `StorageError` if --s3_verify is neither true, false nor the path of a file.
         """
         given = {flag: self.flags[flag] for flag in _STORE_FLAGS if self.flags.get(flag)}
         s3 = {flag[3:]: value for flag, value in given.items() if flag.startswith("s3_")}

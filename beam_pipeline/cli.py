@@ -28,11 +28,6 @@ example:
 
 
 def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
-    """Parses a command line into the options of a build and the remaining flags, for Beam.
-
-    Raises:
-        UserError: A flag has a wrong value.
-    """
     args, beam_args = make_parser().parse_known_args(argv)
     return _options(vars(args)), beam_args
 
@@ -40,11 +35,8 @@ def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
 def options_of(keywords: Mapping[str, Any]) -> opt.BuildOptions:
     """Turns keywords with the names of flags into the options of a build.
 
-    Args:
-        keywords: Name of a flag → its text, or a Python value; None if the flag is not given.
-
-    Raises:
-        UserError: A keyword is unknown, or has a wrong value.
+    A value is the text of the flag, or a Python value; None if the flag is not given. Raises
+    `UserError` if a keyword is unknown, or has a wrong value.
     """
     parser = make_parser()
     values: dict[str, Any] = {}
@@ -124,7 +116,6 @@ def _options(values: dict[str, Any]) -> opt.BuildOptions:
 
 
 def make_parser() -> Parser:
-    """Returns the parser of all flags of `imageshards build`."""
     parser = Parser(
         prog="imageshards build",
         usage="imageshards build --input PATH --output DIR [flags below] [Beam's flags]",

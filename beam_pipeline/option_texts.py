@@ -23,7 +23,6 @@ _SIZE = re.compile(r"(\d{1,99})(?:x(\d{1,99}))?", re.ASCII)
 def invalid(
     argument: str | Arg, received: Text, expected: Text = "", remedy: Text = ""
 ) -> UserError:
-    """Returns the error for an option that received a wrong value."""
     return UserError(argument=argument, received=received, expected=expected, remedy=remedy)
 
 
@@ -102,8 +101,7 @@ def parse_pairs(argument: str, kind: type, text: str) -> dict[str, Any]:
             number = None
         if not name or number is None or name in pairs:
             numbers = "numbers" if kind is float else "whole numbers"
-            expected = f"names with {numbers}, as in name=1,other=2"
-            raise invalid(argument, repr(text), expected)
+            raise invalid(argument, repr(text), f"names with {numbers}, as in name=1,other=2")
         pairs[name] = number
     return pairs
 

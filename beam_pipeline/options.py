@@ -8,17 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+from beam_pipeline import option_texts
 from beam_pipeline.option_texts import ColumnSpec as ColumnSpec
-from beam_pipeline.option_texts import (
-    invalid,
-    parse_class_map,
-    parse_columns,
-    parse_extensions,
-    parse_globs,
-    parse_num_shards,
-    parse_pairs,
-    parse_timeouts,
-)
+from beam_pipeline.option_texts import invalid
 from imageshards import storage
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
@@ -113,7 +105,7 @@ class InputOptions:
         "extra columns as name:int|float|string, with [] for a variable or [N] for a fixed "
         "length and :zscore or :minmax to scale floats; for example age:float:zscore,tokens:int[] "
         "(default: every other column, typed from the first rows)",
-        parse=parse_columns, metavar="SPECS")] = None
+        parse=option_texts.parse_columns, metavar="SPECS")] = None
     bbox_format: Annotated[str, Option(
         "columns of a table that hold boxes: relative, xmin, ymin, xmax, ymax from 0 to 1; pixels, "
         "the same in pixels; xywh, x, y, width (or w), height (or h) in pixels, as COCO has them; "
@@ -122,12 +114,12 @@ class InputOptions:
     extensions: Annotated[tuple[str, ...], Option(
         "file name extensions of images (default: jpg,jpeg,jpe,jfif,png,webp,gif,bmp,tif,tiff,avif "
         "and, with the extra heif, heic,heif)",
-        parse=parse_extensions, metavar="LIST")] = EXTENSIONS
+        parse=option_texts.parse_extensions, metavar="LIST")] = EXTENSIONS
     exclude_glob: Annotated[tuple[str, ...], Option(
         "leave out files and folders whose path below --input matches: '*_small.jpg', a glob "
         "without a slash, at any depth, 'cat/old' or 'dog/**/b*.png' from the top; separated by "
         "commas, or given again (default: none)",
-        parse=parse_globs, action="extend", metavar="GLOBS")] = ()
+        parse=option_texts.parse_globs, action="extend", metavar="GLOBS")] = ()
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -143,8 +135,7 @@ class InputOptions:
             return
         given, leave_out = repr(self.label_regex), "leave one of them out"
         if self.label == NONE:
-            with_none = f"{given} with " + Arg("label", NONE)
-            raise invalid("label_regex", with_none, remedy=leave_out)
+            raise invalid("label_regex", f"{given} with " + Arg("label", NONE), remedy=leave_out)
         try:
             regex = re.compile(self.label_regex)
         except re.error as e:
@@ -175,7 +166,7 @@ class UrlOptions:
     url_timeouts: Annotated[tuple[float, float, float], Option(
         "seconds to connect, between two pieces of an answer, and for an image in all with "
         "redirects and retries (default: 10,30,120)",
-        parse=parse_timeouts, metavar="CONNECT,READ,TOTAL")] = (10.0, 30.0, 120.0)
+        parse=option_texts.parse_timeouts, metavar="CONNECT,READ,TOTAL")] = (10.0, 30.0, 120.0)
     url_retries: Annotated[int, Option(
         "further attempts after 429, 5xx, a time-out or a broken connection", least=0)] = 3
     url_requests_per_host: Annotated[int, Option(
@@ -212,14 +203,15 @@ class PlanOptions:
         "--group_column, so that more images move none; records of a dataset keep theirs unless "
         "this is given (default: those of a dataset among the inputs, else "
         "train=0.9,validation=0.1)", metavar="NAME=F,...",
-        parse=functools.partial(parse_pairs, "splits", float),
+        parse=functools.partial(option_texts.parse_pairs, "splits", float),
         )] = dataclasses.field(default_factory=lambda: {"train": 0.9, "validation": 0.1})
     salt: Annotated[str, Option(
         "changes all hashes: another split, another order")] = "imageshards"
     num_shards: Annotated[Mapping[str, int], Option(
         "shards of each split (default: by --shard_mb, and at least 16 for a split where each "
         "still holds 32 records or more)",
-        parse=parse_num_shards, metavar="NAME=N,...|N")] = dataclasses.field(default_factory=dict)
+        parse=option_texts.parse_num_shards,
+        metavar="NAME=N,...|N")] = dataclasses.field(default_factory=dict)
     shard_mb: Annotated[float, Option(
         "target size of a shard in MB (10^6 bytes), from a sample of images (default: 128)",
         above=0, metavar="MB")] = 128.0
@@ -308,7 +300,7 @@ class BuildOptions:
         place=storage.absolute_place, metavar="FILE")] = None
     class_map: Annotated[Mapping[str, str], Option(
         "rename classes, or join several into one: pairs, or a text file with a pair on "
-        "each line (default: none)", group="input", parse=parse_class_map,
+        "each line (default: none)", group="input", parse=option_texts.parse_class_map,
         metavar="OLD=NEW,...|FILE")] = dataclasses.field(default_factory=dict)
     transform_module: Annotated[str | None, Option(
         "Python module with preprocessing_fn(inputs), as in TFX; its outputs replace the "
@@ -340,14 +332,12 @@ class BuildOptions:
         return (self.source, *self.more_sources)
 
     def shard_options(self, versions: Mapping[str, str]) -> ShardOptions:
-        """Returns the options for the transforms of a build."""
         return ShardOptions(
             image=self.image, plan=self.plan, urls=self.urls,
             quarantine_bytes=self.quarantine_bytes, versions=tuple(versions.items()),
         )  # fmt: skip
 
     def with_sources(self, sources: Sequence[InputOptions]) -> BuildOptions:
-        """Returns these options for `sources` in place of the present inputs."""
         return dataclasses.replace(self, source=sources[0], more_sources=tuple(sources[1:]))
 
     def __post_init__(self) -> None:

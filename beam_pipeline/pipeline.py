@@ -1,33 +1,47 @@
-"""Wires the job of a build from its transforms: list, split, analyse, plan, write, commit."""
+"""Wires the job of a build from its transforms: list, split, analyse, plan, write, commit.
+
+`plan_only` wires a part of the job that writes nothing, and finds the reasons why a build would
+stop: the output is in the way, columns do not fit, or keys are equal. Pictures are encoded only if
+the number of shards follows from their size.
+"""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
+from apache_beam import pvalue
 
 from beam_pipeline.beam_files import StoreConfig
+from beam_pipeline.columns.arrow import to_record_batches
 from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform_temp_folder
 from beam_pipeline.commit.dataset import CommitSpec
-from beam_pipeline.commit.staging import OutputState
+from beam_pipeline.commit.staging import OutputState, check_output, read_output_state
 from beam_pipeline.commit.transforms import CommitShards
-from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
+from beam_pipeline.commit.warnings import counts_and_names, warnings_of
+from beam_pipeline.inputs import selection
 from beam_pipeline.inputs.labels import GIVEN_SPLIT
 from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
-from beam_pipeline.inputs.selection import KeysFile, Selected, SelectImages, check_globs, share_keys
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions, ShardOptions
-from beam_pipeline.planning.saved import PLAN_NAME
-from beam_pipeline.planning.transforms import AssignSplits, PlanShards
+from beam_pipeline.planning.plan import PLAN_NAME, ShardPlan
+from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.transforms import AssignSplits, PlanShards, survey_and_plan
+from beam_pipeline.progress import class_line, reasons
 from beam_pipeline.runners.runner import Runner
+from beam_pipeline.shards.record import byte_versions
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
-from beam_pipeline.shards.versions import byte_versions
 from imageshards import storage
-from imageshards.manifest import ONE, TRANSFORM_NAME
-from imageshards.text import composed
+from imageshards.manifest import ONE, STAGING_NAME, TRANSFORM_NAME
+from imageshards.progress import text_table
+from imageshards.text import composed, for_output
 
 Schemas = tuple[TableSchema | None, ...]
 
@@ -35,12 +49,7 @@ Schemas = tuple[TableSchema | None, ...]
 def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -> bool:
     """Builds the dataset `options.output` and commits it; returns False for a dry run.
 
-    Args:
-        state: Contents of the output when the job began.
-        job: Id of the job, as `prepare_staging` returned it.
-
-    Raises:
-        UserError: The build failed for a reason that the caller can remove.
+    `state` is the output when the job began, `job` the id that `prepare_staging` returned.
     """
     staging = state.staging
     schemas = schemas_of(options.sources, options.plan.class_names)
@@ -48,7 +57,7 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
     columns = columns_of(schemas)
     with transform_temp_folder(options, columns, runner.local, staging) as temporary:
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
-        excluded = share_keys(options.exclude, staging) if options.exclude else None
+        excluded = selection.share_keys(options.exclude, staging) if options.exclude else None
         announce(spooled_files(options.sources, schemas), storage.join(staging, SPOOL_NAME))
         construct(
             pipeline, options, schemas, staging, state.finished_folder, temporary, excluded, job
@@ -63,18 +72,13 @@ def construct(
     staging: str,
     finished: str = "",
     transform_temp: str = "",
-    excluded: KeysFile | None = None,
+    excluded: selection.KeysFile | None = None,
     job: str = "",
 ) -> None:
     """Adds the whole job to a pipeline.
 
-    Args:
-        schemas: For each input its schema if the input is an image table, else None.
-        staging: Folder of the unfinished dataset.
-        finished: Folder for finished shards until the commit; default: `staging`.
-        transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
-        excluded: Keys of the images that the build leaves out.
-        job: Id of the job, as for `build`.
+    `schemas` has the columns of each input, or None. `finished` is the folder for finished shards
+    until the commit, by default `staging`. `transform_temp` is by default below `staging`.
     """
     shards = options.shard_options(byte_versions(options.image.icc))
     spool = storage.join(staging, SPOOL_NAME)
@@ -112,18 +116,18 @@ def list_batches(
     pipeline: beam.Pipeline,
     options: BuildOptions,
     schemas: Schemas,
-    excluded: KeysFile | None,
+    excluded: selection.KeysFile | None,
     spool: str,
-) -> Selected:
+) -> selection.Selected:
     """Lists the images of all inputs, without excluded ones, and gives each its class and split."""
     first, *more = zip(options.sources, schemas, strict=True)
     listed = pipeline | "List" >> ListImages(*first, more, spool)  # RefBatch, {reason: files}
-    selected = Selected(listed.batches, (), ())
+    selected = selection.Selected(listed.batches, (), ())
     if excluded is not None or options.class_map:
-        selected = listed.batches | "Select" >> SelectImages(excluded, options.class_map)
+        selected = listed.batches | "Select" >> selection.SelectImages(excluded, options.class_map)
     checked = selected.checked
     if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
-        check = StoreConfig.of_pipeline(listed.batches).step(check_globs)
+        check = StoreConfig.of_pipeline(listed.batches).step(selection.check_globs)
         checked += (
             listed.skipped
             | "PassedOver" >> beam.FlatMap(list)
@@ -137,11 +141,10 @@ def list_batches(
             lambda counts: {k: n for k, n in counts.items() if not k.startswith(f"{GIVEN_SPLIT}: ")}
         )
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
-    return Selected(batches, (skipped, *selected.skipped), checked)
+    return selection.Selected(batches, (skipped, *selected.skipped), checked)
 
 
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
-    """Returns the extra columns, which are the same for all inputs."""
     return next((schema.columns for schema in schemas if schema), ())
 
 
@@ -152,19 +155,17 @@ def unique_keys(
     # The keys of a single folder or archive are paths in it, which are unique.
     if schemas == (None,) and not has_several_archives(options.source):
         return ()
-    return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
+    return (batches | "UniqueKeys" >> selection.RefuseDuplicateKeys(),)
 
 
 def with_pinned_classes(
     options: BuildOptions, state: OutputState, schemas: Schemas
 ) -> BuildOptions:
-    """Returns the options with an order of classes, unless `--class_names` gives the order.
-
-    Classes of a replaced dataset keep their ids. Classes that image tables define follow, and then
-    classes of the datasets among the inputs.
-    """
+    """Returns the options with an order of classes, unless `--class_names` gives the order."""
     if options.plan.class_names is not None:
         return options
+    # Classes of a replaced dataset keep their ids. Classes that image tables define follow, and
+    # then classes of the datasets among the inputs.
     of_tables = [name for schema in schemas if schema for name in schema.class_names]
     names = map(composed, [*state.pinned_classes, *of_tables, *options.plan.pinned_classes])
     classes = tuple(dict.fromkeys(options.class_map.get(name, name) for name in names))
@@ -176,7 +177,6 @@ def with_pinned_classes(
 def commit_spec(
     options: BuildOptions, write: WriteBalancedTFRecord, schemas: Schemas
 ) -> CommitSpec:
-    """Returns the settings of the commit, with the options that the manifest records."""
     columns = columns_of(schemas)
     as_given = options.transform_module is None and all(c.scale == "none" for c in columns)
     return CommitSpec(
@@ -202,7 +202,6 @@ def commit_spec(
 
 
 def _listing_options(source: InputOptions) -> dict[str, Any]:
-    """Returns the options of an input as the manifest records them."""
     listing = {each.name: getattr(source, each.name) for each in dataclasses.fields(InputOptions)}
     if source.columns is not None:
         listing["columns"] = [dataclasses.asdict(column) for column in source.columns]
@@ -210,3 +209,78 @@ def _listing_options(source: InputOptions) -> dict[str, Any]:
     if source.label == ONE:
         del listing["label"], listing["label_separator"]
     return listing
+
+
+def plan_only(options: BuildOptions, runner: Runner) -> str:
+    """Lists and plans on this machine; returns the plan as a text, or raises the build's error."""
+    state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
+    check_output(state, options.overwrite)
+    schemas = schemas_of(options.sources, options.plan.class_names)
+    options = with_pinned_classes(options, state, schemas)
+    columns = columns_of(schemas)
+    copied = options.copied.transform if options.copied else ""
+    # The constructor checks the columns and the module.
+    AnalyseColumns("", columns, transform_module=options.transform_module, copied_from=copied)
+    with storage.temporary_folder() as folder:
+        pipeline = runner.new_pipeline()
+        excluded = selection.share_keys(options.exclude, folder) if options.exclude else None
+        listed = list_batches(pipeline, options, schemas, excluded, folder)
+        batches = listed.batches
+        checked = [
+            batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns),
+            *unique_keys(batches, options, schemas),
+            *listed.checked,
+        ]
+        # The checks are side inputs of the last step, which therefore runs only after all passed.
+        path = os.path.join(folder, "plan")
+        survey_and_plan(batches, options.shard_options({})) | "Write" >> beam.Map(
+            _write_plan,
+            pvalue.AsIter(listed.skipped | "Skipped" >> beam.Flatten()),
+            path,
+            *map(pvalue.AsIter, checked),
+        )
+        runner.run(pipeline)
+        # A local pipeline returns no elements, so its last step leaves the plan in a file.
+        with open(path, "rb") as file:
+            plan, skipped = pickle.load(file)
+    warnings = [text for schema in schemas if schema for text in schema.warnings]
+    return plan_table(plan, skipped, options.plan.splits, warnings)
+
+
+def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
+    if columns:
+        # `to_record_batches` is lazy: its errors appear when its batches are read.
+        collections.deque(to_record_batches(batch, columns), maxlen=0)
+    yield from ()
+
+
+def _write_plan(
+    plan: ShardPlan, skipped: Iterable[Mapping[str, int]], path: str, *checked: Iterable[Any]
+) -> None:
+    with open(path, "wb") as file:
+        pickle.dump((plan, list(skipped)), file)
+
+
+def plan_table(
+    plan: ShardPlan,
+    skipped: Iterable[Mapping[str, int]],
+    splits: Mapping[str, float],
+    warnings: Iterable[str],
+) -> str:
+    """Returns the text of a plan: splits, classes, files passed over, and warnings."""
+    rows = []
+    for split, shards in plan.num_shards.items():
+        numbers = (shards, plan.images[split], *plan.images_per_shard(split))
+        rows.append([split, *(f"{number:,}" for number in numbers)])
+    counts = {
+        split: {name: plan.counts_by_label.get((split, name), 0) for name in plan.classes}
+        for split in plan.num_shards
+    }
+    header = ["split", "shards", "images", "min/shard", "max/shard"]
+    lines = [text_table(header, rows), class_line(counts, plan.label)]
+    passed_over, names = counts_and_names(skipped)
+    if passed_over:
+        lines.append(for_output("files passed over" + reasons(passed_over)))
+    warnings = [*warnings, *warnings_of(counts, plan.images, splits, names)]
+    lines += [for_output(f"warning: {warning}") for warning in warnings]
+    return "\n".join([*lines, "nothing was written"])

@@ -94,7 +94,6 @@ class BuildSummary:
 
 
 def final_table(manifest: Manifest, seconds: float, reused: int) -> str:
-    """Returns the text for a finished build: splits, classes, rejects, speed and warnings."""
     lines = [split_table(manifest), class_line(class_counts(manifest), manifest.label)]
     listed = manifest.listed
     rejects, skipped = manifest.rejects, manifest.skipped

@@ -32,7 +32,6 @@ from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
-from imageshards.storage import OutputLock, output_lock, run_concurrently
 from imageshards.storage.concurrency import available_cores
 
 
@@ -89,15 +88,15 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
         # A plan takes seconds, so this machine makes the plan even for a job on a cluster.
         note_activity("starting")
         with _beam_for_a_build(), ProgressLine(activity_line):
-            from beam_pipeline.plan_only import plan_only
-            from beam_pipeline.runners.choice import check_flags, choose
+            from beam_pipeline.pipeline import plan_only
+            from beam_pipeline.runners.runner import check_flags, choose
 
             check_flags(beam_args, cli.make_parser().flags)
             return BuildSummary(options.output, plan_only(options, choose([], options)), None)
     storage.check_bucket(options.output, "output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
-    with output_lock(storage.join(staging, LOCK_NAME)) as lock:
+    with storage.output_lock(storage.join(staging, LOCK_NAME)) as lock:
         state = staging_folder.read_output_state(options.output, staging)
         try:
             return _build(options, beam_args, state, begun, lock)
@@ -125,7 +124,7 @@ def _beam_for_a_build() -> Iterator[None]:
         # The import takes 2.5 CPU s, and 0.4 to 0.7 s less without the garbage collector. Freezing
         # its 215,000 objects saves each later full collection 0.3 s.
         gc.disable()
-        for module in ("pipeline", "plan_only", "runners.choice"):
+        for module in ("pipeline", "runners.runner"):
             importlib.import_module(f"beam_pipeline.{module}")
         gc.freeze()
         gc.enable()
@@ -159,7 +158,7 @@ def _build(
     beam_args: Sequence[str],
     state: OutputState,
     begun: float,
-    lock: OutputLock,
+    lock: storage.OutputLock,
 ) -> BuildSummary:
     is_done = staging_folder.check_output(state, options.overwrite, _digest(options))
     if is_done and (done := state.manifest):
@@ -190,7 +189,7 @@ def _run_pipeline(
     options: BuildOptions, beam_args: Sequence[str], state: OutputState, begun: float
 ) -> BuildSummary:
     from beam_pipeline import pipeline
-    from beam_pipeline.runners.choice import choose
+    from beam_pipeline.runners.runner import choose
 
     staging = state.staging
     runner = choose(beam_args, options, cli.make_parser().flags)
@@ -200,7 +199,7 @@ def _run_pipeline(
         staging_folder.remove_empty(options.output, staging, fresh=False)
         text = "nothing was submitted: the flags and the graph are in order"
         return BuildSummary(options.output, text, None)
-    manifest, committed = run_concurrently(
+    manifest, committed = storage.run_concurrently(
         lambda: load_manifest(options.output, "output", complete=True),
         lambda: staging_folder.committed(staging),
     )
@@ -222,7 +221,6 @@ def _run_pipeline(
 
 
 def _digest(options: BuildOptions) -> str:
-    """Returns a digest by which a later build knows whether its options are the same."""
     # Options that change no record are left out.
     same = dataclasses.replace(options, output="", overwrite=False, report=True, given=frozenset())
     return hashlib.sha256(f"{imageshards.__version__} {same!r}".encode()).hexdigest()

@@ -34,10 +34,8 @@ def to_record_batches(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterato
 
     The column `LABEL_TEXT` stores the label, and each other column is an extra column. A missing
     list of variable length becomes []; any other missing value is an error. Unscaled columns may
-    have NaN and infinities. Scaled columns may have no infinities, and no NaN in lists.
-
-    Raises:
-        UserError: A value is missing, or has a wrong type or length; names the key and column.
+    have NaN and infinities. Scaled columns may have no infinities, and no NaN in lists. Raises
+    `UserError` with key and column if a value is missing, or has a wrong type or length.
     """
     refs = batch.refs
     if not refs:
@@ -54,7 +52,12 @@ def to_ref_batch(transformed: tuple[pa.RecordBatch, Any]) -> RefBatch:
     rows: dict[str, list[list[Any]]] = {}
     for name, array in zip(record_batch.schema.names, record_batch.columns, strict=True):
         if name not in LABEL_IDS.values():
-            rows[name] = _flatten_rows(array).to_pylist()
+            # A record stores a flat list for each feature, so inner dimensions are joined.
+            while pa.types.is_nested(array.type.value_type):
+                inner = array.values
+                offsets = inner.offsets.take(array.offsets)
+                array = type(array).from_arrays(offsets, inner.values)
+            rows[name] = array.to_pylist()
     pickled = rows.pop(REF_COLUMN)
     names = sorted(rows)
     refs = [
@@ -66,14 +69,6 @@ def to_ref_batch(transformed: tuple[pa.RecordBatch, Any]) -> RefBatch:
 
 def _one_value_lists(values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(np.arange(len(values) + 1, dtype=np.int32), values)
-
-
-def _flatten_rows(array: pa.Array) -> pa.Array:
-    # A record stores a flat list for each feature, so inner dimensions are joined.
-    while pa.types.is_nested(array.type.value_type):
-        inner = array.values
-        array = type(array).from_arrays(inner.offsets.take(array.offsets), inner.values)
-    return array
 
 
 def _column_array(refs: Sequence[ImageRef], spec: ColumnSpec) -> pa.Array:

@@ -28,13 +28,11 @@ LABEL_IDS = {ONE: "image/class/label", SEVERAL: "image/class/labels"}
 LABEL_VOCABULARY = "label"
 
 TRANSFORM_FN_DIR = "transform_fn"
-TRANSFORMED_METADATA_DIR = "transformed_metadata"
-RAW_METADATA_DIR = "metadata"
 
 _HERE = pathlib.Path(__file__).parent
 LABEL_GRAPHS = {ONE: _HERE / "label_graph", SEVERAL: _HERE / "labels_graph"}
 _VOCABULARY_PATH = f"{TRANSFORM_FN_DIR}/assets/{LABEL_VOCABULARY}"
-_SCHEMA_PATH = f"{TRANSFORMED_METADATA_DIR}/schema.pbtxt"
+_SCHEMA_PATH = "transformed_metadata/schema.pbtxt"
 # Matches a feature that is not the label.
 _EXTRA_FEATURE = re.compile(r"^feature \{\s*name: (?!\"image/class/labels?\")", re.MULTILINE)
 # Matches the largest class id in the label's part of a schema.
@@ -44,16 +42,11 @@ _LABEL_MAX = re.compile(rb"(name: \"image/class/labels?\"[^}]*?max: )\d+\n")
 def export_labels(
     names: Sequence[str], transform_dir: str, exported: str = "", label: str = ONE
 ) -> str:
-    """Exports a transform from class names to class ids; returns `transform_dir`.
+    """Exports a transform from class names, in the order of their ids; returns `transform_dir`.
 
-    A repeated call with the same names writes the same files.
-
-    Args:
-        names: Class names, in the order of their ids.
-        transform_dir: Folder to write.
-        exported: Folder of an exported transform whose extra columns are kept; "" for the graph of
-            this package, which has labels alone.
-        label: How many labels an image has. A transform without labels has only extra columns.
+    `exported` is the folder of an exported transform whose extra columns are kept; "" for the graph
+    of this package, which has labels alone. Without labels, a transform has only extra columns. A
+    repeated call with the same names writes the same files.
     """
     folder = exported or str(LABEL_GRAPHS.get(label, ""))
     if folder:
@@ -69,14 +62,12 @@ def export_labels(
 
 
 def vocabulary_text(names: Sequence[str]) -> str:
-    """Returns the vocabulary file: a class name on each line, in the order of the ids."""
     return "".join(f"{name}\n" for name in names)
 
 
 def exported_classes(transform_dir: str) -> list[str]:
     """Reads the exported class names, in the order of their ids, without TensorFlow."""
-    text = storage.read(storage.join(transform_dir, _VOCABULARY_PATH)).decode()
-    return text.split("\n")[:-1]
+    return storage.read(storage.join(transform_dir, _VOCABULARY_PATH)).decode().split("\n")[:-1]
 
 
 def exported_features(transform_dir: str) -> dict[str, FeatureSpec]:

@@ -1,6 +1,10 @@
 """Defines the function that TFT traces: from raw columns to the features of a record.
 
 Functions import TensorFlow when they run, so that only the process that traces imports it.
+
+TFT's own mean and variance add floats in the order of their arrival. With another number of workers
+the last bit would differ, and so would the bytes of the shards. The analyzers here add exact
+integers and round once, at the end.
 """
 
 from __future__ import annotations
@@ -10,20 +14,98 @@ import hashlib
 import importlib
 import importlib.abc
 import importlib.util
+import math
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
-from beam_pipeline.columns.analyzers import LabelVocabulary, MeanAndDeviation
+import apache_beam as beam
+import numpy as np
+
+from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.columns.arrow import REF_COLUMN
-from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
+from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY, vocabulary_text
 from beam_pipeline.option_texts import ColumnSpec, invalid
-from beam_pipeline.planning.classes import ClassOrder
+from beam_pipeline.planning.refs import ClassOrder
+from imageshards import storage
 from imageshards.commands.command_line import quiet_stderr, search_here
 from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, RECORD_NAMES
+
+# Every float32, denormals included, is a multiple of 2**-149.
+_UNIT_EXPONENT = 149
+
+# Number of values, their sum in units of 2**-149, and the sum of their squares in units of 2**-298.
+Sums = tuple[int, int, int]
+
+
+class ZScoreFn(beam.CombineFn):
+    """Batches of float32 → float64 `[mean, standard deviation]` of the population.
+
+    NaN is a missing value and is not counted; infinities are not allowed. If all values are equal,
+    or there are none, the deviation is 1, so that scaled values are 0.
+    """
+
+    def create_accumulator(self) -> Sums:
+        return (0, 0, 0)
+
+    def add_input(self, accumulator: Sums, element: np.ndarray) -> Sums:
+        # A float64 stores every multiple of 2**-149 exactly, and a Python int every sum of them.
+        present = element[~np.isnan(element)]
+        scaled = present.astype(np.float64) * 2.0**_UNIT_EXPONENT
+        units = [int(value) for value in scaled.tolist()]
+        added = (len(units), sum(units), sum(unit * unit for unit in units))
+        return self.merge_accumulators([accumulator, added])
+
+    def merge_accumulators(self, accumulators: Iterable[Sums]) -> Sums:
+        counts, totals, squares = zip(*accumulators, strict=True)
+        return sum(counts), sum(totals), sum(squares)
+
+    def extract_output(self, accumulator: Sums) -> np.ndarray:
+        num_values, total, squares = accumulator
+        count = max(num_values, 1)
+        mean = Fraction(total, count << _UNIT_EXPONENT)
+        variance = Fraction(count * squares - total**2, count**2 << (2 * _UNIT_EXPONENT))
+        return np.array([float(mean), math.sqrt(variance) or 1.0], np.float64)
+
+
+class MeanAndDeviation(beam.PTransform):
+    """TFT analyzer: tuples of one float32 array → one float64 array, as `ZScoreFn` returns it."""
+
+    def expand(self, tensors: beam.PCollection[tuple[np.ndarray]]) -> beam.PCollection[np.ndarray]:
+        return (
+            tensors
+            | "Values" >> beam.Map(lambda arrays: arrays[0])  # float32 array of a batch
+            | "Combine" >> beam.CombineGlobally(ZScoreFn())  # [mean, deviation]
+        )
+
+
+class LabelVocabulary(beam.PTransform):
+    """TFT analyzer: tuples of one array of labels (bytes) → path of the vocabulary file."""
+
+    def __init__(self, order: ClassOrder, directory: str):
+        super().__init__()
+        self._order = order
+        self._directory = directory
+
+    def expand(self, tensors: beam.PCollection[tuple[np.ndarray]]) -> beam.PCollection[np.ndarray]:
+        write = StoreConfig.of_pipeline(tensors).step(write_vocabulary)
+        return (
+            tensors
+            | "Labels" >> beam.FlatMap(lambda arrays: map(bytes.decode, set(arrays[0].tolist())))
+            | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())  # one set of str
+            | "WriteVocabulary" >> beam.Map(write, self._order, self._directory)  # path
+        )
+
+
+def write_vocabulary(labels: set[str], order: ClassOrder, directory: str) -> np.ndarray:
+    path = storage.join(directory, LABEL_VOCABULARY)
+    storage.write(path, vocabulary_text(order.names(labels)))
+    return np.array(path)
+
 
 RESERVED_FEATURES = RECORD_NAMES | {REF_COLUMN}
 
@@ -71,7 +153,7 @@ def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> None
     from tensorflow_transform.tf_metadata import metadata_io
 
     metadata = tft.DatasetMetadata.from_feature_spec(feature_spec)
-    metadata_io.write_metadata(metadata, os.path.join(transform_dir, RAW_METADATA_DIR))
+    metadata_io.write_metadata(metadata, os.path.join(transform_dir, "metadata"))
 
 
 def label_id(text: Any, vocabulary: Any) -> Any:
@@ -85,14 +167,8 @@ def label_id(text: Any, vocabulary: Any) -> Any:
 class TransformModule(importlib.abc.InspectLoader):
     """Module of a user with a `preprocessing_fn`, as in TFX, loaded once per process.
 
-    Workers need no file: this object carries the source. A dotted module must be importable on
-    every worker.
-
-    Args:
-        name: Path of a `.py` file, or a dotted module name.
-
-    Raises:
-        UserError: The module is missing, fails to load, or has no `preprocessing_fn`.
+    Workers need no file: this object carries the source of a `.py` file. A dotted module must be
+    importable on every worker.
     """
 
     def __init__(self, name: str):
@@ -107,7 +183,6 @@ class TransformModule(importlib.abc.InspectLoader):
         self.load()
 
     def load(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        """Returns the module's `preprocessing_fn`."""
         try:
             module = self._module()
         except (Exception, SystemExit) as e:
@@ -163,20 +238,28 @@ class Preprocess:
     vocabulary_dir: str
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        if self.module is None:
+        module = self.module
+        if module is None:
             outputs = {
                 spec.name: _default_feature(inputs[spec.name], spec) for spec in self.columns
             }
         else:
-            outputs = self._user_outputs(self.module, dict(inputs))
+            function = module.load()
+            try:
+                found: Any = function(dict(inputs))
+            except Exception as e:
+                did = f"raised {_cause(e)}"
+                raise _bad_function(module.name, did, remedy="fix the function") from e
+            if not isinstance(found, Mapping):
+                did = f"returned a {type(found).__name__}"
+                raise _bad_function(module.name, did, "a dict from feature names to tensors")
+            outputs = {name: _checked_output(name, t, module.name) for name, t in found.items()}
         if self.label == NONE:
             return outputs
-        return {LABEL_IDS[self.label]: self._label_id(inputs[LABEL_TEXT]), **outputs}
-
-    def _label_id(self, text: Any) -> Any:
         import tensorflow as tf
         import tensorflow_transform as tft
 
+        text = inputs[LABEL_TEXT]
         (path,) = tft.experimental.ptransform_analyzer(
             inputs=[getattr(text, "values", text)],  # only a sparse tensor has `values`
             ptransform=LabelVocabulary(self.order, self.vocabulary_dir),
@@ -184,45 +267,19 @@ class Preprocess:
             output_shapes=[[]],
             output_asset_default_values=[b"label\n"],
         )
-        return label_id(text, path)
-
-    def _user_outputs(self, module: TransformModule, inputs: dict[str, Any]) -> dict[str, Any]:
-        function = module.load()
-        try:
-            outputs = function(inputs)
-        except Exception as e:
-            did = f"raised {_cause(e)}"
-            raise _bad_function(module.name, did, remedy="fix the function") from e
-        if not isinstance(outputs, Mapping):
-            raise _bad_function(
-                module.name,
-                f"returned a {type(outputs).__name__}",
-                "a dict from feature names to tensors",
-            )
-        return {
-            name: _checked_output(name, tensor, module.name) for name, tensor in outputs.items()
-        }
+        return {LABEL_IDS[self.label]: label_id(text, path), **outputs}
 
 
 def _default_feature(tensor: Any, spec: ColumnSpec) -> Any:
-    """Returns the column, scaled over all values if `spec` asks for it: `(x - offset) / divisor`.
-
-    A missing value, NaN, stays NaN and is not counted.
-    """
-    import tensorflow as tf
-
-    if spec.scale == "none":
-        return tensor
-    if isinstance(tensor, tf.SparseTensor):
-        return tensor.with_values(_scaled(tensor.values, spec.scale))
-    return _scaled(tensor, spec.scale)
-
-
-def _scaled(values: Any, scale: str) -> Any:
+    """Returns the column, scaled to `(x - offset) / divisor` if asked; NaN stays, uncounted."""
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    if scale == "minmax":
+    if spec.scale == "none":
+        return tensor
+    is_sparse = isinstance(tensor, tf.SparseTensor)
+    values = tensor.values if is_sparse else tensor
+    if spec.scale == "minmax":
         present = tf.boolean_mask(values, tf.logical_not(tf.math.is_nan(values)))
         low, high = (tf.cast(find(present), tf.float64) for find in (tft.min, tft.max))
         # The minimum of 0.0 and -0.0 depends on their order, and that of no values is infinite.
@@ -238,7 +295,8 @@ def _scaled(values: Any, scale: str) -> Any:
         )
         offset, divisor = statistics[0], statistics[1]
     # Float64 arithmetic makes the float32 result the correctly rounded one.
-    return tf.cast((tf.cast(values, tf.float64) - offset) / divisor, tf.float32)
+    scaled = tf.cast((tf.cast(values, tf.float64) - offset) / divisor, tf.float32)
+    return tensor.with_values(scaled) if is_sparse else scaled
 
 
 def _checked_output(name: Any, tensor: Any, module: str) -> Any:

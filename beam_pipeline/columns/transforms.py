@@ -25,21 +25,12 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 
 from beam_pipeline.beam_files import StoreConfig
+from beam_pipeline.columns import preprocessing
 from beam_pipeline.columns.arrow import REF_COLUMN, arrow_schema, to_record_batches, to_ref_batch
 from beam_pipeline.columns.export import LABEL_COLUMNS, export_labels, exported_features
-from beam_pipeline.columns.preprocessing import (
-    RESERVED_FEATURES,
-    Preprocess,
-    TransformModule,
-    check_installed,
-    import_tensorflow_transform,
-    raw_feature_spec,
-    write_raw_metadata,
-)
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import BuildOptions, ColumnSpec, ShardOptions
-from beam_pipeline.planning.classes import ClassOrder, distinct_labels
-from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.refs import ClassOrder, RefBatch, distinct_labels
 from imageshards import storage
 from imageshards.errors import Arg
 from imageshards.manifest import ONE, FeatureSpec
@@ -102,9 +93,15 @@ class AnalyseColumns(beam.PTransform):
         copied_from: str = "",
     ):
         super().__init__()
-        _check_names(columns)
+        names = [spec.name for spec in columns]
+        for name in names:
+            if name in preprocessing.RESERVED_FEATURES or not name:
+                received = f"{name!r}, a name every record already has"
+                raise invalid("columns", received, remedy="rename the column")
+            if names.count(name) > 1:
+                raise invalid("columns", f"{name!r} twice", "each column once")
         if columns or transform_module is not None or copied_from:
-            check_installed()
+            preprocessing.check_installed()
         transform_dir = transform_dir and storage.place("transform_dir", transform_dir)
         self._copied_from = copied_from and storage.place("copied_from", copied_from)
         self._columns = tuple(columns)
@@ -114,7 +111,9 @@ class AnalyseColumns(beam.PTransform):
         self._raw_columns = (*LABEL_COLUMNS[label], *columns)
         self._module = None
         if transform_module is not None:
-            self._module = TransformModule(storage.place("transform_module", transform_module))
+            self._module = preprocessing.TransformModule(
+                storage.place("transform_module", transform_module)
+            )
         temp_dir = temp_dir and storage.place("temp_dir", temp_dir)
         self._temp_dir = temp_dir or transform_dir.rstrip("/") + "-temp"
         self._transform_dir = transform_dir
@@ -134,11 +133,11 @@ class AnalyseColumns(beam.PTransform):
         return Analysed(batches, features)
 
     def _through_tft(self, batches: beam.PCollection[RefBatch]) -> Analysed:
-        import_tensorflow_transform()
+        preprocessing.import_tensorflow_transform()
         from tensorflow_transform import beam as tft_beam
 
         columns = self._raw_columns
-        preprocess = Preprocess(
+        preprocess = preprocessing.Preprocess(
             self._columns,
             self._order,
             self._label,
@@ -179,9 +178,7 @@ def transform_temp_folder(
     """Yields a folder for the files that tensorflow-transform writes while columns are analysed.
 
     TensorFlow on every worker reads and writes the folder. Without extra columns it stays unused.
-
-    Raises:
-        UserError: The build needs a folder from --transform_temp_dir.
+    Raises `UserError` if the build needs a folder from --transform_temp_dir.
     """
     is_needed = bool(columns) or options.transform_module is not None
     # gs:// is the only store that TensorFlow reads, and its client ignores emulators.
@@ -206,16 +203,6 @@ def transform_temp_folder(
         )
 
 
-def _check_names(columns: Sequence[ColumnSpec]) -> None:
-    names = [spec.name for spec in columns]
-    for name in names:
-        if name in RESERVED_FEATURES or not name:
-            received = f"{name!r}, a name every record already has"
-            raise invalid("columns", received, remedy="rename the column")
-        if names.count(name) > 1:
-            raise invalid("columns", f"{name!r} twice", "each column once")
-
-
 def _export(
     labels: set[str], order: ClassOrder, transform_dir: str, copied_from: str, label: str
 ) -> dict[str, FeatureSpec]:
@@ -232,7 +219,7 @@ def _adapter_config(columns: Sequence[ColumnSpec]) -> Any:
     import tensorflow_transform as tft
     from tfx_bsl.tfxio import tensor_adapter, tensor_representation_util
 
-    schema = tft.DatasetMetadata.from_feature_spec(raw_feature_spec(columns)).schema
+    schema = tft.DatasetMetadata.from_feature_spec(preprocessing.raw_feature_spec(columns)).schema
     representations = tensor_representation_util.InferTensorRepresentationsFromMixedSchema(schema)
     return tensor_adapter.TensorAdapterConfig(arrow_schema(columns), representations)
 
@@ -240,7 +227,7 @@ def _adapter_config(columns: Sequence[ColumnSpec]) -> Any:
 def _then_write_raw_metadata(
     _: None, columns: Sequence[ColumnSpec], exported: str, transform_dir: str
 ) -> dict[str, FeatureSpec]:
-    write_raw_metadata(raw_feature_spec(columns), exported)
+    preprocessing.write_raw_metadata(preprocessing.raw_feature_spec(columns), exported)
     if exported != transform_dir:
         storage.copy_folder(exported, transform_dir)
     return exported_features(transform_dir)

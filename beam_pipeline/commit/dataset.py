@@ -7,26 +7,27 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from beam_pipeline.columns.export import exported_classes, exported_features
-from beam_pipeline.commit.croissant import croissant_text
+from beam_pipeline.commit.descriptions import croissant_text, tfds_files
 from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import DATASET_FOLDERS, mark_committed, set_aside
-from beam_pipeline.commit.summary import WriteSummary, check_budget, remedies, write_list
-from beam_pipeline.commit.tfds import tfds_files
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.plan import ShardPlan
+from beam_pipeline.planning.refs import HOW_PATHS_ARE_READ, why_missing
 from beam_pipeline.shards.finished import output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import merge_stats
+from beam_pipeline.shards.result import ShardResult, ShardStats, merge_stats, most_first
 from imageshards import storage
 from imageshards.deduplication.search import count_copies
 from imageshards.errors import UserError
@@ -44,6 +45,7 @@ from imageshards.manifest import (
     File,
     Input,
     Manifest,
+    Reject,
     Source,
     Split,
     publish_manifest,
@@ -53,7 +55,88 @@ from imageshards.manifest import (
 from imageshards.progress import note_activity
 from imageshards.reporting.sections import class_counts
 from imageshards.storage import map_concurrently, run_concurrently
-from imageshards.text import printable, printable_in
+from imageshards.text import counted, printable, printable_in
+from imageshards.typed import decode
+
+_SHOWN_REJECTS = 3
+
+
+@dataclasses.dataclass
+class WriteSummary:
+    shards: list[ShardResult] = dataclasses.field(default_factory=list)  # without details
+    stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)  # by split
+    reused_images: int = 0  # images in shards that an earlier run had finished
+
+    @property
+    def rejects(self) -> dict[str, int]:
+        """Reason → rejected images, the most frequent reason first."""
+        return merge_stats(self.stats.values()).of("rejects")
+
+
+def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
+    total = WriteSummary()
+    for summary in summaries:
+        total.shards += summary.shards
+        for split, stats in summary.stats.items():
+            total.stats[split] = merge_stats([total.stats.get(split, ShardStats()), stats])
+        total.reused_images += summary.reused_images
+    return total
+
+
+def without_shards(summary: WriteSummary) -> WriteSummary:
+    """Returns the totals alone, whose size does not depend on the number of shards."""
+    return dataclasses.replace(summary, shards=[])
+
+
+def write_list(rejects: Iterable[Reject], folder: str) -> str:
+    """Writes one line of JSON for each reject into a file in `folder`; returns the path."""
+    path = storage.join(folder, REJECTS_NAME)
+    with storage.open_write(path) as lines:
+        for reject in rejects:
+            fields = msgspec.structs.asdict(reject)
+            lines.write((json.dumps(fields, ensure_ascii=False) + "\n").encode())
+    return path
+
+
+def remedies(counts: Mapping[str, int]) -> list[str]:
+    """Returns sentences that say what to do about rejects of some reasons."""
+    if pointers := counts.get("git_lfs_pointer"):
+        return [
+            f"{counted(pointers, 'file')} of the input held a pointer of Git LFS in place of the "
+            "picture: run git lfs pull in the clone, then build again"
+        ]
+    return []
+
+
+def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
+    """Raises `UserError`, with examples from the list `where`, if too many images were rejected."""
+    allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
+    if max_fraction and listed > 1:
+        allowed = max(1, allowed)  # 1 % of 50 images would allow none
+    rejected = sum(counts.values())
+    if rejected <= allowed:
+        return
+    table = ", ".join(f"{reason} {count}" for reason, count in most_first(counts).items())
+    remedy = "fix or remove them or raise the fraction"
+    # If most files are missing, the paths of a table were probably read in the wrong way.
+    if 2 * counts.get("not_found", 0) > listed:
+        place = next(reject.uri for reject in _read_list(where) if reject.reason == "not_found")
+        table += f", such as {why_missing(place)}"
+        remedy = HOW_PATHS_ARE_READ
+    some = itertools.islice(_read_list(where), _SHOWN_REJECTS)
+    first = ", ".join(f"{reject.key!r} ({reject.reason})" for reject in some)
+    raise invalid(
+        "max_reject_fraction",
+        f"{max_fraction:g}, which allows {allowed} of {counted(listed, 'image')} to be "
+        f"rejected, but {rejected} were ({table}), first {first}",
+        remedy=f"see {where}, {remedy}, then give the same command again: finished shards are kept "
+        "and nothing was committed" + "".join(f". {sentence}" for sentence in remedies(counts)),
+    )
+
+
+def _read_list(path: str) -> Iterator[Reject]:
+    with storage.open_read(path) as lines:
+        yield from (decode(line, Reject) for line in lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +169,8 @@ def begin_commit(
     """Checks that no image was lost, plans the moves of records, and sets the old dataset aside.
 
     Beam may run this step again, even after shards have moved to their final places. `complete` are
-    side inputs that must be complete before, for example the exported transform.
-
-    Raises:
-        UserError: More images were rejected than allowed.
-        RuntimeError: Records and rejects do not add up to the listed images.
+    side inputs that must be complete before, for example the exported transform. Raises `UserError`
+    if more images were rejected than allowed, and `RuntimeError` if the runner lost work.
     """
     spec.places.check_job()
     note_activity("committing", 0, "shard")
@@ -136,16 +216,9 @@ def finish_commit(
     """Writes the files beside the shards, then the manifest; returns the dataset's fingerprint.
 
     Beam may run this step again, or twice at the same time. The manifest is written last, so that a
-    reader who finds a manifest finds the whole dataset, with its report.
-
-    Args:
-        entries: Results of `finalize_shard`.
-        summary: Totals of all shards, as they were written.
-        skipped: Reason → files that were not listed; see `Listed.skipped`.
-        *complete: Side inputs that must be complete before, as for `begin_commit`.
-
-    Raises:
-        RuntimeError: Records were lost or doubled since the shards were written.
+    reader who finds a manifest finds the whole dataset, with its report. `entries` are results of
+    `finalize_shard`, `skipped` as `Listed.skipped`, `complete` as for `begin_commit`. Raises
+    `RuntimeError` if records were lost or doubled since the shards were written.
     """
     spec.places.check_job()
     shards = list(entries)
@@ -196,11 +269,7 @@ def manifest_of(
     skipped: Iterable[dict[str, int]],
     spec: CommitSpec,
 ) -> Manifest:
-    """Returns the manifest of a dataset whose shards are in place, without its `files`.
-
-    Raises:
-        UserError: The exported label vocabulary differs from the classes of the plan.
-    """
+    """Returns the manifest of a dataset whose shards are in place, without its `files`."""
     transform = storage.join(spec.places.staging, TRANSFORM_NAME)
     classes = list(plan.classes)
     features = exported_features(transform)
@@ -213,7 +282,10 @@ def manifest_of(
             remedy="give the same command again",
         )
     passed_over, names = counts_and_names(skipped)
-    splits = {split: _split_of(split, shards) for split in sorted(plan.num_shards)}
+    splits = {}
+    for name in sorted(plan.num_shards):
+        found = sorted((s.shard for s in shards if s.split == name), key=lambda shard: shard.file)
+        splits[name] = Split(sum(shard.num_records for shard in found), found)
     stats = merge_stats(summary.stats.values())
     # A list with a single NaN is counted as well, but only a scalar can be missing.
     missing = {
@@ -265,11 +337,6 @@ def _fingerprint_of(manifest: Manifest, versions: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
-def _split_of(name: str, shards: Iterable[FinalShard]) -> Split:
-    found = sorted((s.shard for s in shards if s.split == name), key=lambda shard: shard.file)
-    return Split(sum(shard.num_records for shard in found), found)
-
-
 def write_companions(
     manifest: Manifest, shards: Iterable[FinalShard], spec: CommitSpec
 ) -> Manifest:
@@ -314,9 +381,8 @@ def _remove_others(output: str, kept: set[str]) -> None:
             if any(name.startswith(f"{entry.name}/") for name in kept):
                 left += [file.path for file in storage.files_below(entry.path)]
             else:
-                with contextlib.suppress(
-                    OSError
-                ):  # a link to a folder cannot be deleted, and stays
+                # A link to a folder cannot be deleted, and stays.
+                with contextlib.suppress(OSError):
                     storage.delete_folder(entry.path)
         elif SHARD_NAME.fullmatch(entry.name):
             left.append(entry.path)

@@ -6,13 +6,12 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from beam_pipeline.commit.moves import plan_moves
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.shards.copying import read_records
 from beam_pipeline.shards.finished import holds, output_error, read_result
@@ -24,13 +23,89 @@ from imageshards.errors import ImageError, IndexDamageError, OutputError
 from imageshards.index import moved_rows, read_shard_index, write_index
 from imageshards.manifest import File, Shard
 from imageshards.progress import note_activity
-from imageshards.storage import AtomicFile, map_concurrently
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 
-class FinalShard(NamedTuple):
-    """Shard in its final place."""
+class Move(NamedTuple):
+    """Move of the `number`-th record of a class, counted from 0, from one shard to another."""
 
+    source: int
+    class_name: str
+    number: int
+    target: int
+
+
+def plan_moves(counts: Sequence[Mapping[str, int]]) -> list[Move]:
+    """Returns moves after which sizes of shards, and counts of each class, differ by at most one.
+
+    `counts` has for each shard the class names with their records. Every shard gets ⌊count /
+    shards⌋ records of each class. A controlled rounding of the table of counts (Cox 1987) decides
+    which shards get one extra record, and of which class. A shard keeps an extra record that it
+    has, if possible, and gives away its last records of a class.
+    """
+    if not counts:
+        return []
+    totals = collections.Counter[str]()
+    for of_shard in counts:
+        totals.update(of_shard)
+    base = {name: total // len(counts) for name, total in totals.items()}
+    extras = _choose_extras(counts, totals)
+    _even_out(extras, counts, base)
+    moves = []
+    for name in sorted(totals):
+        target = [base[name] + (name in extra) for extra in extras]
+        has = [of_shard.get(name, 0) for of_shard in counts]
+        needs = (i for i in range(len(counts)) for _ in range(target[i] - has[i]))
+        for source, wanted in enumerate(target):
+            for number in range(wanted, has[source]):
+                moves.append(Move(source, name, number, next(needs)))
+    return moves
+
+
+def _choose_extras(
+    counts: Sequence[Mapping[str, int]], totals: Mapping[str, int]
+) -> list[set[str]]:
+    """Returns for each shard the classes of which it gets more than ⌊count / shards⌋ records."""
+    extras: list[set[str]] = [set() for _ in counts]
+    for of_shard, extra in zip(counts, extras, strict=True):
+        extra.update(n for n, count in of_shard.items() if count > totals[n] // len(counts))
+    chosen = collections.Counter(name for extra in extras for name in extra)
+    for name in sorted(totals):
+        surplus = chosen[name] - totals[name] % len(counts)
+        # If too many shards have an extra record, the shards with the most extras give theirs away.
+        # If too few have an extra record, the shards with the fewest extras get one.
+        if surplus:
+            shards = [i for i, extra in enumerate(extras) if (name in extra) == (surplus > 0)]
+            shards.sort(key=lambda i: (len(extras[i]), -i), reverse=surplus > 0)
+            for shard in shards[: abs(surplus)]:
+                extras[shard] ^= {name}
+    return extras
+
+
+def _even_out(
+    extras: list[set[str]], counts: Sequence[Mapping[str, int]], base: Mapping[str, int]
+) -> None:
+    """Passes extra records from shards with too many to shards with too few, in `extras`."""
+    share, odd = divmod(sum(map(len, extras)), len(extras))
+    fullest = sorted(range(len(extras)), key=lambda i: (-len(extras[i]), i))
+    wanted = {shard: share + (place < odd) for place, shard in enumerate(fullest)}
+    needs = (i for i, extra in enumerate(list(map(len, extras))) for _ in range(wanted[i] - extra))
+
+    def cost(name: str, giver: int, taker: int) -> int:
+        """Returns how many more records move if this class is passed on."""
+        has_extra = [counts[shard].get(name, 0) > base[name] for shard in (giver, taker)]
+        return has_extra[0] - has_extra[1]
+
+    for giver, extra in enumerate(extras):
+        for _ in range(len(extra) - wanted[giver]):
+            taker = next(needs)
+            # The giver has more extra records than the taker, so there is a class only it has.
+            name = min(extra - extras[taker], key=lambda n: (cost(n, giver, taker), n))
+            extra.remove(name)
+            extras[taker].add(name)
+
+
+class FinalShard(NamedTuple):
     split: str
     shard: Shard  # the entry in the manifest
     rejected: dict[str, File]  # path below the dataset → file of rejected originals; may be empty
@@ -83,7 +158,7 @@ def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
             storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
 
     shards = [task.shard for task in tasks if task.changed and not task.shard.staged]
-    list(map_concurrently(back_up, shards))
+    list(storage.map_concurrently(back_up, shards))
 
 
 def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
@@ -94,7 +169,16 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
     places.check_job()
     shard = task.shard
     try:
-        entry = _rewrite(task, places) if task.changed else _link(shard, places)
+        if task.changed:
+            entry = _rewrite(task, places)
+        else:
+            # A move would break a second run of this step, and shards that need its records.
+            entry = shard.entry(places.file_of(shard.name))
+            # A shard that is not staged was written to its final place.
+            if shard.staged:
+                storage.link(places.staged_path(shard.name), places.final_path(shard.name))
+            index = storage.join(places.output, entry.index.file)
+            storage.link(places.index_path(shard.name), index)
         rejected: dict[str, File] = {}
         if originals := shard.rejects_file:
             path = places.quarantine_path(shard.name)
@@ -118,18 +202,6 @@ def _damaged(path: str, how: str) -> OutputError:
     return OutputError(argument="output", received=received, remedy=remedy)
 
 
-def _link(shard: ShardResult, places: ShardPlaces) -> Shard:
-    """Links a shard and its index, unchanged, to their final places."""
-    # A move would break a second run of this step, and shards that need records of this one.
-    entry = shard.entry(places.file_of(shard.name))
-    # A shard that is not staged was written to its final place.
-    if shard.staged:
-        storage.link(places.staged_path(shard.name), places.final_path(shard.name))
-    index = storage.join(places.output, entry.index.file)
-    storage.link(places.index_path(shard.name), index)
-    return entry
-
-
 def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
     """Writes a shard again from encoded records; the first version stays in the staging folder."""
     shard, file_name = task.shard, places.file_of(task.shard.name)
@@ -144,7 +216,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
         tables.append(_rows_of(read_result(name, places), of_class, places))
     table = pa.concat_tables(tables)
     final, staged = places.final_path(shard.name), places.staged_path(shard.name)
-    with AtomicFile(final, beside=staged) as file:
+    with storage.AtomicFile(final, beside=staged) as file:
         with contextlib.closing(RecordFile(file.local_path)) as records:
             for ref, payload in read_records(_refs_to(table, places.staging)):
                 if isinstance(payload, ImageError):
@@ -162,11 +234,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
 def _rows_of(
     shard: ShardResult, numbers: Mapping[str, Container[int]], places: ShardPlaces
 ) -> pa.Table:
-    """Returns rows of a shard's index: `numbers` counts the wanted records in each stratum.
-
-    Raises:
-        OutputError: The index is missing, or has changed since it was written.
-    """
+    """Returns rows of a shard's index: `numbers` counts the wanted records in each stratum."""
     try:
         table = read_shard_index(places.staging, shard.entry(places.file_of(shard.name)))
     except IndexDamageError as e:
@@ -188,7 +256,6 @@ def _labels_in(table: pa.Table) -> list[Any]:
 
 
 def _refs_to(table: pa.Table, folder: str) -> list[ImageRef]:
-    """Returns references to the records of an index, whose shards are in `folder`."""
     columns = (table[name].to_pylist() for name in ("shard", "offset", "num_bytes"))
     framing = HEADER_BYTES + FOOTER_BYTES
     return [

@@ -13,7 +13,7 @@ import msgspec
 
 from beam_pipeline.inputs.spool import SPOOL_NAME
 from beam_pipeline.option_texts import invalid
-from beam_pipeline.planning.saved import PLAN_NAME
+from beam_pipeline.planning.plan import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_NAME, JobNotes
 from imageshards import storage
@@ -30,7 +30,6 @@ from imageshards.manifest import (
     load_manifest,
 )
 from imageshards.output_folder import foreign_files, foreign_files_error
-from imageshards.storage import map_concurrently, run_concurrently
 from imageshards.typed import Whole, decode
 
 # The commit writes this file just before manifest.json.
@@ -71,10 +70,7 @@ class OutputState:
 
     @property
     def in_place(self) -> bool:
-        """Whether finished shards are written to their final places.
-
-        A store has no rename, so there they are, unless the build replaces a dataset.
-        """
+        """Whether finished shards are written to their final places, as a store has no rename."""
         # Without a manifest a folder is no dataset, so nobody reads these shards too early.
         empty = self.manifest is None and self.damage is None
         # A resumed job must find the shards where it wrote them.
@@ -83,13 +79,12 @@ class OutputState:
 
     @property
     def finished_folder(self) -> str:
-        """Folder in which finished shards wait for the commit."""
         return self.output if self.in_place else self.staging
 
 
 def read_output_state(output: str, staging: str) -> OutputState:
     """Reads the contents of an output folder, by requests that are sent at the same time."""
-    (found, damage), notes, names = run_concurrently(
+    (found, damage), notes, names = storage.run_concurrently(
         lambda: _manifest(output),
         lambda: _read_notes(staging, JOB_NAME, JobNotes),
         lambda: _names_in(output),
@@ -114,13 +109,9 @@ def _manifest(output: str) -> tuple[Manifest | None, UserError | None]:
 
 
 def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
-    """Refuses an output with a finished dataset, and always one with files of other programs.
+    """Raises `UserError` if a finished dataset, or files of other programs, are in the way.
 
-    Returns:
-        True if an earlier run of this build was killed after it had committed the dataset.
-
-    Raises:
-        UserError: A finished dataset, or files of other programs, are in the way.
+    Returns True if an earlier run of this build was killed after it had committed the dataset.
     """
     if state.foreign:
         ours = "finished or unfinished build"
@@ -150,10 +141,9 @@ def _read_notes(staging: str, name: str, kind: type[_T]) -> _T | None:
 
 
 def set_aside(output: str, staging: str) -> None:
-    """Removes the manifest, so that another dataset may be written; a second call does no harm.
+    """Removes the manifest after the old dataset was linked in the staging folder.
 
-    The old dataset is linked in the staging folder before, and stays there until the new manifest
-    is written.
+    The links stay until the new manifest is written. A second call does no harm.
     """
     path = storage.join(output, MANIFEST_NAME)
     if not storage.exists(path):
@@ -189,24 +179,21 @@ def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
         if not storage.exists(storage.join(folder, name)):
             by(storage.join(output, name), storage.join(folder, name))
 
-    list(map_concurrently(put, [name for name in names if name != MANIFEST_NAME]))
+    list(storage.map_concurrently(put, [name for name in names if name != MANIFEST_NAME]))
     put(MANIFEST_NAME)  # comes last, as it makes the copy a complete dataset
 
 
 def prepare_staging(state: OutputState, digest: str = "") -> str:
-    """Prepares the staging folder: keeps finished shards, and removes unfinished files.
+    """Prepares the staging folder: keeps finished shards, removes the rest; returns a new job id.
 
     A job that still runs for this output loses the output here: `ShardPlaces.check_job` stops it.
     A later run knows by `digest`, made of the options, that a committed dataset is its own work.
-
-    Returns:
-        A random id of the new job, which is also written to the staging folder.
     """
     staging, job = state.staging, uuid.uuid4().hex
     classes, in_place = state.pinned_classes, state.in_place
     notes = JobNotes(id=job, digest=digest, in_place=in_place, pinned_classes=classes)
     try:
-        entries, _ = run_concurrently(
+        entries, _ = storage.run_concurrently(
             lambda: storage.list_folder(staging),
             lambda: storage.write(storage.join(staging, JOB_NAME), msgspec.json.encode(notes)),
         )
@@ -225,7 +212,6 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
-    """Records that this job has committed the dataset with this fingerprint."""
     content = msgspec.json.encode(Committed(fingerprint, reused_images))
     storage.write(storage.join(staging, COMMITTED_NAME), content)
 
@@ -258,10 +244,7 @@ def remove(staging: str) -> None:
 
 
 def remove_empty(output: str, staging: str, fresh: bool) -> None:
-    """Removes the files of a job that failed before it had finished a shard.
-
-    Also removes the empty output folder if the job has made that folder (`fresh`).
-    """
+    """Removes the files of a job that had finished no shard, and a `fresh` output folder."""
     with contextlib.suppress(OSError, UserError):
         names = _names_in(output)
         # Uploaded shards without a result file still belong to this job.

@@ -6,9 +6,15 @@ import apache_beam as beam
 from apache_beam import pvalue
 
 from beam_pipeline.beam_files import StoreConfig
-from beam_pipeline.commit.dataset import CommitSpec, begin_commit, finish_commit
+from beam_pipeline.commit.dataset import (
+    CommitSpec,
+    WriteSummary,
+    add_up,
+    begin_commit,
+    finish_commit,
+    without_shards,
+)
 from beam_pipeline.commit.finalize import finalize_shard
-from beam_pipeline.commit.summary import WriteSummary, add_up, without_shards
 from beam_pipeline.shards.finished import read_result
 from beam_pipeline.shards.transforms import SideBySide
 

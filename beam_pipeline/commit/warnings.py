@@ -7,14 +7,8 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from beam_pipeline.inputs import labels
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
-from beam_pipeline.inputs.labels import (
-    EMPTY_CLASS_FOLDER,
-    EMPTY_SPLIT_FOLDER,
-    GIVEN_SPLIT,
-    PART_AS_CLASS,
-    UNREAD_FORMAT,
-)
 from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS
 from beam_pipeline.options import PlanOptions
 from imageshards.errors import install_advice
@@ -58,11 +52,8 @@ def warnings_of(
 ) -> list[str]:
     """Returns the warnings about a dataset or a plan.
 
-    Args:
-        counts: Split → class → images with that class, for all classes.
-        images: Split → images.
-        splits: Names of the splits in `--splits`.
-        names: Reason → names, as `counts_and_names` returned them.
+    `counts` is split → class → images with that class, for all classes. `images` is split → images.
+    `splits` are the names in `--splits`, and `names` comes from `counts_and_names`.
     """
     classes: collections.Counter[str] = collections.Counter()
     for of_class in counts.values():
@@ -88,12 +79,12 @@ def of_copies(between_splits: int) -> Iterator[str]:
 
 # Reason → the noun for `counted`, and the sentence.
 _OF_INPUT = {
-    EMPTY_CLASS_FOLDER: (
+    labels.EMPTY_CLASS_FOLDER: (
         "class folder",
         "{counted} without an image: {names}; add images (--extensions says which names count) or "
         "remove the folders",
     ),
-    UNREAD_FORMAT: (
+    labels.UNREAD_FORMAT: (
         "format",
         "--input holds pictures that are not read, passed over by their names: {names}; "
         "--extensions says which names count; convert raw pictures; for HEIC, "
@@ -105,11 +96,11 @@ _OF_INPUT = {
         "{names}; give this user the permissions and build again with --overwrite, or say by "
         "--exclude_glob that they are not wanted",
     ),
-    EMPTY_SPLIT_FOLDER: (
+    labels.EMPTY_SPLIT_FOLDER: (
         "split folder",
         "{counted} without a class folder: {names}; expected ROOT/<split>/<class>/*.jpg",
     ),
-    PART_AS_CLASS: (
+    labels.PART_AS_CLASS: (
         "archive",
         "{counted} without folders became classes by their names: {names}; if they are parts of "
         "one dataset, say --label_regex or --label none",
@@ -118,7 +109,7 @@ _OF_INPUT = {
         "table",
         "paths of {names} have backslashes, as Windows writes them, and were read with slashes",
     ),
-    GIVEN_SPLIT: (
+    labels.GIVEN_SPLIT: (
         "split",
         "--splits was not applied to images of {names}, splits that the input itself gives by a "
         "folder, a column or a regex; leave it out, or draw new splits by a second build: this "
@@ -155,8 +146,9 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
 
 def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
     alike = collections.defaultdict(list)
-    for name in classes:
-        alike[_value_of(name)].append(name)
+    for name in classes:  # grouped by a value that is equal for names that a person may confuse
+        look = look_of(name)
+        alike[str(float(look)) if _NUMBER.fullmatch(look) else look].append(name)
     groups = [same for same in alike.values() if len(same) > 1]
     if groups:
         shown = "; ".join(map(_spelled, groups[:_SHOWN_NAMES]))
@@ -181,12 +173,6 @@ def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
         )
 
 
-def _value_of(name: str) -> str:
-    """Returns a value that is equal for names that a person may confuse."""
-    look = look_of(name)
-    return str(float(look)) if _NUMBER.fullmatch(look) else look
-
-
 def _spelled(same: Sequence[str]) -> str:
     shown = _shown(same)
     return shown if all(map(str.isascii, same)) else f"{shown} ({', '.join(map(ascii, same))})"
@@ -202,8 +188,7 @@ def _joined_by(separator: str, names: Iterable[str]) -> list[str]:
 
 def _without_training_image(counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     for split in TRAIN_NAMES:
-        without = [name for name, count in counts.get(split, {}).items() if not count]
-        if without:
+        if without := [name for name, count in counts.get(split, {}).items() if not count]:
             total = len(counts[split])
             verb = "has" if len(without) == 1 else "have"
             yield (

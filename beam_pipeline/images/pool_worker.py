@@ -30,11 +30,8 @@ AT, SINCE, WIDTH = 4, 5, 6
 class Watch:
     """Counts and current picture of a task, in memory that the parent process reads meanwhile.
 
-    Args:
-        noted: `WIDTH` numbers in shared memory; None for numbers of this process alone.
-        crashed: Number of a picture that is left out → reason.
-        alone: Numbers of pictures to decode while no other process of the pool decodes a picture.
-        turns_fd: File that all processes of the pool share, for their locks; None for no lock.
+    `crashed` maps the number of a picture that is left out to the reason. Pictures in `alone` are
+    decoded while no other process of the pool decodes. `turns_fd` is a file of locks for all.
     """
 
     def __init__(
@@ -96,7 +93,6 @@ class Done(NamedTuple):
 
 
 def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | None) -> None:
-    """Does tasks until the parent process has ended."""
     if job is not None:
         storage.join_job(*job)
     connected = connection.Connection(tasks_fd)
@@ -116,7 +112,14 @@ def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | N
             os.environ.update(environ)
             storage.forget_clients()
         with naming_flags(names_flags):
-            connected.send(_do_task(packed, Watch(noted, crashed, alone, turns_fd)))
+            value, error = None, None
+            try:
+                task, batch, args, settings = pickle.loads(packed)
+                with storage.using(settings):
+                    value = task(batch, *args, Watch(noted, crashed, alone, turns_fd))
+            except Exception as e:  # noqa: BLE001  # the parent process raises the error
+                error = _sendable(e)
+            connected.send(Done(value, error, storage.unreported()))
 
 
 def _receive(connected: connection.Connection, tasks: queue.SimpleQueue[Any]) -> None:
@@ -125,17 +128,6 @@ def _receive(connected: connection.Connection, tasks: queue.SimpleQueue[Any]) ->
             tasks.put(connected.recv())
     # The parent process has ended. This process must not go on writing, so it exits immediately.
     os._exit(1)
-
-
-def _do_task(packed: bytes, watch: Watch) -> Done:
-    value, error = None, None
-    try:
-        task, batch, args, settings = pickle.loads(packed)
-        with storage.using(settings):
-            value = task(batch, *args, watch)
-    except Exception as e:  # noqa: BLE001  # the parent process raises the error
-        error = _sendable(e)
-    return Done(value, error, storage.unreported())
 
 
 def _sendable(e: Exception) -> Exception:

@@ -27,7 +27,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from beam_pipeline.images import pool_worker
 from beam_pipeline.images.pool_worker import AT, COUNTS, SINCE, WIDTH, Done, Watch
@@ -38,7 +38,6 @@ from imageshards import storage
 from imageshards.errors import Arg, ImageError, UserError, names_flags
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
-from imageshards.storage import OutputLock
 from imageshards.storage.concurrency import available_cores
 
 # A shard is given up after this many killed processes, not counting kills by a picture. A build
@@ -66,36 +65,28 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LocalPool:
-    """Pool of processes, with counts of their work.
+    """Pool of processes, each started when it is needed, with counts of their work.
 
-    Args:
-        workers: Largest number of processes; each is started when it is needed.
-        say: Called with a sentence when a process was lost.
-        lock: Lock of the output. Each process joins the job that holds the lock, so the lock is
-            free only after the last process has ended, and no process writes to a store without it.
-        picture_sec: A process that decodes one picture for longer is killed.
-
-    Attributes:
-        is_of_job: Whether a build holds the pool, which is not replaced when it was stopped.
-        total: Images of all shards that were queued.
-        is_stopped: Whether the processes were ended, so that none is started again.
+    `say` gets a sentence when a process was lost. Each process joins the job that holds the `lock`
+    of the output, so the lock is free only after the last process has ended, and no process writes
+    to a store without it. A process that decodes one picture longer than `picture_sec` is killed.
     """
 
     def __init__(
         self,
         workers: int,
         say: Callable[[str], None] = _LOGGER.warning,
-        lock: OutputLock | None = None,
+        lock: storage.OutputLock | None = None,
         picture_sec: float = PICTURE_SEC,
     ):
-        self.is_of_job = False
-        self.total = 0
+        self.is_of_job = False  # a build holds the pool, which is not replaced when it was stopped
+        self.total = 0  # images of all shards that were queued
         self._say = say
         self._picture_sec = picture_sec
         self._done = [0] * COUNTS
         self._lock = lock
         self._turns = open(storage.shared_memory(2), "r+b", buffering=0)  # closed by `kill`
-        self.is_stopped = False
+        self.is_stopped = False  # the processes were ended, and none is started again
         self._changing = threading.Lock()
         self._workers: list[_Worker] = []
         # The process that was idle last comes first, so that few tasks keep few processes warm.
@@ -108,8 +99,7 @@ class LocalPool:
         """Starts all processes and makes the pool belong to a build."""
         self.is_of_job = True
         _pools.append(self)
-        started = [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]
-        for worker in started:
+        for worker in [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]:
             self._idle.put(worker)
         return self
 
@@ -131,10 +121,7 @@ class LocalPool:
         return self._threads.submit(self._do, name, packed)
 
     def results(self, queued: list[concurrent.futures.Future[Any]]) -> Iterator[Any]:
-        """Takes tasks from a list and yields their results, in order.
-
-        A failed task drops tasks that have not begun. Ctrl-C ends all processes immediately.
-        """
+        """Takes tasks from a list, yields their results; a failed one drops those not begun."""
         try:
             while queued:
                 yield queued.pop(0).result()
@@ -243,9 +230,8 @@ os.register_at_fork(after_in_child=_forget_pools)
 def encoded_sizes(files: Any, options: ImageOptions, urls: UrlOptions) -> list[int]:
     """Returns the encoded sizes, in bytes, of `files.refs` without unreadable pictures."""
     pool = own_pool()
-    sizes: list[int]
     (sizes,) = pool.results([pool.submit("of a sample", _sizes, files, options, urls)])
-    return sizes
+    return list(sizes)
 
 
 def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) -> list[int]:
@@ -259,32 +245,16 @@ def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) ->
 
 
 class _Death(NamedTuple):
-    """End of a process.
-
-    Attributes:
-        picture: Number of the picture that it decoded; None for none.
-        how: Words for a message, after "the process".
-        deed: Words for the rejects, the same for the same behaviour, so that rejects are stable.
-        may_be_memory: Whether the system may have been out of memory.
-    """
-
-    picture: int | None
-    how: str
-    deed: str
-    may_be_memory: bool
+    picture: int | None  # number of the picture that it decoded
+    how: str  # words for a message, after "the process"
+    deed: str  # words for the rejects, the same for the same behaviour, so that rejects are stable
+    may_be_memory: bool  # the system may have been out of memory
 
 
 class _Blame:
-    """Pictures of a task that ended processes.
-
-    Attributes:
-        crashed: Pictures that are left out → reason.
-        alone: Pictures to decode while no other process decodes.
-    """
-
     def __init__(self) -> None:
-        self.crashed: dict[int, str] = {}
-        self.alone: set[int] = set()
+        self.crashed: dict[int, str] = {}  # pictures that are left out → reason
+        self.alone: set[int] = set()  # pictures to decode while no other process decodes
         self._tries: collections.Counter[int] = collections.Counter()
 
     def add(self, death: _Death) -> int:
@@ -305,14 +275,12 @@ class _Blame:
 
 
 def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -> str:
-    """Returns a sentence about a process that was lost."""
     again = f"shard {name} is written again"
     if death.picture is None:
         remedy = "; was the system out of memory?" if death.may_be_memory else ""
         return f"a worker process {death.how}{remedy}; {again} ({deaths} of {MAX_ATTEMPTS} tries)"
     _, batch, *_ = pickle.loads(packed)
-    place = batch.refs[death.picture].place
-    fate = ""
+    place, fate = batch.refs[death.picture].place, ""
     if death.picture in blame.crashed:
         fate = " without that picture"
     elif death.picture in blame.alone:
@@ -323,7 +291,7 @@ def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -
 class _Worker:
     """Process that does tasks in turn, as seen by its parent process."""
 
-    def __init__(self, turns_fd: int, lock: OutputLock | None):
+    def __init__(self, turns_fd: int, lock: storage.OutputLock | None):
         size_bytes = 8 * WIDTH
         memory_fd = storage.shared_memory(size_bytes)
         self.noted = memoryview(mmap.mmap(memory_fd, size_bytes)).cast("q")
@@ -347,7 +315,6 @@ class _Worker:
             os.close(memory_fd)
 
     def forget(self) -> None:
-        """Clears the notes of a finished task."""
         for field in range(WIDTH):
             self.noted[field] = 0
 
@@ -365,8 +332,7 @@ class _Worker:
                 self._process.kill()
             elif self.noted[AT]:
                 wait_sec -= at_picture_sec
-        done: Done = self.connection.recv()
-        return done
+        return cast(Done, self.connection.recv())
 
     def death(self) -> _Death:
         """Returns how the process has ended: its exit code, or that one picture took too long."""
@@ -385,7 +351,6 @@ class _Worker:
         return _Death(picture, how, "crashed", False)
 
     def has_ended(self) -> bool:
-        """Returns whether a process without a task has ended."""
         return self._process.poll() is not None or self.connection.poll()
 
     def end(self, patience_sec: float) -> int:

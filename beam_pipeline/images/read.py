@@ -1,7 +1,8 @@
 """Reads original files ahead of the decoder.
 
 A file that cannot be read yields an `ImageError` with a reason code instead of bytes, so that a
-single image never ends the job.
+single image never ends the job. The layout of a member of a zip archive follows APPNOTE.TXT of
+PKWARE, sections 4.3.7 and 4.4.
 """
 
 from __future__ import annotations
@@ -13,14 +14,65 @@ import functools
 import os
 import re
 import stat
+import struct
+import zlib
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from beam_pipeline.images.member import WHOLE_FILE, ZIP_HEADER_BYTES, ZIP_MEMBER, read_zip_member
 from beam_pipeline.options import UrlOptions
 from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.storage import in_thread, is_local
+
+# Replaces an offset if the image is a whole file.
+WHOLE_FILE = -1
+# The bytes of a reference are an encoded picture, a member of a zip archive behind its local
+# header, or a framed record of a dataset.
+PICTURE, ZIP_MEMBER, RECORD = "", "zip", "record"
+
+# Compression methods that the build reads.
+STORED, DEFLATED = 0, 8
+_HEADER = struct.Struct("<4s5H3L2H")
+# A local header ends with a name and an extra field, whose lengths only the header says. One read
+# fetches header and data, and allows 1 KiB for both fields, enough for common archivers.
+ZIP_HEADER_BYTES = _HEADER.size + 1024
+# This flag says that the checksum is behind the data, and that the checksum in the header is 0.
+_SIZES_FOLLOW = 0x08
+
+
+def read_zip_member(data: bytes, num_bytes: int, max_bytes: int) -> bytes:
+    """Returns the content of a member of a zip archive, of at most `max_bytes`.
+
+    `data` begins with the member's local header, and has at least `ZIP_HEADER_BYTES` more than the
+    `num_bytes` of compressed data, unless the archive ends earlier. Raises `ImageError`.
+    """
+    if len(data) < _HEADER.size or not data.startswith(b"PK\x03\x04"):
+        raise ImageError("corrupt", "no member of the zip archive begins where one was listed")
+    _, _, flags, method, _, _, checksum, _, _, name, extra = _HEADER.unpack_from(data)
+    begin = _HEADER.size + name + extra
+    if begin > ZIP_HEADER_BYTES:
+        text = f"the zip archive has {begin:,} bytes before the image's data; pack it again"
+        raise ImageError("unsupported_format", text)
+    packed = data[begin : begin + num_bytes]
+    if len(packed) < num_bytes:
+        raise ImageError("truncated", "the zip archive ends before the image does")
+    content = packed
+    if method != STORED:
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            # A byte more than the limit shows that the content is too large.
+            content = inflate.decompress(packed, max_bytes + 1)
+        except zlib.error as e:
+            raise ImageError("corrupt", f"the zip archive cannot be inflated ({e})") from e
+        if len(content) > max_bytes:
+            raise ImageError("too_many_bytes", f"more bytes than the limit of {max_bytes}")
+        if not inflate.eof:
+            text = "the compressed data in the zip archive end too early"
+            raise ImageError("truncated", text)
+    if not flags & _SIZES_FOLLOW and zlib.crc32(content) != checksum:
+        raise ImageError("corrupt", "the checksum in the zip archive is that of other bytes")
+    return content
+
 
 # Number of files that are read at the same time: a local disk answers soon.
 LOCAL_DEPTH = 8
@@ -53,11 +105,8 @@ Read = Generator[tuple[Any, bytes | ImageError], None, None]
 def read_images(refs: Sequence[Any], max_bytes: int, urls: UrlOptions = _URLS) -> Read:
     """Yields each reference of `refs`, in order, with its bytes or the reason why there are none.
 
-    Files with more than `max_bytes` are not read.
-
-    Raises:
-        StorageError: A bucket cannot be used, its rights or the credentials are missing. Every
-            image of the bucket would fail.
+    Files with more than `max_bytes` are not read. Raises `StorageError` if every image of a bucket
+    would fail: the bucket cannot be used, its rights or the credentials are missing.
     """
     depth = LOCAL_DEPTH if all(is_local(ref.path) for ref in refs) else REMOTE_DEPTH
     reading: collections.deque[_Reading] = collections.deque()
@@ -100,70 +149,63 @@ def _size(data: bytes | ImageError) -> int:
 
 
 def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
-    if ref.offset_bytes != WHOLE_FILE:
-        return _read_member(ref, max_bytes)
-    if is_local(ref.uri):
-        return _read_local(ref.uri, max_bytes)
-    if _WEB.match(ref.uri):
-        from beam_pipeline.images.urls import fetch_url  # few inputs need urllib3
-
-        return fetch_url(ref.uri, max_bytes, urls)
-    if ref.size_bytes > max_bytes:
-        return _too_many_bytes(ref.size_bytes, max_bytes)
     try:
+        if ref.offset_bytes != WHOLE_FILE:
+            return _read_member(ref, max_bytes)
+        if is_local(ref.uri):
+            return _read_local(ref.uri, max_bytes)
+        if _WEB.match(ref.uri):
+            from beam_pipeline.images.urls import fetch_url  # few inputs need urllib3
+
+            return fetch_url(ref.uri, max_bytes, urls)
+        _check_size(ref.size_bytes, max_bytes)
         data = storage.read(ref.uri, max_bytes + 1)
-    except OSError as e:
-        return _read_error(e)
-    return data if len(data) <= max_bytes else _too_many_bytes(len(data), max_bytes)
-
-
-def _read_local(path: str, max_bytes: int) -> bytes | ImageError:
-    not_a_file = ImageError("not_a_file", "a directory or special file, not a regular file")
-    try:
-        # Opening a device may change its state, and a pipe named x.jpg must not hang the job. The
-        # file may be replaced after the first check, so the open file is checked again.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return not_a_file
-        with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return not_a_file
-            if status.st_size > max_bytes:
-                return _too_many_bytes(status.st_size, max_bytes)
-            return file.read(status.st_size)
-    except (OSError, ValueError) as e:
-        return _read_error(e)
-
-
-def _read_member(ref: Any, max_bytes: int) -> bytes | ImageError:
-    """Reads an image that is a range of an archive or of a spooled file."""
-    if ref.size_bytes > max_bytes:
-        return _too_many_bytes(ref.size_bytes, max_bytes)
-    in_zip = ref.form == ZIP_MEMBER
-    num_bytes = ref.size_bytes + (ZIP_HEADER_BYTES if in_zip else 0)
-    try:
-        # The same range of a replaced archive would be a different picture, perhaps a valid one.
-        if is_local(ref.path) and not ref.spooled and os.stat(ref.path).st_mtime_ns != ref.mtime_ns:
-            return ImageError("changed", "its archive was replaced after it was listed")
-        data = storage.read_range(ref.path, ref.offset_bytes, ref.offset_bytes + num_bytes)
-        if in_zip:
-            return read_zip_member(data, ref.size_bytes, max_bytes)
-    except OSError as e:
-        return _read_error(e)
+        _check_size(len(data), max_bytes)
+        return data
     except ImageError as e:
         return e
+    except (OSError, ValueError) as e:
+        if not isinstance(e, OSError) and not is_local(ref.uri):
+            raise
+        code = _REASONS.get(getattr(e, "errno", None) or 0, "read_error")
+        return ImageError(code, getattr(e, "strerror", None) or str(e))
+
+
+def _read_local(path: str, max_bytes: int) -> bytes:
+    # Opening a device may change its state, and a pipe named x.jpg must not hang the job. The file
+    # may be replaced after the first check, so the open file is checked again.
+    _check_regular(os.stat(path))
+    with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        _check_regular(status)
+        _check_size(status.st_size, max_bytes)
+        return file.read(status.st_size)
+
+
+def _check_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError("not_a_file", "a directory or special file, not a regular file")
+
+
+def _read_member(ref: Any, max_bytes: int) -> bytes:
+    """Reads an image that is a range of an archive or of a spooled file."""
+    _check_size(ref.size_bytes, max_bytes)
+    in_zip = ref.form == ZIP_MEMBER
+    num_bytes = ref.size_bytes + (ZIP_HEADER_BYTES if in_zip else 0)
+    # The same range of a replaced archive would be a different picture, perhaps a valid one.
+    if is_local(ref.path) and not ref.spooled and os.stat(ref.path).st_mtime_ns != ref.mtime_ns:
+        raise ImageError("changed", "its archive was replaced after it was listed")
+    data = storage.read_range(ref.path, ref.offset_bytes, ref.offset_bytes + num_bytes)
+    if in_zip:
+        return read_zip_member(data, ref.size_bytes, max_bytes)
     if len(data) < num_bytes:
-        return ImageError("truncated", "its archive ends before the image does")
+        raise ImageError("truncated", "its archive ends before the image does")
     return data
 
 
-def _too_many_bytes(size_bytes: int, max_bytes: int) -> ImageError:
-    return ImageError("too_many_bytes", f"{size_bytes} bytes; the limit is {max_bytes}")
-
-
-def _read_error(e: Exception) -> ImageError:
-    code = _REASONS.get(getattr(e, "errno", None) or 0, "read_error")
-    return ImageError(code, getattr(e, "strerror", None) or str(e))
+def _check_size(size_bytes: int, max_bytes: int) -> None:
+    if size_bytes > max_bytes:
+        raise ImageError("too_many_bytes", f"{size_bytes} bytes; the limit is {max_bytes}")
 
 
 # The threads are shared by all shards of this process: new threads would have to connect anew.

@@ -100,13 +100,11 @@ class _Request:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the whole image must have arrived."""
         return self.deadline - time.monotonic()
 
     def seconds(self, limit_s: float) -> float:
         """Returns the seconds that a step may take; raises `TimeoutError` if no time is left."""
-        left_s = self.left_s
-        if left_s <= 0:
+        if (left_s := self.left_s) <= 0:
             raise TimeoutError("timed out")
         return min(limit_s, left_s)
 
@@ -176,8 +174,6 @@ class _HttpsConnection(HTTPSConnection):
 
 
 class _WaitsForTurn:
-    """Pool with a limited number of connections."""
-
     def _get_conn(self, timeout: float | None = None) -> Any:
         # Waiting for a free connection must not count as time of the host.
         began = time.monotonic()
@@ -224,42 +220,33 @@ def _get(url: str, max_bytes: int, request: _Request) -> bytes | str:
         try:
             if response.status in _REDIRECTS and "Location" in response.headers:
                 return response.headers["Location"]
-            if response.status != 200:
-                raise _status_error(url, response)
-            return _body(response, max_bytes)
+            status = response.status
+            if status != 200:
+                reason = f"{url} answered {status} {response.reason or ''}".rstrip()
+                if status != 429 and status < 500:
+                    raise ImageError(f"http_{status}", reason)
+                error = _TryAgainError(f"http_{status}", reason)
+                wait = response.headers.get("Retry-After", "")
+                error.wait_s = float(wait) if wait.isdecimal() else 0.0
+                raise error
+            declared = response.length_remaining or 0
+            if declared > max_bytes:
+                raise ImageError("too_many_bytes", f"{declared} bytes; the limit is {max_bytes}")
+            data = bytearray()
+            while piece := response.read1(_PIECE_BYTES, decode_content=True):
+                data += piece
+                count(bytes_read=len(piece))
+                if len(data) > max_bytes:
+                    raise ImageError("too_many_bytes", f"more bytes than the limit of {max_bytes}")
+            return bytes(data)
         finally:
             # A connection is reused only if its answer was read to the end; else `close` ends it.
             response.close()
             response.release_conn()
 
 
-def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:
-    status = response.status
-    code, message = f"http_{status}", f"{url} answered {status} {response.reason or ''}".rstrip()
-    if status != 429 and status < 500:
-        return ImageError(code, message)
-    error = _TryAgainError(code, message)
-    wait = response.headers.get("Retry-After", "")
-    error.wait_s = float(wait) if wait.isdecimal() else 0.0
-    return error
-
-
-def _body(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
-    declared = response.length_remaining or 0
-    if declared > max_bytes:
-        raise ImageError("too_many_bytes", f"{declared} bytes; the limit is {max_bytes}")
-    data = bytearray()
-    while piece := response.read1(_PIECE_BYTES, decode_content=True):
-        data += piece
-        count(bytes_read=len(piece))
-        if len(data) > max_bytes:
-            raise ImageError("too_many_bytes", f"more bytes than the limit of {max_bytes}")
-    return bytes(data)
-
-
 @contextlib.contextmanager
 def _as_image_errors(url: str, request: _Request) -> Iterator[None]:
-    """Turns errors of urllib3 into `ImageError`s."""
     try:
         yield
     except (urllib3.exceptions.TimeoutError, TimeoutError) as e:

@@ -12,21 +12,11 @@ from typing import Any
 
 import msgspec
 
+from beam_pipeline import options as opt
 from beam_pipeline.inputs.archives.members import with_files
 from beam_pipeline.inputs.folders import is_dataset
 from beam_pipeline.inputs.layout import is_glob, layout_of, unfit_option, wrong_input
-from beam_pipeline.options import (
-    ARCHIVES,
-    DATASET,
-    TABLE,
-    TABLE_FLAGS,
-    BuildOptions,
-    ColumnSpec,
-    CopiedColumns,
-    CopiedInput,
-    ImageOptions,
-    InputOptions,
-)
+from beam_pipeline.options import DATASET, TABLE, BuildOptions, ImageOptions, InputOptions
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import (
@@ -59,11 +49,8 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     """Returns the build options with image options, class order and columns of its input datasets.
 
     Unless they are given, the fractions of the splits and the salt come from the first dataset.
-    Misfits raise errors here, before any work.
-
-    Raises:
-        UserError: Datasets have different image options or columns, flags differ from the datasets'
-            options, or a flag fits no input.
+    Raises `UserError`, before any work, if datasets have different image options or columns, flags
+    differ from the datasets' options, or a flag fits no input.
     """
     # A folder of archives becomes a glob first, as the kind of an input decides which flags fit.
     options = options.with_sources([*map(with_files, options.sources)])
@@ -90,16 +77,9 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     return dataclasses.replace(options.with_sources(sources), image=image, copied=copied)
 
 
-def _is_dataset(source: InputOptions) -> bool:
-    """Returns whether an input is a dataset, by its content."""
-    if source.layout == DATASET:
-        return True
-    return not _has_rows(source) and not is_glob(source.input) and is_dataset(source.input)
-
-
 def _has_rows(source: InputOptions) -> bool:
     """Returns whether an input may have columns: tables, and archives with a WebDataset."""
-    return layout_of(source) in (TABLE, ARCHIVES)
+    return layout_of(source) in (TABLE, opt.ARCHIVES)
 
 
 def _with_layouts(options: BuildOptions) -> list[InputOptions]:
@@ -107,11 +87,15 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
 
     A flag that fits no input stays, and is refused where it is read.
     """
-    are_datasets = [_is_dataset(source) for source in options.sources]
+    are_datasets = [
+        source.layout == DATASET
+        or (not _has_rows(source) and not is_glob(source.input) and is_dataset(source.input))
+        for source in options.sources
+    ]
     others = [s for s, is_one in zip(options.sources, are_datasets, strict=True) if not is_one]
     for_tables: dict[str, Any] = {}
     if any(map(_has_rows, others)):
-        for_tables = {flag: getattr(InputOptions, flag) for flag in TABLE_FLAGS}
+        for_tables = {flag: getattr(InputOptions, flag) for flag in opt.TABLE_FLAGS}
     has_folder = any(layout_of(source) != TABLE for source in others)
     found = []
     for source, is_one in zip(options.sources, are_datasets, strict=True):
@@ -158,7 +142,9 @@ def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     return dataclasses.replace(options, plan=dataclasses.replace(options.plan, **plan))
 
 
-def _contribution(source: InputOptions, manifest: Manifest, options: BuildOptions) -> CopiedInput:
+def _contribution(
+    source: InputOptions, manifest: Manifest, options: BuildOptions
+) -> opt.CopiedInput:
     """Returns a dataset with facts from its manifest; raises if splits cannot be drawn again."""
     origin = convert(manifest.options, Origin)
     # The same fractions and salt would draw the same splits again, except for splits that the
@@ -172,7 +158,7 @@ def _contribution(source: InputOptions, manifest: Manifest, options: BuildOption
         problem = "was built with " + Arg("group_column", group) + ", which its records do not have"
         remedy = "leave " + Arg("splits") + " out, or build from the original table"
         raise unfit_option("splits", value, source.input, problem, remedy=remedy)
-    return CopiedInput(
+    return opt.CopiedInput(
         **vars(source) | {"label": options.source.label},
         fingerprint=manifest.fingerprint,
         keeps_splits=keeps,
@@ -229,8 +215,7 @@ def _image_options_of(path: str, manifest: Manifest) -> ImageOptions:
         raise wrong_input(path, problem, remedy="build it again from its original images") from e
 
 
-def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColumns | None:
-    """Returns the extra columns, which all records must share, and their transform."""
+def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> opt.CopiedColumns | None:
     first, manifest = found[0]
     columns = _extra_columns(manifest)
     for source, other in found[1:]:
@@ -254,21 +239,21 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
         problem = f"has the extra columns {_named(columns)} and a transform for other labels"
         remedy = "build from the original table"
         raise unfit_option("label", options.source.label, first.input, problem, remedy=remedy)
-    return CopiedColumns(storage.join(first.input, TRANSFORM_NAME), as_given)
+    return opt.CopiedColumns(storage.join(first.input, TRANSFORM_NAME), as_given)
 
 
-def _extra_columns(manifest: Manifest) -> tuple[ColumnSpec, ...]:
+def _extra_columns(manifest: Manifest) -> tuple[opt.ColumnSpec, ...]:
     kinds = {"int64": "int", "float32": "float", "string": "string"}
     return tuple(
-        ColumnSpec(name, kinds[spec.dtype], spec.shape)
+        opt.ColumnSpec(name, kinds[spec.dtype], spec.shape)
         for name, spec in sorted(manifest.features.items())
         if name not in RECORD_NAMES
     )
 
 
 def different_columns(
-    one: tuple[str, Sequence[ColumnSpec]],
-    other: tuple[str, Sequence[ColumnSpec]],
+    one: tuple[str, Sequence[opt.ColumnSpec]],
+    other: tuple[str, Sequence[opt.ColumnSpec]],
     expected: str,
     remedy: Text,
 ) -> UserError:
@@ -277,5 +262,5 @@ def different_columns(
     return wrong_input(one[0], problem, expected, remedy)
 
 
-def _named(columns: Sequence[ColumnSpec]) -> str:
+def _named(columns: Sequence[opt.ColumnSpec]) -> str:
     return ", ".join(map(str, columns)) or "(none)"

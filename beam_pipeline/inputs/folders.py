@@ -17,20 +17,12 @@ from typing import Any
 
 import msgspec
 
-from beam_pipeline.inputs.layout import (
-    expand_braces,
-    glob_root,
-    is_glob,
-    literal_prefix,
-    may_match_inside,
-    wrong_input,
-)
+from beam_pipeline.inputs import layout
 from beam_pipeline.options import DATASET
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.images.options import passed_over
 from imageshards.manifest import MANIFEST_NAME
-from imageshards.storage import Stat, is_local
 from imageshards.text import printable
 from imageshards.typed import decode
 
@@ -45,15 +37,10 @@ _HEAD_BYTES = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """File or folder that was passed over.
+    """File or folder that was passed over."""
 
-    Attributes:
-        reason: Files are counted by the reason.
-        name: Name for a warning; "" for files that are only counted.
-    """
-
-    reason: str
-    name: str = ""
+    reason: str  # files are counted by the reason
+    name: str = ""  # name for a warning; "" for files that are only counted
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.name}" if self.name else self.reason
@@ -62,16 +49,20 @@ class Skipped:
 class PathFilter:
     """Function from the path of a file or folder to the reason why it is passed over, if any.
 
-    Args:
-        root: Folder of the input.
-        globs: Globs of --exclude_glob. `*` does not cross a slash, `**` does. A glob without a
-            slash is compared with every name in a path.
+    In globs `*` does not cross a slash, `**` does. A glob without a slash is compared with every
+    name in a path below `root`, the folder of the input.
     """
 
     def __init__(self, root: str, globs: Sequence[str] = ()):
         self.root = root.rstrip("/")
         self._prefix = len(self.root) + 1
-        self._globs = [(glob, _matches_at_or_above(glob)) for glob in globs]
+        self._globs = []
+        for glob in globs:
+            # Matches a path, or a folder above the path.
+            anywhere = "" if "/" in glob.rstrip("/") else "(?:.*/)?"
+            body = _translated(unicodedata.normalize("NFC", glob.strip("/")))
+            matches = re.compile(f"{anywhere}{body}(?:/.*)?", re.DOTALL).fullmatch
+            self._globs.append((glob, matches))
 
     def __call__(self, path: str) -> Skipped | None:
         below = path[self._prefix :]
@@ -83,13 +74,6 @@ class PathFilter:
                     return Skipped(EXCLUDED_BY_GLOB, glob)
         reason = passed_over(below)
         return Skipped(reason) if reason else None
-
-
-def _matches_at_or_above(glob: str) -> Callable[[str], object]:
-    """Returns a test of whether a glob matches a path, or a folder above the path."""
-    anywhere = "" if "/" in glob.rstrip("/") else "(?:.*/)?"
-    body = _translated(unicodedata.normalize("NFC", glob.strip("/")))
-    return re.compile(f"{anywhere}{body}(?:/.*)?", re.DOTALL).fullmatch
 
 
 def _translated(glob: str) -> str:
@@ -108,7 +92,6 @@ class _Manifest(msgspec.Struct):
 
 
 def is_dataset(folder: str) -> bool:
-    """Returns whether a folder has the manifest.json of a finished dataset."""
     path = storage.join(folder, MANIFEST_NAME)
     try:
         # A different program may have written a large file of this name.
@@ -121,10 +104,9 @@ def is_dataset(folder: str) -> bool:
 
 
 def finished_input(path: str) -> UserError:
-    """Returns the error for an input that is a finished dataset."""
     copied = Arg("layout", DATASET) + " to copy its records"
     remedy = "give their folder, move the dataset out of it, or say " + copied
-    return wrong_input(path, "a finished dataset", "original images", remedy)
+    return layout.wrong_input(path, "a finished dataset", "original images", remedy)
 
 
 def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
@@ -158,8 +140,7 @@ def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skippe
 
 
 def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
-    """Yields (name, path, whether it is a folder) of a folder's entries, in any order."""
-    if is_local(path):
+    if storage.is_local(path):
         # `storage.list_folder` would pass over broken links, which are counted as well.
         yield from ((entry.name, entry.path, _is_dir(entry)) for entry in _scan(path))
         return
@@ -177,14 +158,14 @@ def _unreadable(path: str, e: OSError, passes_over: PathFilter) -> Skipped:
     problem = f"which cannot be listed ({e.strerror or e})"
     expected = "a folder, a glob, or an image table named .csv, .jsonl or .parquet"
     remedy = "fix the path or its permissions"
-    raise wrong_input(e.filename or path, problem, expected, remedy) from e
+    raise layout.wrong_input(e.filename or path, problem, expected, remedy) from e
 
 
 def none_readable(folders: Iterable[str]) -> bool:
     """Returns whether all folders are local and this user may list none of them."""
     for folder in folders:
         with contextlib.suppress(PermissionError):
-            if is_local(folder):
+            if storage.is_local(folder):
                 next(_scan(folder), None)
             return False
     return True
@@ -192,53 +173,50 @@ def none_readable(folders: Iterable[str]) -> bool:
 
 def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
     """Yields every file below a folder; raises `UserError` if the folder cannot be listed."""
-    if is_local(path):
+    if storage.is_local(path):
         return _enter(path, _Walk(passes_over), _folders_above(path))
     return _objects(path, storage.files_below(path), _Walk(passes_over))
 
 
 def matching_files(pattern: str, expected: str) -> list[str]:
-    """Returns the sorted files that a glob with braces matches, or the path if it is no glob.
-
-    Raises `UserError` with the text `expected` if no file matches.
-    """
+    """Returns the sorted files that a glob with braces matches, or the path if it is no glob."""
     found: list[str] = []
-    for each in expand_braces(pattern):
-        if is_glob(each):
-            matched = files_matching(each, PathFilter(glob_root(each)))
+    for each in layout.expand_braces(pattern):
+        if layout.is_glob(each):
+            matched = files_matching(each, PathFilter(layout.glob_root(each)))
             found += sorted(file for file, size, _ in matched if not isinstance(size, Skipped))
         else:
             found.append(each)
     if not found:
-        raise wrong_input(pattern, "which matches no file", expected, "fix the pattern")
+        raise layout.wrong_input(pattern, "which matches no file", expected, "fix the pattern")
     return found
 
 
 def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
     """Yields every file that a glob matches; raises `UserError` if its root cannot be listed."""
-    root = glob_root(pattern)
+    root = layout.glob_root(pattern)
     below = pattern.removeprefix(root).lstrip("/")
     pattern = os.path.join(root, below)
     matches = re.compile(_translated(pattern), re.DOTALL).fullmatch
     start = len(root.rstrip("/")) + 1
-    walk = _Walk(passes_over, matches, lambda folder: may_match_inside(below, folder[start:]))
-    if is_local(pattern):
+    walk = _Walk(
+        passes_over, matches, lambda folder: layout.may_match_inside(below, folder[start:])
+    )
+    if storage.is_local(pattern):
         # Beam's own listing does not follow links to folders, and drops broken links silently.
         return _enter(root, walk, _folders_above(root))
     # A store lists only names with this prefix.
-    return _objects(pattern, storage.files_from(literal_prefix(pattern)), walk)
+    return _objects(pattern, storage.files_from(layout.literal_prefix(pattern)), walk)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Walk:
-    """Files and folders that a listing takes, by their paths."""
-
     passes_over: PathFilter
     takes: Callable[[str], object] = lambda path: True
     enters: Callable[[str], bool] = lambda folder: True
 
 
-def _objects(path: str, found: Iterator[Stat], walk: _Walk) -> Iterator[Found]:
+def _objects(path: str, found: Iterator[storage.Stat], walk: _Walk) -> Iterator[Found]:
     try:
         for file in found:
             if walk.takes(file.path):
@@ -248,7 +226,6 @@ def _objects(path: str, found: Iterator[Stat], walk: _Walk) -> Iterator[Found]:
 
 
 def _folders_above(path: str) -> frozenset[str]:
-    """Returns a folder and all folders above it, with links resolved."""
     real = pathlib.Path(os.path.realpath(path))
     return frozenset(map(str, (real, *real.parents)))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.tables.cells import split_labels
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import InputOptions, label_group
 from beam_pipeline.planning.refs import Label
 from imageshards.errors import Arg, UserError
@@ -39,7 +40,6 @@ _UNREAD = (
 
 
 def is_split(name: str) -> bool:
-    """Returns whether a folder of this name is a split, unless a flag says otherwise."""
     return name.lower() in SPLIT_NAMES
 
 
@@ -84,7 +84,6 @@ def check_masks(source: InputOptions, stems_in: Mapping[str, Callable[[], Iterab
 
 
 def no_class_folder(source: InputOptions) -> UserError:
-    """Returns the error for an input whose folders are not classes."""
     regex = Arg("label_regex") + " that finds them, such as '^([a-z]+)' for cat.0.jpg"
     return wrong_input(
         source.input,
@@ -105,18 +104,14 @@ def no_image(name: str) -> Iterator[Skipped]:
 def labels_by_name(
     source: InputOptions, regex: re.Pattern[str] | None, name: str, key: str
 ) -> tuple[Label, str | None, str | None]:
-    """Returns the (label, split, group) in an image's file name; its folder may be a split, too.
-
-    Raises `UserError` if the name does not match --label_regex.
-    """
+    """Returns the (label, split, group) in an image's file name; its folder may be a split, too."""
     label, groups = None, dict[str, str]()
     if regex is not None:
         found, group = regex.search(composed(name)), label_group(regex)
         label = found.group(group) if found and group is not None else None
         if found is None or not label:
             received = f"{regex.pattern!r}, which does not match the file name {name!r}"
-            remedy = "fix the expression or take the file out"
-            raise UserError(argument="label_regex", received=received, remedy=remedy)
+            raise invalid("label_regex", received, remedy="fix the expression or take the file out")
         label, groups = cut_label(label, source), found.groupdict()
     top = key.split("/")[0]
     # An image at the top of the input has no folder, so its key is its top.

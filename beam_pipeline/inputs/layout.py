@@ -7,18 +7,12 @@ import os
 import pathlib
 import re
 
-from beam_pipeline.options import (
-    ARCHIVE_SUFFIXES,
-    ARCHIVES,
-    DATASET,
-    TABLE,
-    TABLE_SUFFIXES,
-    InputOptions,
-)
+from beam_pipeline import options as opt
+from beam_pipeline.option_texts import invalid
+from beam_pipeline.options import ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
-from imageshards.storage import is_local
 
 _MAGIC = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
@@ -27,22 +21,19 @@ _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
 
 def wrong_input(path: str, problem: Text, expected: Text = "", remedy: Text = "") -> UserError:
-    """Returns the error for an input that cannot be used."""
-    received = f"{path!r}, " + problem
-    return UserError(argument="input", received=received, expected=expected, remedy=remedy)
+    return invalid("input", f"{path!r}, " + problem, expected, remedy)
 
 
 def unfit_option(
     argument: str, value: str, path: str, problem: Text, expected: Text = "", remedy: Text = ""
 ) -> UserError:
-    """Returns the error for an option that does not fit an input."""
     received = f"{value}, but " + Arg("input") + f" {path!r} " + problem
-    return UserError(argument=argument, received=received, expected=expected, remedy=remedy)
+    return invalid(argument, received, expected, remedy)
 
 
 def is_glob(path: str) -> bool:
     """Returns whether a path is a pattern; `photos [2020]` is a folder if that folder exists."""
-    return bool(_MAGIC.search(path)) and not (is_local(path) and os.path.lexists(path))
+    return bool(_MAGIC.search(path)) and not (storage.is_local(path) and os.path.lexists(path))
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -51,7 +42,7 @@ def expand_braces(pattern: str) -> list[str]:
     The numbers of a range have as many digits as its first number.
     """
     found = _BRACES.search(pattern)
-    if not found or (is_local(pattern) and os.path.lexists(pattern)):
+    if not found or (storage.is_local(pattern) and os.path.lexists(pattern)):
         return [pattern]
     first, dots, last = found[1].partition("..")
     if dots:
@@ -74,7 +65,6 @@ def glob_root(pattern: str) -> str:
 
 
 def input_root(source: InputOptions) -> str:
-    """Returns the folder that keys are relative to."""
     if is_glob(source.input):
         return glob_root(source.input)
     return source.input.rstrip("/") or "/"
@@ -89,10 +79,10 @@ def layout_of(source: InputOptions) -> str:
     if source.layout in (TABLE, DATASET):
         return source.layout
     name = expand_braces(source.input)[0].lower()
-    is_file = not (is_local(source.input) and os.path.isdir(source.input))
-    if is_file and name.endswith(ARCHIVE_SUFFIXES):
+    is_file = not (storage.is_local(source.input) and os.path.isdir(source.input))
+    if is_file and name.endswith(opt.ARCHIVE_SUFFIXES):
         return ARCHIVES
-    if source.layout == "auto" and name.endswith(TABLE_SUFFIXES) and is_file:
+    if source.layout == "auto" and name.endswith(opt.TABLE_SUFFIXES) and is_file:
         if source.label_regex is not None:
             value = repr(source.label_regex)
             problem = "is an image table, which has labels in a column"
@@ -123,24 +113,23 @@ def check_output_apart(source: InputOptions, output: str) -> None:
         if not may_match_inside(pattern, _real(output).removeprefix(_real(root)).strip("/")):
             return
     where = "is" if _is_within(root, output) else "is inside"
-    place = f"{output!r}, which {where} " + Arg("input") + f" {source.input!r}, which is only read"
-    raise UserError(
-        argument="output",
-        received=place,
-        expected="a folder outside of it",
-        remedy="choose another one",
+    raise invalid(
+        "output",
+        f"{output!r}, which {where} " + Arg("input") + f" {source.input!r}, which is only read",
+        "a folder outside of it",
+        "choose another one",
     )
 
 
 def _real(path: str) -> str:
-    return (os.path.realpath(path) if is_local(path) else path).rstrip("/")
+    return (os.path.realpath(path) if storage.is_local(path) else path).rstrip("/")
 
 
 def _is_within(path: str, folder: str) -> bool:
     """Returns whether a path is a folder or below that folder, also by way of links."""
     real = _real(folder)
     # A link in the folder may lead out of the folder, and the listing follows links.
-    above = map(str, pathlib.Path(os.path.abspath(path)).parents) if is_local(path) else ()
+    above = map(str, pathlib.Path(os.path.abspath(path)).parents) if storage.is_local(path) else ()
     return f"{_real(path)}/".startswith(f"{real}/") or real in map(_real, above)
 
 

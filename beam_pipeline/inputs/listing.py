@@ -1,4 +1,7 @@
-"""Cuts an input into listing tasks, and lists the references of each task."""
+"""Cuts an input into listing tasks, and lists the references of each task.
+
+Records of finished datasets are listed from the index of each shard.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
+
+from beam_pipeline.images.read import RECORD
 from beam_pipeline.inputs import folders, labels
-from beam_pipeline.inputs.archives import webdataset
 from beam_pipeline.inputs.archives.members import archive_files
-from beam_pipeline.inputs.archives.references import archive_refs
+from beam_pipeline.inputs.archives.references import archive_refs, webdataset_schema
 from beam_pipeline.inputs.datasets import different_columns
 from beam_pipeline.inputs.folders import PathFilter, Skipped, is_dataset
 from beam_pipeline.inputs.labels import is_split
@@ -24,18 +29,18 @@ from beam_pipeline.inputs.layout import (
     unfit_option,
     wrong_input,
 )
-from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.rows import parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
 from beam_pipeline.options import ARCHIVES, DATASET, TABLE, TABLE_FLAGS, CopiedInput, InputOptions
-from beam_pipeline.planning.refs import ImageRef, Label
+from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import NONE, Shard
-from imageshards.storage import is_local, map_concurrently
+from imageshards.index import index_schema, read_shard_index
+from imageshards.manifest import NONE, ONE, SEVERAL, Shard, load_manifest
 from imageshards.text import composed, key_of
+from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 # Files of a folder whose names are compared to find masks beside images.
 _SEEN_FILES = 1000
@@ -43,27 +48,18 @@ _SEEN_FILES = 1000
 
 @dataclasses.dataclass(frozen=True)
 class ListingTask:
-    """Part of an input that one call of `list_task` lists.
+    """Part of an input that one call of `list_task` lists."""
 
-    Attributes:
-        path: Folder, glob or file to list.
-        split, label: Split and class that the folder gives every image in it; None for neither.
-        kind: `folder`, `glob`, `table`, `shard` or `archive`. `outside` only counts files outside
-            of class folders; its `split` is the name of a split without class folders.
-        row_groups: Part of a Parquet file; None for all.
-        entry: Entry of a shard in its manifest.
-        source: Number of the input.
-        prefix: Beginning of the keys of an archive.
-    """
-
-    path: str
-    split: str | None = None
-    label: str | None = None
+    path: str  # folder, glob or file
+    split: str | None = None  # split that the folder gives every image in it
+    label: str | None = None  # class that the folder gives every image in it
+    # `folder`, `glob`, `table`, `shard` or `archive`. `outside` only counts files outside of class
+    # folders; its `split` is the name of a split without class folders.
     kind: str = "folder"
-    row_groups: range | None = None
-    entry: Shard | None = None
-    source: int = 0
-    prefix: str = ""
+    row_groups: range | None = None  # part of a Parquet file; None for all
+    entry: Shard | None = None  # entry of a shard in its manifest
+    source: int = 0  # number of the input
+    prefix: str = ""  # beginning of the keys of an archive
 
 
 def spooled_files(
@@ -76,7 +72,7 @@ def spooled_files(
             paths += table_files(source.input)
         elif layout_of(source) == ARCHIVES and any(map(decompressed, expand_braces(source.input))):
             paths += [path for path, _ in archive_files(source) if decompressed(path)]
-    return [found for found in map_concurrently(storage.stat, paths) if found]
+    return [found for found in storage.map_concurrently(storage.stat, paths) if found]
 
 
 def has_several_archives(source: InputOptions) -> bool:
@@ -101,7 +97,7 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
     if layout == TABLE:
         schema = read_schema(source)
     elif layout == ARCHIVES:
-        schema = webdataset.read_schema(source)
+        schema = webdataset_schema(source)
     if schema is not None:
         # Names in a Parquet file win over the names of --class_names.
         names = schema.class_names or tuple(class_names or ())
@@ -128,17 +124,13 @@ def schemas_of(
 
 
 def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
-    """Yields the tasks that together list an input.
-
-    Raises `UserError` if the input or its bucket cannot be used, is a finished dataset, has no
-    class folder, or needs a regex.
-    """
+    """Yields the tasks that together list an input; raises `UserError` if it cannot be used."""
     layout = layout_of(source)
-    if not is_local(source.input):
+    if not storage.is_local(source.input):
         storage.check_bucket(source.input, "input")
     if layout == TABLE:
         files = table_files(source.input)
-        for path, found in map_concurrently(lambda path: (path, parts(path)), files):
+        for path, found in storage.map_concurrently(lambda path: (path, parts(path)), files):
             yield from (ListingTask(path, kind="table", row_groups=part) for part in found)
     elif layout == DATASET:
         for path, split, entry in shards_to_list(_as_copied(source)):
@@ -201,7 +193,6 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
 
 
 def _stems(folder: str) -> Iterator[str]:
-    """Yields the names of some files in a folder, in their order, without endings."""
     # The listing itself reports an unreadable folder.
     with contextlib.suppress(PermissionError):
         for file in itertools.islice(storage.files_below(folder), _SEEN_FILES):
@@ -249,7 +240,11 @@ def list_task(
             splits.add(ref.split)
         if task.source:
             ref = ref._replace(source=task.source)
-        label = _composed(ref.label)
+        label = ref.label
+        if isinstance(label, str):
+            label = composed(label)
+        elif label:
+            label = tuple(dict.fromkeys(map(composed, label)))
         yield ref if label == ref.label else ref._replace(label=label)
     # Splits of records are known from the manifest; a warning names splits that images bring.
     if task.kind != "shard":
@@ -258,12 +253,6 @@ def list_task(
         raise _nothing_readable(source, unreadable)
     if is_empty and task.label is not None and not unreadable:
         yield Skipped(labels.EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
-
-
-def _composed(label: Label) -> Label:
-    if isinstance(label, str):
-        return composed(label)
-    return label and tuple(dict.fromkeys(map(composed, label)))
 
 
 def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | Skipped]:
@@ -288,3 +277,45 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
 
 def path_filter(source: InputOptions) -> PathFilter:
     return PathFilter(input_root(source), source.exclude_glob)
+
+
+_INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
+
+
+def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard]]:
+    """Yields (path, split that its records keep, entry of the manifest) of each shard."""
+    manifest = load_manifest(source.input, "input")
+    if source.fingerprint and manifest.fingerprint != source.fingerprint:
+        problem = "which was replaced while this build read it"
+        raise wrong_input(source.input, problem, remedy="run the same command again")
+    for split, entry in manifest.shards():
+        yield storage.join(source.input, entry.file), split if source.keeps_splits else None, entry
+
+
+def list_records(
+    path: str, split: str | None, entry: Shard, labels: tuple[str, str] = (ONE, ONE)
+) -> Iterator[ImageRef]:
+    """Yields references to the records of a shard, in their order, from the index.
+
+    `split` is the split that its records keep; None if splits are drawn again. `labels` says how
+    many labels the records have, and how many they are going to have. Raises `UserError` if the
+    index is missing, or the index or the shard does not match the manifest.
+    """
+    has, wanted = labels
+    schema = index_schema({}, has)
+    names = _INDEX_COLUMNS[:-1] if wanted == NONE else _INDEX_COLUMNS
+    schema = pa.schema([schema.field(name) for name in names])
+    table = read_shard_index(storage.parent_of(path), entry, schema, "input")
+    found = [table[name].to_pylist() for name in names]
+    if wanted == NONE:
+        found.append([None] * len(table))
+    elif wanted == SEVERAL:
+        found[-1] = [(name,) if has == ONE else tuple(name) for name in found[-1]]
+    # In place of a time: a resumed build must not mix two versions of a shard.
+    version = int(entry.sha256[:15], 16)
+    for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
+        size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
+        yield ImageRef(
+            key, path, label, split, None, size_bytes, version, None, offset,
+            source_bytes=source_bytes, form=RECORD,
+        )  # fmt: skip

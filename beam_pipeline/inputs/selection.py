@@ -1,21 +1,27 @@
-"""Leaves images out of a build and renames classes: --exclude, --exclude_glob, --class_map."""
+"""Leaves images out of a build, renames classes, and refuses keys that occur more than once.
+
+Only 8-byte hashes of keys are shuffled. A second pass finds the keys and images of equal hashes.
+"""
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import numpy as np
 from apache_beam import pvalue
 from apache_beam.utils.shared import Shared
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Skipped
-from beam_pipeline.planning.refs import Label, RefBatch, names_of
+from beam_pipeline.option_texts import invalid
+from beam_pipeline.planning.refs import UNIQUE, KeyHasher, Label, RefBatch, names_of
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, Text
 from imageshards.index import read_index
 from imageshards.manifest import MANIFEST_NAME, load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
@@ -46,10 +52,7 @@ def share_keys(given: str, folder: str) -> KeysFile:
 
 
 def read_keys(path: str) -> list[str]:
-    """Returns the sorted keys in a text file with a key on each line, or of a dataset.
-
-    Raises `UserError` if the file cannot be read, or names no key.
-    """
+    """Returns the sorted keys in a text file with a key on each line, or of a dataset."""
     try:
         if storage.exists(storage.join(path, MANIFEST_NAME)):
             manifest = load_manifest(path, "exclude")
@@ -63,10 +66,10 @@ def read_keys(path: str) -> list[str]:
         reason = getattr(e, "strerror", None) or str(e)
         received = f"{path!r}, which cannot be read ({reason})"
         expected = "a text file with a key on each line, or a dataset"
-        raise UserError(argument="exclude", received=received, expected=expected) from e
+        raise invalid("exclude", received, expected) from e
     if not keys:
         received = f"{path!r}, which names no key"
-        raise UserError(argument="exclude", received=received, expected="a key on each line")
+        raise invalid("exclude", received, "a key on each line")
     return sorted(set(keys))
 
 
@@ -153,8 +156,7 @@ def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
         more = ", …" if len(near) < len(classes) else ""
         alike = about_look_alikes(unknown[0], classes)
         received = f"the class {unknown[0]!r}{alike}, which no " + Arg("input") + " has"
-        expected = f"one of {', '.join(map(repr, near))}{more}"
-        raise UserError(argument="class_map", received=received, expected=expected)
+        raise invalid("class_map", received, f"one of {', '.join(map(repr, near))}{more}")
     return "checked"
 
 
@@ -180,19 +182,16 @@ class _ExcludeFn(beam.DoFn):
 
 
 def check_globs(found: Iterable[str], globs: Iterable[str]) -> str:
-    """Raises `UserError` if a glob of --exclude_glob leaves nothing out.
-
-    `found` are the texts of all `Skipped`s of `ListImages`.
-    """
+    """Raises `UserError` if a glob leaves nothing out; `found` are the texts of `Skipped`s."""
     absent = [glob for glob in globs if str(Skipped(EXCLUDED_BY_GLOB, glob)) not in found]
     if absent:
         received = f"{absent[0]!r}, which matches no file and no folder of " + Arg("input")
         expected = "a glob without a slash such as '*_small.jpg', or one of the path below "
-        raise UserError(
-            argument="exclude_glob",
-            received=received + " that the other globs leave",
-            expected=expected + Arg("input") + " such as 'cat/old'",
-            remedy="fix or remove it",
+        raise invalid(
+            "exclude_glob",
+            received + " that the other globs leave",
+            expected + Arg("input") + " such as 'cat/old'",
+            "fix or remove it",
         )
     return "checked"
 
@@ -203,11 +202,101 @@ def check_excluded(found: set[str], excluded: KeysFile) -> str:
     if absent := keys - found:
         count = f"{len(absent):,} of {counted(len(keys), 'key')}"
         received = f"{excluded.given!r} with {count} that no " + Arg("input") + " has, "
-        expected = "paths of images below the input's folder, or keys of the image table"
-        raise UserError(
-            argument="exclude",
-            received=received + f"{min(absent)!r} among them",
-            expected=expected,
-            remedy="fix or remove them",
+        raise invalid(
+            "exclude",
+            received + f"{min(absent)!r} among them",
+            "paths of images below the input's folder, or keys of the image table",
+            "fix or remove them",
         )
     return "checked"
+
+
+# Workers compare so many parts of the hashes in parallel; of 100 million images one part is 50 MB.
+NUM_BUCKETS = 16
+# Equal hashes of a bucket that are looked up. A single duplicate is enough to refuse a build.
+MAX_SUSPECTS = 4
+
+
+def hash_keys(batch: RefBatch) -> np.ndarray:
+    """Returns the 64-bit hashes of the keys of a batch."""
+    hasher = KeyHasher("", UNIQUE)
+    return np.frombuffer(b"".join(hasher(ref.key)[:8] for ref in batch.refs), "<i8")
+
+
+def bucketed_hashes(batch: RefBatch) -> Iterator[tuple[int, bytes]]:
+    """Yields (bucket, hashes as bytes), with at most two hashes of each key."""
+    hashes, counts = np.unique(hash_keys(batch), return_counts=True)
+    # Two are enough to show that a key occurs more than once.
+    hashes = np.repeat(hashes, np.minimum(counts, 2))
+    for bucket in range(NUM_BUCKETS):
+        if (cut := hashes[hashes % NUM_BUCKETS == bucket]).size:
+            yield bucket, cut.tobytes()
+
+
+def equal_hashes(found: Iterable[bytes]) -> list[int]:
+    """Returns the smallest hashes that occur more than once in some packed arrays."""
+    hashes = np.sort(np.frombuffer(b"".join(found), "<i8"))
+    equal = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    return [int(each) for each in equal[:MAX_SUSPECTS]]
+
+
+def images_with_hashes(batch: RefBatch, suspects: list[int]) -> Iterator[tuple[str, list[str]]]:
+    """Yields (key, [place]) of the images whose key has a suspect hash."""
+    if not suspects:
+        return
+    wanted = np.isin(hash_keys(batch), np.array(suspects, "<i8"))
+    yield from ((ref.key, [ref.place]) for ref in itertools.compress(batch.refs, wanted))
+
+
+def first_two(found: Iterable[list[str]]) -> list[str]:
+    """Returns the two smallest of some URIs."""
+    # A wrong --key_column may give all images one key, so the combiner keeps only two of them.
+    return sorted(uri for uris in found for uri in uris)[:2]
+
+
+def refuse(key: str, uris: list[str]) -> None:
+    """Raises `UserError` with both images of a key that occurs twice."""
+    remedy: Text
+    unique_column = "name a unique column by " + Arg("key_column")
+    if uris[0] == uris[1]:
+        received = f"two rows with the key {key!r} for the image {uris[0]!r}"
+        expected = "one row for each image"
+        remedy = "put its boxes or labels into one row, as lists, or, for a record for each row, "
+        remedy += unique_column
+    else:
+        received = f"the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}"
+        expected = "unique keys"
+        remedy = unique_column + " or remove one row; if two inputs have a key, first copy one of "
+        remedy += "them without it (imageshards build --input ONE --exclude KEYS --output ANOTHER)"
+    raise invalid("input", received, expected, remedy)
+
+
+class RefuseDuplicateKeys(beam.PTransform):
+    """Transform from `RefBatch`es to nothing, which completes when no key occurs twice.
+
+        checked = listed.batches | RefuseDuplicateKeys()
+        files | CommitShards(spec, planned.plan, skipped, after=(checked,))
+
+    Raises:
+        UserError: While running: a key occurs twice. The message names both images.
+    """
+
+    def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection:
+        suspects = (
+            batches
+            | "HashKeys" >> beam.FlatMap(bucketed_hashes).with_output_types(tuple[int, bytes])
+            | "GroupHashes" >> beam.GroupByKey()
+            | "EqualHashes" >> beam.FlatMapTuple(lambda _, found: equal_hashes(found))
+        )  # a hash that two keys share; usually the collection is empty
+        stores = StoreConfig.of_pipeline(batches)  # says whether an error names flags
+        return (
+            batches
+            | "NameSuspects"
+            >> beam.FlatMap(images_with_hashes, pvalue.AsList(suspects)).with_output_types(
+                tuple[str, list[str]]
+            )
+            | "FirstTwo" >> beam.CombinePerKey(first_two)
+            # A key with one image has the same hash as a different key.
+            | "MoreThanOne" >> beam.Filter(lambda found: len(found[1]) > 1)
+            | "Refuse" >> beam.MapTuple(stores.step(refuse))
+        )

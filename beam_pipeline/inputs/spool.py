@@ -53,10 +53,7 @@ def spooled_path(folder: str, source: Stat, part: str = "") -> str:
 
 
 def spool_tar(source: Stat, folder: str) -> str:
-    """Writes a compressed tar as a plain file, unless that file exists; returns its path.
-
-    Raises `UserError` if the archive is damaged or the disk is full.
-    """
+    """Writes a compressed tar as a plain file, unless that file exists; returns its path."""
     path = spooled_path(folder, source) + ".tar"
     opener = decompressed(source.path)
     if opener is None or storage.exists(path):
@@ -91,10 +88,7 @@ def check_space(folder: str, num_bytes: int, path: str) -> None:
 
 
 def announce(sources: Iterable[Stat], folder: str) -> None:
-    """Prints which files are going to be spooled.
-
-    Raises `UserError` if the disk has too little space for at least their compressed size.
-    """
+    """Prints which files are going to be spooled, if there is space for their compressed size."""
     files = list(sources)
     if not files:
         return

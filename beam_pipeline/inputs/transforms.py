@@ -21,7 +21,6 @@ from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.progress import note_activity
-from imageshards.storage import is_local, map_concurrently
 from imageshards.storage.concurrency import available_cores
 
 BATCH_SIZE = 1000
@@ -129,7 +128,6 @@ class BatchRefs(beam.PTransform):
 
 
 def tasks_of_all(inputs: _Inputs) -> Iterator[ListingTask]:
-    """Yields the tasks that together list several inputs."""
     for number, (source, _) in enumerate(inputs):
         for task in listing_tasks(source):
             yield dataclasses.replace(task, source=number)
@@ -143,9 +141,13 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -
     """
     # Parts of tables are read in turn, as each may need much memory, and so are local folders, as a
     # disk answers immediately. Spooling a file keeps a core busy.
-    in_turn = any(is_local(task.path) or task.kind == "table" for task in tasks)
+    in_turn = any(storage.is_local(task.path) or task.kind == "table" for task in tasks)
     at_once = 1 if in_turn else _TASKS_AT_ONCE
-    if all(_is_spooled(task, inputs) for task in tasks):
+    schemas = [inputs[task.source][1] for task in tasks]
+    if all(
+        decompressed(task.path) or (schema and schema.has_pictures)
+        for task, schema in zip(tasks, schemas, strict=True)
+    ):
         at_once = available_cores()
     # Small folders share a batch.
     held: list[ImageRef] = []
@@ -161,11 +163,6 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -
             held = []
     if held:
         yield RefBatch(held)
-
-
-def _is_spooled(task: ListingTask, inputs: _Inputs) -> bool:
-    schema = inputs[task.source][1]
-    return decompressed(task.path) is not None or bool(schema and schema.has_pictures)
 
 
 def _list(task: ListingTask, inputs: _Inputs, spool: str) -> Iterator[Any]:
@@ -209,7 +206,6 @@ def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Iterator[_T]:
     active: list[Iterator[_T]] = []
     # A new iterator takes the place of each that has ended.
     while active := [*active, *itertools.islice(left, at_once - len(active))]:
-        found = list(map_concurrently(lambda source: next(source, end), active, at_once))
+        found = list(storage.map_concurrently(lambda source: next(source, end), active, at_once))
         yield from (each for each in found if each is not end)
-        pairs = zip(active, found, strict=True)
-        active = [source for source, each in pairs if each is not end]
+        active = [source for source, each in zip(active, found, strict=True) if each is not end]

@@ -16,12 +16,15 @@ import functools
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
-from beam_pipeline.planning.classes import ClassOrder
-from beam_pipeline.planning.refs import SPLIT, KeyHasher
+from beam_pipeline.planning.refs import SPLIT, ClassOrder, KeyHasher
 from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, ONE, SEVERAL
 from imageshards.text import counted
+
+# A file in the staging folder with the numbers of shards, which a resumed build uses again.
+PLAN_NAME = "plan.json"
 
 # A class is ranked in several buckets if it has more images than this and than a shard.
 MIN_BUCKET_SIZE = 10_000
@@ -55,33 +58,23 @@ class SplitAssigner:
 
 @dataclasses.dataclass(frozen=True)
 class ShardPlan:
-    """Assignment of all images to shards; its size is splits times classes.
+    """Assignment of all images to shards; its size is splits times classes."""
 
-    Attributes:
-        classes: Class names by id.
-        counts: (split, class id) → images that are ranked together. The id is `WHOLE_SPLIT` where
-            images have several labels or none.
-        num_shards: Split → shards.
-        first_ranks: (split, class id) → rank of its first image within the split.
-        label: How many labels images have: `ONE`, `NONE` or `SEVERAL`.
-        counts_by_label: (split, label) → images that have the label.
-    """
-
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # class names by id
+    # Images that are ranked together, with `WHOLE_SPLIT` where they have several labels or none.
     counts: Mapping[SplitClass, int]
-    num_shards: Mapping[str, int]
-    first_ranks: Mapping[SplitClass, int]
-    label: str = ONE
+    num_shards: Mapping[str, int]  # split → shards
+    first_ranks: Mapping[SplitClass, int]  # rank of the first image within the split
+    label: str = ONE  # how many labels images have: `ONE`, `NONE` or `SEVERAL`
+    # (split, label) → images that have the label
     counts_by_label: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     @property
     def num_images(self) -> int:
-        """Images of all splits."""
         return sum(self.counts.values())
 
     @functools.cached_property
     def images(self) -> collections.Counter[str]:
-        """Split → images."""
         images = collections.Counter[str]()
         for (split, _), count in self.counts.items():
             images[split] += count
@@ -94,28 +87,14 @@ class ShardPlan:
 
     @functools.cached_property
     def class_ids(self) -> dict[str, int]:
-        """Class name → id."""
         return {name: i for i, name in enumerate(self.classes)}
-
-    @functools.cached_property
-    def bucket_sizes(self) -> dict[str, int]:
-        """Split → largest number of references that are ranked together."""
-        # No group is larger than a unit of work, and however many images there are, there are at
-        # most as many buckets as shards and classes.
-        return {
-            split: max(MIN_BUCKET_SIZE, self.images_per_shard(split)[1])
-            for split in self.num_shards
-        }
 
     def num_buckets(self, split: str, class_id: int) -> int:
         """Returns in how many buckets of hashes a class is ranked."""
-        return -(-self.counts[split, class_id] // self.bucket_sizes[split])
-
-
-def bucket_of(order_hash: bytes, num_buckets: int) -> int:
-    """Returns the bucket of a hash."""
-    # A bucket is a range of hashes, so the order of the buckets is the order of the hashes.
-    return int.from_bytes(order_hash[:4], "big") * num_buckets >> 32
+        # No group is larger than a unit of work, and however many images there are, there are at
+        # most as many buckets as shards and classes.
+        size = max(MIN_BUCKET_SIZE, self.images_per_shard(split)[1])
+        return -(-self.counts[split, class_id] // size)
 
 
 def bucket_ranks(sizes: Mapping[tuple[str, int, int], int]) -> dict[tuple[str, int, int], int]:
@@ -136,15 +115,10 @@ def make_plan(
 ) -> ShardPlan:
     """Decides the class ids, the number of shards of each split, and the rank of each class.
 
-    Args:
-        counts_by_label: (split, label) → images that have the label.
-        options: Classes, and numbers or sizes of shards.
-        mean_record_bytes: Mean size of a record, for the target size of shards.
-        kinds: (split, `label_kind`) → images; None if each image has one label.
-
-    Raises:
-        UserError: There is no image, only one class, an unknown split in --num_shards, or a split
-            with fewer images than shards.
+    `counts_by_label` is (split, label) → images that have the label. `kinds` is (split,
+    `label_kind`) → images; None if each image has one label. Raises `UserError` if there is no
+    image, only one class, an unknown split in --num_shards, or a split with fewer images than
+    shards.
     """
     if kinds is None:
         kinds = {(split, ONE): n for (split, _), n in counts_by_label.items()}
@@ -172,11 +146,11 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
     """Checks that images have classes to learn; returns how many labels each image has."""
     if not kinds:
         names = "files below it whose names end as " + Arg("extensions")
-        raise UserError(
-            argument="input",
-            received="no image",
-            expected=names + " says (.jpg, .png and others)",
-            remedy=f"convert raw pictures first; for HEIC, {install_advice('heif')}",
+        raise invalid(
+            "input",
+            "no image",
+            names + " says (.jpg, .png and others)",
+            f"convert raw pictures first; for HEIC, {install_advice('heif')}",
         )
     if len(kinds) > 1:
         raise UserError(
@@ -186,32 +160,30 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
         )
     (label,) = kinds
     if label == SEVERAL and not labels:
-        raise UserError(
-            argument="label",
-            received="several, but no image of " + Arg("input") + " has a label",
-            expected="lists of labels",
-            remedy="name their column by " + Arg("label_column") + ", or say " + Arg("label", NONE),
+        raise invalid(
+            "label",
+            "several, but no image of " + Arg("input") + " has a label",
+            "lists of labels",
+            "name their column by " + Arg("label_column") + ", or say " + Arg("label", NONE),
         )
     if label == ONE and len(labels) == 1 and not options.allow_one_class:
         received = f"one class only, {min(labels)!r}"
         expected = "at least two (ROOT/<class>/*.jpg, or a " + Arg("label_regex")
         expected += " that captures the class)"
         remedy = "pass " + Arg("allow_one_class", True) + " if one class is meant"
-        raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
+        raise invalid("input", received, expected, remedy)
     return label
 
 
 def _check_splits(splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
     for split in splits:
         if not is_split_name(split):
-            received = f"images of the split {split!r}"
             expected = "letters, digits and underscores, as the name becomes part of file names"
-            remedy = "rename it"
-            raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
+            raise invalid("input", f"images of the split {split!r}", expected, "rename it")
     # `*` sets the number of all splits that --num_shards does not name.
     for split in sorted(set(num_shards) - {*splits, "*"}):
         expected = f"a split of this input, one of {', '.join(splits)}"
-        raise UserError(argument="num_shards", received=f"the split {split!r}", expected=expected)
+        raise invalid("num_shards", f"the split {split!r}", expected)
 
 
 def _shards_for(split: str, images: int, options: PlanOptions, mean_record_bytes: float) -> int:
@@ -223,16 +195,14 @@ def _shards_for(split: str, images: int, options: PlanOptions, mean_record_bytes
         wanted = min(images, max(1, by_size, least))
     if wanted > images:
         received = f"{wanted} for split {split!r}, which has {counted(images, 'image')}"
-        expected = "at most one shard per image"
         remedy = "ask for fewer shards or change " + Arg("splits")
-        raise UserError(argument="num_shards", received=received, expected=expected, remedy=remedy)
+        raise invalid("num_shards", received, "at most one shard per image", remedy)
     # Only --shard_mb can ask for more than that: --num_shards was checked when it was parsed.
     if wanted > MAX_SHARDS:
-        raise UserError(
-            argument="shard_mb",
-            received=f"{options.shard_mb:g}, which makes {counted(wanted, 'shard')} of split "
-            f"{split!r}",
-            expected=f"at most {MAX_SHARDS}",
-            remedy="ask for larger shards",
+        raise invalid(
+            "shard_mb",
+            f"{options.shard_mb:g}, which makes {counted(wanted, 'shard')} of split {split!r}",
+            f"at most {MAX_SHARDS}",
+            "ask for larger shards",
         )
     return wanted

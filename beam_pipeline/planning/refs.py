@@ -1,17 +1,23 @@
-"""Defines references to images, the unit of work of a shard, and the hashes of keys."""
+"""Defines references to images, their labels and classes, shards to write, and hashes of keys."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import hashlib
+import os
 import pickle
+import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from beam_pipeline.images.member import PICTURE, RECORD, WHOLE_FILE
-from imageshards.manifest import FeatureSpec
+from beam_pipeline.images.read import PICTURE, RECORD, WHOLE_FILE
+from beam_pipeline.option_texts import invalid
+from imageshards.errors import UserError
+from imageshards.manifest import NONE, ONE, SEVERAL, FeatureSpec
+from imageshards.storage import is_local
+from imageshards.text import about_look_alikes, class_sort_key, counted
 
 # Replaces the modification time of a file that was not found.
 MISSING = -1
@@ -25,7 +31,6 @@ Label = str | tuple[str, ...] | None
 
 
 def names_of(label: Label | list[str]) -> tuple[str, ...]:
-    """Returns the class names in a label."""
     return (label,) if isinstance(label, str) else tuple(label or ())
 
 
@@ -141,23 +146,15 @@ class ShardUnit:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Units cross a shuffle or wait for a local process, so their references are packed.
-        ids = (list(self.class_ids), list(self.class_ids.values()))
-        shard = (self.split, self.index, self.num_shards)
-        return _unpickle_unit, (shard, ids, pack_refs(self.refs), self.features)
+        shard = (self.split, self.index, self.num_shards, self.class_ids)
+        return _unpickle_unit, (shard, pack_refs(self.refs), self.features)
 
 
-def _unpickle_unit(
-    shard: tuple[str, int, int], ids: tuple[list[str], list[int]], refs: bytes, features: Any
-) -> ShardUnit:
-    return ShardUnit(*shard, dict(zip(*ids, strict=True)), unpack_refs(refs), features)
-
-
-# Does what `ImageRef._make` does, without its check, in a third of the time.
-_as_ref = functools.partial(tuple.__new__, ImageRef)
+def _unpickle_unit(shard: tuple[str, int, int, dict[str, int]], refs: bytes, features: Any) -> Any:
+    return ShardUnit(*shard, unpack_refs(refs), features)
 
 
 def pack_refs(refs: Sequence[ImageRef]) -> bytes:
-    """Returns references as bytes, column by column and compressed."""
     # References cross several shuffles and wait in the pool of processes. Names repeat, and most
     # URIs are a folder and the key: this is a quarter of a pickled list, in 1 µs a reference.
     columns = tuple(zip(*refs, strict=True))
@@ -165,10 +162,11 @@ def pack_refs(refs: Sequence[ImageRef]) -> bytes:
 
 
 def unpack_refs(packed: bytes) -> list[ImageRef]:
-    """Returns the references that `pack_refs` has packed."""
     if not packed:
         return []
-    return list(map(_as_ref, zip(*pickle.loads(zlib.decompress(packed)), strict=True)))
+    # Does what `ImageRef._make` does, without its check, in a third of the time.
+    as_ref = functools.partial(tuple.__new__, ImageRef)
+    return list(map(as_ref, zip(*pickle.loads(zlib.decompress(packed)), strict=True)))
 
 
 class KeyHasher:
@@ -183,3 +181,104 @@ class KeyHasher:
         state = self._empty.copy()
         state.update(text.encode("utf-8", "surrogatepass"))
         return state.digest()
+
+
+class ClassOrder(NamedTuple):
+    """Order of the classes, which decides their ids."""
+
+    # The order that the user gave. Classes without an image keep their id.
+    class_names: tuple[str, ...] | None = None
+    # The order of the dataset that is being rebuilt. New labels follow, sorted by `class_sort_key`,
+    # so that no old class gets a new id.
+    pinned: tuple[str, ...] = ()
+
+    def names(self, labels: Iterable[str]) -> list[str]:
+        """Returns the class names by id, for labels that `distinct_labels` has checked."""
+        if self.class_names is not None:
+            return list(self.class_names)
+        return [*self.pinned, *sorted(set(labels).difference(self.pinned), key=class_sort_key)]
+
+
+def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[str]:
+    """Returns the labels of a batch, after checking each once.
+
+    Raises `UserError` with the key of an image if a label is blank, has a line break, is no valid
+    text or is missing in `class_names`.
+    """
+    # Reversed, so that the error names the first image with the label.
+    keys = {name: ref.key for ref in reversed(batch.refs) for name in names_of(ref.label)}
+    for label, key in sorted(keys.items()):
+        if not label.strip() or {"\n", "\r"} & set(label) or not is_text(label):
+            problem = f"the label {label!r} of {key!r} cannot name a class"
+            expected = "text on one line that is not blank"
+            raise UserError(problem, expected=expected, remedy="rename it")
+        if class_names is not None and label not in class_names:
+            known = ", ".join(repr(name) for name in class_names[:5])
+            more = ", …" if len(class_names) > 5 else ""
+            alike = about_look_alikes(label, class_names)
+            raise invalid(
+                "class_names",
+                f"no {label!r}{alike}, the label of {key!r}",
+                f"one of {known}{more}",
+                "add the class or leave the image out",
+            )
+    return set(keys)
+
+
+def label_kind(label: Label) -> str:
+    """Returns how many labels an image with this label has: `ONE`, `NONE` or `SEVERAL`."""
+    return ONE if isinstance(label, str) else NONE if label is None else SEVERAL
+
+
+def is_text(text: str) -> bool:
+    # JSON, and bytes that are no UTF-8, bring lone surrogates, which UTF-8 cannot encode.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+HOW_PATHS_ARE_READ = (
+    "paths in an image table are relative to the folder of the table's file: fix the paths, or "
+    "move the table"
+)
+_WINDOWS_DRIVE = re.compile(r"[A-Za-z]:(\\|$)")
+
+
+class Missing(NamedTuple):
+    """Number of images that were missing when they were listed, and the path of the first."""
+
+    num_images: int = 0
+    first: str = ""
+
+
+def missing_of(refs: Iterable[ImageRef]) -> Missing:
+    return add_missing(Missing(1, ref.uri) for ref in refs if ref.mtime_ns == MISSING)
+
+
+def add_missing(found: Iterable[Missing]) -> Missing:
+    some = [each for each in found if each.num_images]
+    first = min((each.first for each in some), default="")
+    return Missing(sum(each.num_images for each in some), first)
+
+
+def check_some_exist(num_images: int, missing: Missing) -> None:
+    """Raises `UserError` if all images are missing, before a build begins its work."""
+    if num_images and missing.num_images == num_images:
+        received = f"{counted(num_images, 'image')}, and none of them was found, such as "
+        received += why_missing(missing.first)
+        raise invalid("input", received, remedy=HOW_PATHS_ARE_READ)
+
+
+def why_missing(uri: str) -> str:
+    """Returns the path for an error; for a local path also the first part that does not exist."""
+    if not is_local(uri):
+        return repr(uri)
+    folder = os.path.dirname(uri)
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    first, *behind = os.path.relpath(uri, folder).split("/")
+    if _WINDOWS_DRIVE.match(first):
+        return f"{uri!r} ({first!r} is an absolute path of Windows: write it relative to the table)"
+    return f"{uri!r} (the folder {folder!r} has no {'folder ' if behind else ''}{first!r})"

@@ -7,42 +7,55 @@ Only lists of references cross a shuffle. No group is larger than the references
 from __future__ import annotations
 
 import collections
-import functools
+import contextlib
+import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import apache_beam as beam
+import msgspec
 from apache_beam import pvalue
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import encoded_sizes
-from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
-from beam_pipeline.planning.classes import distinct_labels, label_kind
-from beam_pipeline.planning.missing import Missing, add_missing, check_some_exist, missing_of
+from beam_pipeline.options import MAX_SHARDS, ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning.plan import (
     RECORD_OVERHEAD_BYTES,
     WHOLE_SPLIT,
     ShardPlan,
     SplitAssigner,
-    bucket_of,
     bucket_ranks,
+    make_plan,
 )
 from beam_pipeline.planning.refs import (
     ORDER,
     RANK,
     ImageRef,
     KeyHasher,
+    Missing,
     RefBatch,
     ShardUnit,
+    add_missing,
+    check_some_exist,
+    distinct_labels,
+    label_kind,
+    missing_of,
     names_of,
 )
-from beam_pipeline.planning.saved import make_plan_once
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import ONE, FeatureSpec
 from imageshards.progress import note_activity
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from imageshards.typed import decode
+
+
+class _SavedPlan(msgspec.Struct, frozen=True):
+    survey: str
+    num_shards: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)]]
+
 
 # Enough for a mean within a few percent. Encoding so many images takes well under a second.
 SAMPLE_SIZE = 64
@@ -54,7 +67,6 @@ ShardKey = tuple[str, int]
 
 
 def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
-    """Draws a split for each reference that has none, by its group or key."""
     draw = SplitAssigner(options.splits, options.salt)
     return RefBatch(
         [r if r.split else r._replace(split=draw(r.group or r.key)) for r in batch.refs]
@@ -64,10 +76,7 @@ def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
 def count_labels(
     batch: RefBatch, class_names: Sequence[str] | None
 ) -> collections.Counter[tuple[str, str]]:
-    """Returns (split, label) → images of one batch that have the label.
-
-    Raises `UserError` if a reference has no split, or as `distinct_labels`.
-    """
+    """Returns (split, label) → images of one batch that have the label, after checks of both."""
     distinct_labels(batch, class_names)
     for ref in batch.refs:
         if ref.split is None:
@@ -91,12 +100,12 @@ def key_by_bucket(batch: RefBatch, plan: ShardPlan, salt: str) -> Iterator[tuple
             class_id = plan.class_ids[label] if plan.label == ONE else WHOLE_SPLIT
             found = known[split, label] = class_id, plan.num_buckets(split, class_id)
         class_id, wanted = found
-        bucket = bucket_of(hasher(ref.key), wanted) if wanted > 1 else 0
+        # A bucket is a range of hashes, so the order of the buckets is the order of the hashes.
+        bucket = int.from_bytes(hasher(ref.key)[:4], "big") * wanted >> 32 if wanted > 1 else 0
         yield (split, class_id, bucket), ref
 
 
 def sort_by_hash(batches: Iterable[RefBatch], salt: str, purpose: bytes = RANK) -> list[ImageRef]:
-    """Returns the references of some batches in the order of a hash."""
     hasher = KeyHasher(salt, purpose)
     return sorted(
         (ref for batch in batches for ref in batch.refs), key=lambda r: (hasher(r.key), r.key)
@@ -120,7 +129,6 @@ def make_unit(
     options: PlanOptions,
     features: dict[str, FeatureSpec] | None = None,
 ) -> ShardUnit:
-    """Returns the unit of work of one shard."""
     (split, index), batches = shard
     refs = sort_by_hash(batches, options.salt, ORDER)
     labels = {name for ref in refs for name in names_of(ref.label)}
@@ -135,23 +143,15 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
 
 
 class Survey(NamedTuple):
-    """Counts that a plan needs to know about some images.
+    """Counts that a plan needs to know about some images."""
 
-    Attributes:
-        counts: (split, label) → images that have the label.
-        kinds: (split, `label_kind`) → images.
-        sample: Some of the images; empty if the plan needs no sample.
-        missing: Images that were missing when they were listed.
-    """
-
-    counts: collections.Counter[tuple[str, str]]
-    kinds: collections.Counter[tuple[str, str]]
-    sample: RefBatch
+    counts: collections.Counter[tuple[str, str]]  # (split, label) → images that have the label
+    kinds: collections.Counter[tuple[str, str]]  # (split, `label_kind`) → images
+    sample: RefBatch  # some of the images; empty if the plan needs no sample
     missing: Missing = Missing()
 
 
 def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
-    """Returns one survey for the images of all surveys."""
     found = list(surveys)
     counts, kinds = collections.Counter[tuple[str, str]](), collections.Counter[tuple[str, str]]()
     for survey in found:
@@ -182,11 +182,27 @@ def mean_record_bytes(
 def plan_of(
     survey: Survey, options: PlanOptions, image: ImageOptions, urls: UrlOptions, saved: str = ""
 ) -> ShardPlan:
-    """Returns the plan for the images of a survey; raises as `make_plan`, or if all are missing."""
-    note_activity("planning", survey.kinds.total(), "image")
-    check_some_exist(survey.kinds.total(), survey.missing)
-    mean = functools.partial(mean_record_bytes, survey, options, image, urls)
-    return make_plan_once(saved, survey.counts, survey.kinds, options, image, mean)
+    """Returns the plan for the images of a survey, with the numbers of shards in the file `saved`.
+
+    Raises `UserError` as `make_plan`, or if all images are missing.
+    """
+    counts, kinds = survey.counts, survey.kinds
+    note_activity("planning", kinds.total(), "image")
+    check_some_exist(kinds.total(), survey.missing)
+    # Sampled images decide how many shards a split gets. If another run fails to read a sampled
+    # image, another number of shards would make all finished shards worthless. A run with the same
+    # survey and options therefore takes the saved numbers.
+    surveyed = repr((sorted(counts.items()), sorted(kinds.items()), options, image))
+    digest = hashlib.sha256(surveyed.encode("utf-8", "backslashreplace")).hexdigest()
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        found = decode(storage.read(saved), _SavedPlan) if saved else None
+        if found and found.survey == digest:
+            options = dataclasses.replace(options, num_shards=found.num_shards)
+            return make_plan(counts, options, 0.0, kinds)
+    plan = make_plan(counts, options, mean_record_bytes(survey, options, image, urls), kinds)
+    if saved:
+        storage.write(saved, msgspec.json.encode(_SavedPlan(digest, dict(plan.num_shards))))
+    return plan
 
 
 def survey_and_plan(
@@ -254,14 +270,12 @@ class BatchByKeyFn(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[Any]:
         # Beam demands a window of elements that are emitted at the end of a bundle.
-        for keyed_batch in self._flush():
-            yield GlobalWindows.windowed_value(keyed_batch)
+        yield from map(GlobalWindows.windowed_value, self._flush())
 
     def _flush(self) -> Iterator[tuple[Any, RefBatch]]:
         batches = self._batches
         self.start_bundle()
-        for key, refs in batches.items():
-            yield key, RefBatch(refs)
+        yield from ((key, RefBatch(refs)) for key, refs in batches.items())
 
 
 class PlannedShards(NamedTuple):

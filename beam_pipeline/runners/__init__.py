@@ -1,1 +1,1 @@
-"""Runs a build on this machine or on a cluster: `choice.choose` returns the `Runner`."""
+"""Runs a build on this machine or on a cluster: `runner.choose` returns the `Runner`."""

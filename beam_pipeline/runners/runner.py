@@ -5,23 +5,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import io
 import logging
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
 import grpc
 from apache_beam.options import pipeline_options as beam_options
+from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 
-from beam_pipeline.option_texts import beam_flag
+from beam_pipeline.option_texts import beam_flag, invalid
 from beam_pipeline.options import BuildOptions
+from beam_pipeline.runners.flags import LOCAL_RUNNERS, missing_defaults, runner_name
 from imageshards import storage
-from imageshards.errors import UserError, last_line, user_error_in
+from imageshards.commands.command_line import did_you_mean, nearest_flags
+from imageshards.errors import UserError, install_advice, last_line, user_error_in
 
 # How long the client waits for a cancelled job to end.
 CANCEL_TIMEOUT_SEC = 40.0
@@ -42,11 +46,7 @@ class Runner:
     local = True
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
-        """Returns an empty pipeline; `with_columns` if its workers need tensorflow-transform.
-
-        Raises:
-            UserError: Beam refuses the options.
-        """
+        """Returns an empty pipeline; `with_columns` if its workers need tensorflow-transform."""
         try:
             pipeline = beam.Pipeline(self.beam_runner, options=self.options)
         # Beam looks for the runner and validates the options here.
@@ -67,22 +67,14 @@ class Runner:
         return pipeline
 
     def check(self) -> None:
-        """Checks what can be checked before anything is written.
-
-        Raises:
-            UserError: A flag is missing or cannot be right.
-        """
+        """Raises `UserError`, before anything is written, for a flag that cannot be right."""
 
     def run(self, pipeline: beam.Pipeline) -> bool:
-        """Runs a pipeline to its end.
+        """Runs a pipeline to its end; returns False for a dry run.
 
-        Returns:
-            True if the pipeline ran, False if this was a dry run.
-
-        Raises:
-            UserError: The job failed; the sentence gives the reason, or the place of the logs.
-            RuntimeError: A worker failed; `imageshards.errors.user_error_in` finds its sentence.
-            KeyboardInterrupt: On Ctrl-C, when the job has been cancelled.
+        Raises `UserError` with the reason or the place of the logs if the job failed, and
+        `RuntimeError` if a worker failed: `imageshards.errors.user_error_in` finds its sentence. On
+        Ctrl-C, `KeyboardInterrupt` comes when the job has been cancelled.
         """
         pipeline.run().wait_until_finish()
         return True
@@ -103,18 +95,22 @@ class RemoteRunner(Runner):
         google.job_name = google.job_name or job_name(build.output)
 
     def run(self, pipeline: beam.Pipeline) -> bool:
+        # The client logs the tracebacks of workers, which would hide our own sentence.
+        before = logging.root.manager.disable
+        logging.disable(logging.ERROR)
         try:
-            with _quiet_log():
-                result = pipeline.run()
-                dry_run = self.options.view_as(beam_options.TestOptions).dry_run
-                # Writing a Dataflow template starts no job either.
-                if result is None or dry_run or not getattr(result, "has_job", True):
-                    return False
-                self._wait(result)
+            result = pipeline.run()
+            dry_run = self.options.view_as(beam_options.TestOptions).dry_run
+            # Writing a Dataflow template starts no job either.
+            if result is None or dry_run or not getattr(result, "has_job", True):
+                return False
+            self._wait(result)
         except Exception as e:
             if user_error_in(e):
                 raise
             raise self._failure(e) from e
+        finally:
+            logging.disable(before)
         return True
 
     def _wait(self, result: Any) -> None:
@@ -143,9 +139,9 @@ class RemoteRunner(Runner):
         said = last_line(_error_text(e))
         if isinstance(e, (grpc.RpcError, grpc.FutureTimeoutError)):
             endpoint = self.options.view_as(beam_options.PortableOptions).job_endpoint
-            return UserError(
-                argument=beam_flag("job_endpoint"),
-                received=f"{endpoint!r}, but no job service answers there ({said})",
+            return invalid(
+                beam_flag("job_endpoint"),
+                f"{endpoint!r}, but no job service answers there ({said})",
                 remedy="start one (on this host: make job-service), then give the same command: "
                 "finished shards are kept",
             )
@@ -156,17 +152,6 @@ class RemoteRunner(Runner):
         )
 
 
-@contextlib.contextmanager
-def _quiet_log() -> Iterator[None]:
-    # The client logs the tracebacks of workers, which would hide our own sentence.
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def _error_text(e: BaseException) -> str:
     # A failed call is printed with its internals; only its details are written for people.
     if isinstance(e, grpc.RpcError) and callable(getattr(e, "details", None)):
@@ -175,11 +160,96 @@ def _error_text(e: BaseException) -> str:
 
 
 def job_name(output: str) -> str:
-    """Returns the name of a build's job: readable, and the same for the same output only.
-
-    Dataflow refuses a second active job with the same name, and so a second one for an output.
-    """
+    """Returns the name of a build's job: readable, and the same for the same output only."""
+    # Dataflow refuses a second active job with the same name, and so a second one for an output.
     place = os.path.realpath(output) if storage.is_local(output) else output.rstrip("/")
     words = re.sub(r"[^a-z0-9]+", "-", place.rpartition("/")[2].lower())
     digest = hashlib.sha256(place.encode()).hexdigest()[:8]
     return f"imageshards-{words[:30].strip('-') or 'build'}-{digest}"
+
+
+# Flags of Beam's Flink runner that only its Java side declares. Beam's client asks a running job
+# server for them, which is too late to find a misspelled flag.
+_FLINK_JAVA_FLAGS = (
+    "max_bundle_size max_bundle_time_mills number_of_execution_retries execution_retry_delay "
+    "auto_watermark_interval job_check_interval_in_secs state_backend state_backend_storage_path "
+    "flink_conf_dir object_reuse faster_copy disable_metrics"
+).split()
+
+
+def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = ()) -> Runner:
+    """Returns the runner that Beam's flags ask for; without flags, the runner in this process.
+
+    Raises `UserError` if a flag is unknown, or asks for a mode in which records may get lost.
+    """
+    check_flags(beam_args, own_flags)
+    options = beam_options.PipelineOptions(list(beam_args), save_main_session=False)
+    given = options.view_as(beam_options.StandardOptions).runner
+    name = runner_name(given)
+    if name in LOCAL_RUNNERS:
+        direct = options.view_as(beam_options.DirectOptions)
+        if direct.direct_running_mode != "in_memory":
+            raise invalid(
+                beam_flag("direct_running_mode"),
+                repr(direct.direct_running_mode),
+                "in_memory, the default, as processes of our own write the shards",
+            )
+        direct.direct_num_workers = 1  # the pool's processes do the work
+        # Each side input is read once, and measuring its size for the cache takes longer than that.
+        worker_handlers.STATE_CACHE_SIZE_MB = 0
+        # Clients of clusters and our tests check the types of the same graph; it takes 0.1 s.
+        options.view_as(beam_options.TypeOptions).pipeline_type_check = False
+        # Beam's DirectRunner would try to download Prism.
+        return Runner(options, build, fn_runner.FnApiRunner())
+    added = missing_defaults(options.get_all_options(True, retain_unknown_options=True))
+    for argument, reason in added.items():
+        print(f"{argument}: {reason}", file=sys.stderr)
+    options = beam_options.PipelineOptions([*beam_args, *added], save_main_session=False)
+    if name != "dataflow":
+        return RemoteRunner(options, build)
+    try:
+        from beam_pipeline.runners.dataflow import DataflowRunner
+    except ImportError as e:
+        raise invalid(
+            beam_flag("runner"),
+            f"{given}, but Google's clients are not installed ({e})",
+            remedy=install_advice("dataflow"),
+        ) from e
+    return DataflowRunner(options, build)
+
+
+def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None:
+    """Raises `UserError` for a flag that Beam does not know either, with similar flags."""
+    if not beam_args:
+        return
+    parser = beam_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
+    for cls in beam_options.PipelineOptions.__subclasses__():
+        cls._add_argparse_args(parser)
+    for name in _FLINK_JAVA_FLAGS:
+        parser.add_argument(f"--{name}", nargs="?")
+    printed = io.StringIO()
+    try:
+        # argparse prints a usage text with all of Beam's flags before it exits.
+        with contextlib.redirect_stderr(printed):
+            _, unknown = parser.parse_known_args(list(beam_args))
+    except SystemExit:
+        reason = printed.getvalue().strip().rpartition("error: ")[2]
+        raise UserError(
+            f"Beam refuses its flags ({reason})", remedy="fix or leave out the flag"
+        ) from None
+    if not unknown:
+        return
+    names = [text.partition("=")[0] for text in unknown if text.startswith("-")]
+    if not names:
+        raise UserError(
+            f"{unknown[0]!r} belongs to no flag",
+            expected=beam_flag("name") + " value",
+            remedy="put quotes around a glob or a path with spaces",
+        )
+    # Beam has hundreds of flags, so a similar flag of our own is more likely to be meant.
+    near = nearest_flags(names[0], [*own_flags])
+    near = near or nearest_flags(names[0], [*parser._option_string_actions])
+    hint = did_you_mean(near) or "see imageshards build --help"
+    raise UserError(
+        f"{names[0]!r} is a flag neither of this program nor of Beam", remedy=hint.rstrip()
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.options import UrlOptions
@@ -42,10 +42,7 @@ _Read = Generator[tuple[ImageRef, bytes | ImageError], None, None]
 
 
 def read_files_and_records(refs: Sequence[ImageRef], max_bytes: int, urls: UrlOptions) -> _Read:
-    """Yields every reference, in order, with the bytes of its file or record, or with an error.
-
-    `max_bytes` and `urls` are as for `read_images`, which raises the same errors.
-    """
+    """Yields every reference, in order, with the bytes of its file or record, or with an error."""
     files = read_images([ref for ref in refs if not ref.is_record], max_bytes, urls)
     records = read_records([ref for ref in refs if ref.is_record])
     for ref in refs:
@@ -74,16 +71,7 @@ def _windows(refs: Sequence[ImageRef]) -> Iterator[list[ImageRef]]:
 
 
 def _read_window(refs: Sequence[ImageRef]) -> list[bytes | ImageError]:
-    ranges = _ranges(refs)
-    are_local = all(storage.is_local(neighbours[0].uri) for neighbours in ranges)
-    # Threads pay off only where each request waits for an answer.
-    read = map(_read_range, ranges) if are_local else map_concurrently(_read_range, ranges)
-    found = {place: payload for payloads in read for place, payload in payloads.items()}
-    return [found[ref.uri, ref.offset_bytes] for ref in refs]
-
-
-def _ranges(refs: Iterable[ImageRef]) -> list[list[ImageRef]]:
-    """Groups references for requests: neighbours in a shard share a request."""
+    # Neighbours in a shard share a request.
     ranges: list[list[ImageRef]] = []
     for ref in sorted(refs, key=lambda r: (r.uri, r.offset_bytes)):
         last = ranges[-1][-1] if ranges else ref
@@ -91,7 +79,11 @@ def _ranges(refs: Iterable[ImageRef]) -> list[list[ImageRef]]:
             ranges[-1].append(ref)
         else:
             ranges.append([ref])
-    return ranges
+    are_local = all(storage.is_local(neighbours[0].uri) for neighbours in ranges)
+    # Threads pay off only where each request waits for an answer.
+    read = map(_read_range, ranges) if are_local else map_concurrently(_read_range, ranges)
+    found = {place: payload for payloads in read for place, payload in payloads.items()}
+    return [found[ref.uri, ref.offset_bytes] for ref in refs]
 
 
 def _end_of(ref: ImageRef) -> int:
@@ -120,11 +112,7 @@ def _read_range(refs: list[ImageRef]) -> dict[tuple[str, int], bytes | ImageErro
 def copy_record(
     ref: ImageRef, payload: bytes, class_ids: Mapping[str, int]
 ) -> tuple[bytes, dict[str, Values]]:
-    """Returns a record with its new label, and the record's features; the picture is unchanged.
-
-    Raises:
-        ImageError: The payload is not the listed record, or lacks a feature.
-    """
+    """Returns a record with its new label, and its features; the picture is unchanged."""
     labels = label_features(ref.label, class_ids)
     try:
         found = decode_example(payload)

@@ -38,10 +38,7 @@ def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
 
 
 def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult | None:
-    """Returns the result of an earlier run that wrote the same shard, if its files are still whole.
-
-    Returns None if some rejects may be temporary, because a new attempt may read those images.
-    """
+    """Returns the result of an earlier run that wrote this shard, if its files are still whole."""
     try:
         # Usually there is no result yet; some stores answer `exists` faster than a failing read.
         if not storage.is_local(places.staging) and not storage.exists(places.result_path(name)):
@@ -49,6 +46,7 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
         result = read_result(name, places)
     except (OSError, OutputError):
         return None
+    # Some rejects may be temporary, as a new attempt may read those images.
     if result.digest != digest or any(r.may_be_temporary for r in result.rejects):
         return None
     beside = {places.index_path(name): result.index, places.rejects_path(name): result.rejects_file}
@@ -68,11 +66,7 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
 
 
 def read_result(name: str, places: ShardPlaces) -> ShardResult:
-    """Reads the result beside a finished shard.
-
-    Raises:
-        OutputError: The file is not a result of this shard.
-    """
+    """Reads the result beside a finished shard; raises `OutputError` for another file."""
     try:
         result = decode(storage.read(places.result_path(name)), ShardResult)
         if result.name != name:
@@ -92,11 +86,7 @@ def write_result(result: ShardResult, places: ShardPlaces) -> None:
 
 
 def holds(path: str, file: WrittenFile) -> bool:
-    """Returns whether the file at `path` has the version or the bytes that were written.
-
-    Raises:
-        OSError: The file cannot be read. The file may still be unchanged.
-    """
+    """Returns whether the file at `path` has the version or the bytes that were written."""
     found = storage.stat(path)
     if found is None or found.size_bytes != file.num_bytes:
         return False

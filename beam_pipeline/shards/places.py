@@ -35,20 +35,13 @@ class ShardPlaces:
     too, and *final* when the file is in the output. Finished shards stay staged until the commit.
     As a store cannot rename, shards may be written to the output there; then the staging folder
     gets only copies of the shards that the commit rewrites.
-
-    Attributes:
-        output: Folder of final shards.
-        staging: Folder of results, indexes, rejects and staged shards.
-        finished: Folder to which shards are written; default: `staging`.
-        job: Id of the job in `JOB_NAME`; "" for a pipeline without that file.
-        first_name, name_format, suffix: Parts of a file's name: first name, split, filled-in
-            format, suffix.
     """
 
-    output: str
-    staging: str
-    finished: str = ""
-    job: str = ""
+    output: str  # folder of final shards
+    staging: str  # folder of results, indexes, rejects and staged shards
+    finished: str = ""  # folder to which shards are written; default: `staging`
+    job: str = ""  # id of the job in `JOB_NAME`; "" for a pipeline without that file
+    # A file's name is first name, split, filled-in format and suffix.
     first_name: str = ""
     name_format: str = "-%(shard_num)05d-of-%(num_shards)05d"
     suffix: str = ".tfrecord"
@@ -81,11 +74,9 @@ class ShardPlaces:
         return unit.split + self.name_format % shards
 
     def file_of(self, name: str) -> str:
-        """Returns the file name of the shard called `name`."""
         return f"{self.first_name}{name}{self.suffix}"
 
     def name_of(self, path: str) -> str:
-        """Returns the name of the shard with the final path `path`."""
         file = storage.name_of(path)
         return file[len(self.first_name) : len(file) - len(self.suffix)]
 
@@ -99,7 +90,6 @@ class ShardPlaces:
         return storage.join(self.output, self.file_of(name))
 
     def result_path(self, name: str) -> str:
-        """Returns the path of the shard's `ShardResult`."""
         return storage.join(self.staging, name + ".json")
 
     def index_path(self, name: str) -> str:
@@ -111,5 +101,4 @@ class ShardPlaces:
         return storage.join(self.staging, name + ".rejects")
 
     def quarantine_path(self, name: str) -> str:
-        """Returns the final path of the shard's rejected images."""
         return storage.join(self.output, QUARANTINE_NAME, f"{self.first_name}{name}.tfrecord")

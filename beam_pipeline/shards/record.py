@@ -1,15 +1,23 @@
-"""Makes the record of one image, with the values that the index stores for the record."""
+"""Makes the record of one image, and names the libraries whose versions decide its bytes."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib.metadata
+import socket
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+import PIL
+from PIL import features as pillow_features
 
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import copy_record, label_features
 from beam_pipeline.shards.result import PIXEL_SAMPLE, ShardStats
+from imageshards import __version__
+from imageshards.errors import UserError
 from imageshards.example import Values, encode_example
 from imageshards.images.encode import EncodedImage, encode_image, sums_of_jpeg
 from imageshards.images.geometry import map_boxes
@@ -32,15 +40,10 @@ def make_record(
     stats: ShardStats,
     index: int,
 ) -> Record:
-    """Encodes an image, or copies a record of a dataset, and counts the result.
+    """Encodes an image, or copies a record of a dataset, and counts the result in `stats`.
 
-    Args:
-        data: Bytes of the original file, or payload of the record.
-        stats: Counts of the shard, which are increased.
-        index: Number of the image in the shard.
-
-    Raises:
-        ImageError: The image cannot become a record.
+    `data` are the bytes of the original, or the payload of the record; `index` is the number of the
+    image in the shard. Raises `ImageError` if the image cannot become a record.
     """
     # The sample is the same in every run, as the order of images in a shard is.
     sample = index % PIXEL_SAMPLE == 0
@@ -85,10 +88,7 @@ def _features_of(
 def _follow_picture(
     columns: Mapping[str, Any], encoded: EncodedImage, in_pixels: bool
 ) -> dict[str, Values]:
-    """Returns the columns with boxes that follow the resize and crop of the picture.
-
-    A box outside the picture is dropped, with its entry in every column below `image/object/`.
-    """
+    """Returns the columns with boxes that follow the picture; drops boxes outside of it."""
     moved = dict(columns)
     if not all(name in columns for name in BOX_FEATURES):
         return moved
@@ -103,3 +103,52 @@ def _follow_picture(
     for place, name in enumerate(BOX_FEATURES):
         moved[name] = [float(box[place]) for _, box in kept]
     return moved
+
+
+def byte_versions(icc: str = "drop") -> dict[str, str]:
+    """Returns the versions of the libraries that decide the bytes of a shard.
+
+    The fingerprint of a dataset depends on them. The colour library counts only if `icc` is
+    `convert`.
+    """
+    turbo = pillow_features.version_feature("libjpeg_turbo")
+    lcms = pillow_features.version_module("littlecms2")
+    return {
+        "imageshards": __version__,
+        # The loaded version, which an upgrade of the package on the disk does not change.
+        "pillow": PIL.__version__,
+        "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
+        # A wheel of Pillow contains these; the Pillow of a Linux distribution uses the system's.
+        "libwebp": str(pillow_features.version_module("webp")),
+        "libavif": str(pillow_features.version_module("avif")),
+        "libtiff": str(pillow_features.version_codec("libtiff")),
+        # Without this package a HEIC is rejected.
+        "pillow-heif": _installed("pillow-heif"),
+        "tensorflow-transform": _installed("tensorflow-transform"),
+        **({"littlecms": str(lcms)} if icc == "convert" else {}),
+    }
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@functools.cache
+def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
+    """Raises `UserError` if a library that decides bytes has not the client's version here."""
+    here = byte_versions("convert")
+    differ = ", ".join(
+        f"{name} {version} here and {here.get(name, 'none')} there"
+        for name, version in expected
+        if here.get(name) != version
+    )
+    if differ:
+        raise UserError(
+            f"versions on worker host {socket.gethostname()} differ from the client's ({differ})",
+            expected="the same ones, as the bytes depend on them",
+            remedy="install this release with its constraints.txt on both, and start the workers "
+            "again",
+        )

@@ -40,12 +40,10 @@ class ShardStats(msgspec.Struct):
     counts: dict[str, dict[str, Whole]] = {}
 
     def add(self, source: int, sums: Iterable[Iterable[int]], encoded: EncodedImage | None) -> None:
-        """Counts one accepted image.
+        """Counts one accepted image of the input `source`.
 
-        Args:
-            source: Number of the image's input.
-            sums: For each channel pixels, sum and sum of squares; empty outside the sample.
-            encoded: The encoded picture; None for a copied record, whose original is unknown.
+        `sums` has for each channel pixels, sum and sum of squares; it is empty outside the sample.
+        `encoded` is None for a copied record, whose original is unknown.
         """
         self.count("sources", str(source))
         self.count("formats", encoded.source_format if encoded else COPIED)
@@ -92,18 +90,15 @@ def merge_stats(found: Iterable[ShardStats]) -> ShardStats:
 
 
 def most_first(counts: Mapping[str, int]) -> dict[str, int]:
-    """Returns counts sorted by number, the largest first, and then by name."""
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 class WrittenFile(File, frozen=True):
-    """File that was written."""
-
     version: str = ""  # version of the object in a store; "" on a disk
 
     @property
     def entry(self) -> File:
-        """The file as the manifest records it."""
+        """Returns the entry of the shard in the manifest; `index` is new if records have moved."""
         return File(self.num_bytes, self.sha256)
 
 
@@ -134,7 +129,6 @@ class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def num_images(self) -> int:
-        """Number of images, with the rejected ones."""
         return self.num_records + self.num_rejects
 
     def without_details(self) -> ShardResult:
@@ -167,6 +161,5 @@ class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def count_classes(labels: Iterable[Label | list[str]]) -> dict[str, int]:
-    """Returns class name → records with that class, sorted by name."""
     names = (name for label in labels for name in names_of(label))
     return dict(sorted(collections.Counter(names).items()))

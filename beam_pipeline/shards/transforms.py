@@ -24,8 +24,8 @@ from beam_pipeline.images.process_pool import THIS_PROCESS, own_pool
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.places import ShardPlaces
+from beam_pipeline.shards.record import check_versions
 from beam_pipeline.shards.result import ShardResult
-from beam_pipeline.shards.versions import check_versions
 from beam_pipeline.shards.writer import decode_reject, write_shard
 from imageshards import storage
 from imageshards.manifest import Reject
@@ -152,33 +152,24 @@ class ReadRejects(beam.PTransform):
         return lists | "Each" >> beam.FlatMap(lambda found: found)
 
 
-class SideBySide(beam.PTransform):
-    """Transform that applies a function to four elements at the same time, in threads.
+@beam.ptransform_fn
+def SideBySide(
+    elements: beam.PCollection, step: Callable[..., Any], *given: Any
+) -> beam.PCollection:
+    """Applies a function to four elements at the same time, in threads.
 
     The functions wait for a disk to sync or for a store to answer, and need little CPU time.
-
-    Args:
-        step: A function of an element and of `given`.
-        *given: Further arguments of the function.
     """
-
-    def __init__(self, step: Callable[..., Any], *given: Any):
-        super().__init__()
-        self._step = step
-        self._given = given
-
-    def expand(self, elements: beam.PCollection) -> beam.PCollection:
-        step, given = StoreConfig.of_pipeline(elements).step(self._step), self._given
-        return (
-            elements
-            # The commit may rewrite a shard with 30 MB of records in memory, so four must do.
-            | "Some" >> beam.BatchElements(4, 4)  # [element]
-            | "Do" >> beam.FlatMap(lambda some: map_concurrently(lambda e: step(e, *given), some))
-        )
+    do = StoreConfig.of_pipeline(elements).step(step)
+    return (
+        elements
+        # The commit may rewrite a shard with 30 MB of records in memory, so four must do.
+        | "Some" >> beam.BatchElements(4, 4)  # [element]
+        | "Do" >> beam.FlatMap(lambda some: map_concurrently(lambda e: do(e, *given), some))
+    )
 
 
 def rejects_of(path: str, places: ShardPlaces) -> list[Reject]:
-    """Reads the rejected images of a shard, whose final path is `path`."""
     name = places.name_of(path)
     beside = places.rejects_path(name) if places.staging else places.quarantine_path(name)
     found = read_records(beside) if storage.exists(beside) else ()
@@ -206,17 +197,11 @@ class BalancedSink(tfrecordio._TFRecordSink):
         return str(self._create_temp_dir(self.file_path_prefix.get()))
 
     def open_writer(self, init_result: str, uid: str) -> ShardWriter:
-        """Returns a writer for a bundle of planned shards.
-
-        Raises:
-            UserError: This worker's libraries would write other bytes than the client's.
-        """
+        """Returns a writer for a bundle of shards; refuses libraries that write other bytes."""
         check_versions(self._options.versions)
         is_local = self._made_in == THIS_PROCESS
-        return ShardWriter(self._places_in(init_result), self._options, is_local, self.stores)
-
-    def _places_in(self, init_result: str) -> ShardPlaces:
-        return dataclasses.replace(self.places, staging=init_result)
+        places = dataclasses.replace(self.places, staging=init_result)
+        return ShardWriter(places, self._options, is_local, self.stores)
 
     def pre_finalize(self, init_result: str, writer_results: Iterable[Names]) -> list[Any]:
         """Deletes old files with the names of these shards, as Beam's own sink does.
@@ -224,7 +209,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         Then `finalize_write` knows every file in a final place as its own work. With `staging` the
         commit deletes old shards.
         """
-        places = self._places_in(init_result)
+        places = dataclasses.replace(self.places, staging=init_result)
 
         def delete_old(name: str) -> None:
             # A shard that is no longer staged was moved to its final place by `finalize_write`.
@@ -250,14 +235,11 @@ class BalancedSink(tfrecordio._TFRecordSink):
 
         - only in the temporary folder, or, in a store, in both places: the file is moved;
         - only in its final place: another call moved it, as `pre_finalize` left no old file there;
-        - in neither place: a shard is lost; a shard without rejects has no file of rejects.
-
-        Raises:
-            FileNotFoundError: A shard is lost.
+        - in neither place: a shard is lost (`FileNotFoundError`), or has no rejects.
         """
         names = sorted(set[str]().union(*writer_results))
         if not self.places.staging:
-            places = self._places_in(init_result)
+            places = dataclasses.replace(self.places, staging=init_result)
             with storage.using(self.stores.settings()):
                 put = functools.partial(_put_in_place, places)
                 with_rejects = sum(map_concurrently(put, names))
@@ -322,19 +304,16 @@ class ShardWriter(iobase.Writer):
 
     def close(self) -> Names:
         """Waits until all queued shards are written; returns their names."""
-        self._written += map(_counted_name, self._pool.results(self._queued))
+        for result in self._pool.results(self._queued):
+            if result.reused:
+                _count("write", reused=result.num_images)
+            else:
+                read, rejects = result.read_bytes, result.num_rejects
+                _count("write", images=result.num_images, bytes_read=read, rejects=rejects)
+            self._written.append(result.name)
         asked = storage.unreported()
         _count("store", requests=asked.requests, retries=asked.retries)
         return tuple(self._written)
-
-
-def _counted_name(result: ShardResult) -> str:
-    images, rejects = result.num_images, result.num_rejects
-    if result.reused:
-        _count("write", reused=images)
-    else:
-        _count("write", images=images, bytes_read=result.read_bytes, rejects=rejects)
-    return result.name
 
 
 def _count(namespace: str, **numbers: int) -> None:

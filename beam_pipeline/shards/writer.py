@@ -12,8 +12,7 @@ import msgspec
 
 from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.options import ShardOptions
-from beam_pipeline.planning.classes import label_kind
-from beam_pipeline.planning.refs import ImageRef, ShardUnit, names_of
+from beam_pipeline.planning.refs import ImageRef, ShardUnit, label_kind, names_of
 from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
 from beam_pipeline.shards.finished import finished_result, output_error, unit_digest, write_result
 from beam_pipeline.shards.places import ShardPlaces
@@ -24,7 +23,6 @@ from imageshards.errors import ImageError
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, encode_index, index_table
 from imageshards.manifest import Reject
-from imageshards.storage import AtomicFile
 from imageshards.text import printable
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, frame_record
 
@@ -39,9 +37,6 @@ def write_shard(
 
     Returns the result without details, which are in the file beside the shard. `watch` counts the
     images, and rejects pictures that crashed a process before.
-
-    Raises:
-        OutputError: The output cannot be written.
     """
     name = places.shard_name(unit)
     digest = unit_digest(unit, options)
@@ -54,7 +49,7 @@ def write_shard(
         # Neither file has its final name before its `commit`, so a killed process leaves no file
         # that looks like a whole shard.
         with (
-            AtomicFile(places.finished_path(name)) as file,
+            storage.AtomicFile(places.finished_path(name)) as file,
             RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
             with contextlib.closing(RecordFile(file.local_path)) as records:
@@ -144,7 +139,6 @@ class RecordFile:
         self.num_bytes = 0
 
     def close(self) -> None:
-        """Closes the file; a second call does nothing."""
         self._file.close()
 
     def write(self, payload: bytes) -> None:
@@ -154,7 +148,6 @@ class RecordFile:
         self.num_bytes += len(framed)
 
     def written(self, version: str = "") -> WrittenFile:
-        """Returns size and hash of the closed file."""
         return WrittenFile(self.num_bytes, self._hash.hexdigest(), version)
 
 
@@ -162,19 +155,12 @@ class RejectsFile(contextlib.ExitStack):
     """File of the rejected images of a shard; the first rejected image creates the file.
 
     The commit reads this file, because an original may be deleted or changed by then.
-
-    Args:
-        path: Path of the file.
-        keeps_bytes: Whether to store the original bytes too.
-
-    Attributes:
-        rejects: The rejected images, in order.
     """
 
     def __init__(self, path: str, keeps_bytes: bool):
         super().__init__()
         self._keeps_bytes = keeps_bytes
-        self._file = AtomicFile(path)
+        self._file = storage.AtomicFile(path)
         self._records: RecordFile | None = None
         self.rejects: list[Reject] = []
 
@@ -202,13 +188,11 @@ _REJECT_FEATURES = ("image/filename", *Reject.__struct_fields__[1:])
 
 
 def decode_reject(payload: bytes) -> Reject:
-    """Decodes a record of `encode_reject`."""
     found: Mapping[str, Any] = decode_example(payload, {*_REJECT_FEATURES})
     return Reject(*(found[name][0].decode() for name in _REJECT_FEATURES))
 
 
 def encode_reject(reject: Reject, data: bytes | None) -> bytes:
-    """Encodes a reject as `tf.train.Example`, with the original bytes in `data` if given."""
     texts = zip(_REJECT_FEATURES, msgspec.structs.astuple(reject), strict=True)
     features: dict[str, Values] = {name: [text.encode()] for name, text in texts}
     if data is not None:

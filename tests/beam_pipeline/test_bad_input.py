@@ -102,8 +102,8 @@ def test_hostile_files_are_quarantined_with_their_reason(tmp_path, broken_jpegs,
 def test_a_mistake_is_one_line_on_the_terminal_and_a_bug_is_a_traceback(photos, tmp_path):
     code = (
         "import sys\nfrom beam_pipeline.__main__ import main\n"
-        "from beam_pipeline.planning import saved\n"
-        "if '--salt' in sys.argv: saved.make_plan = None\n"
+        "from beam_pipeline.planning import transforms\n"
+        "if '--salt' in sys.argv: transforms.make_plan = None\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", code, "--input", photos, "--output", tmp_path / "out"]

@@ -8,8 +8,8 @@ import yaml  # type: ignore[import-untyped]
 
 from beam_pipeline import cli
 from beam_pipeline.columns.tensorflow_settings import SETTINGS
-from beam_pipeline.runners.choice import check_flags
 from beam_pipeline.runners.flags import POOL_ADDRESS
+from beam_pipeline.runners.runner import check_flags
 from tests.conftest import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"

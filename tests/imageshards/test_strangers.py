@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import imageshards as ims
 from beam_pipeline.inputs.datasets import open_inputs
-from beam_pipeline.inputs.records import list_records, shards_to_list
+from beam_pipeline.inputs.listing import list_records, shards_to_list
 from beam_pipeline.options import BuildOptions, CopiedInput, InputOptions
 from imageshards.errors import UserError
 from imageshards.example import encode_example

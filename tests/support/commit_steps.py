@@ -13,9 +13,14 @@ from unittest import mock
 
 from beam_pipeline.columns.export import export_labels
 from beam_pipeline.commit import staging as staging_folder
-from beam_pipeline.commit.dataset import CommitSpec, begin_commit, finish_commit
+from beam_pipeline.commit.dataset import (
+    CommitSpec,
+    add_up,
+    begin_commit,
+    finish_commit,
+    without_shards,
+)
 from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, finalize_shard
-from beam_pipeline.commit.summary import add_up, without_shards
 from beam_pipeline.commit.transforms import summary_of
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions
 from beam_pipeline.planning.plan import ShardPlan

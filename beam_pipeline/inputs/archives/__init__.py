@@ -1,4 +1,1 @@
-"""Archives: `members` finds the images, and `references` labels them as in a folder.
-
-`webdataset` takes members of one key as a sample; texts beside the image are columns.
-"""
+"""Archives: `members` finds the images, and `references` labels them as in a folder or a table."""

@@ -14,16 +14,15 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from beam_pipeline.images.member import DEFLATED, PICTURE, STORED, ZIP_MEMBER
+from beam_pipeline.images.read import DEFLATED, PICTURE, STORED, ZIP_MEMBER
 from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
 from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of, wrong_input
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
-from imageshards.errors import UserError
 from imageshards.storage.base import RANGE_BYTES
 
 # A tar header has 512 bytes. With a larger buffer, reading headers would also read data of images.
@@ -38,16 +37,9 @@ _TAR_BLOCK_BYTES = tarfile.BLOCKSIZE
 
 
 class Member(NamedTuple):
-    """File in an archive.
+    """File in an archive, with numbers as for an `ImageRef`."""
 
-    Attributes:
-        name: Normalised path inside the archive, behind the stem of a tar that is inside a tar.
-        offset_bytes: Position of the bytes in the archive; in a zip, of the local header.
-        size_bytes: Number of bytes; in a zip, of compressed bytes.
-        form: As for an `ImageRef`.
-    """
-
-    name: str
+    name: str  # normalised path inside the archive, behind the stem of a tar that is inside a tar
     offset_bytes: int
     size_bytes: int
     form: str = PICTURE
@@ -56,8 +48,8 @@ class Member(NamedTuple):
 def archive_files(source: InputOptions) -> list[tuple[str, str]]:
     """Returns (path, beginning of keys) of each archive of an input.
 
-    Keys begin with nothing for a single archive. For several archives, keys begin with the path of
-    their archive below the input's folder, without its suffix.
+    The beginning is "" for a single archive, else the archive's path below the input's folder,
+    without its suffix.
     """
     pattern = source.input
     if not is_glob(pattern) and expand_braces(pattern) == [pattern]:
@@ -104,24 +96,37 @@ def _first_entries(folder: str) -> Iterator[tuple[str, bool]]:
 
 
 class Archive:
-    """Open archive. All methods raise `UserError` if the archive is damaged."""
+    """Archive that `open_archive` has opened."""
 
-    def __init__(self, path: str, file: Any, name: str = ""):
-        self._path = path
+    def __init__(self, file: Any, is_zip: bool):
         self._file = file
-        self._is_zip = (name or path).lower().endswith(".zip")
+        self._is_zip = is_zip
 
     def members(self) -> Iterator[Member | Skipped]:
         """Yields the files of the archive in order, and a `Skipped` for each member passed over."""
-        with self._as_user_errors():
-            yield from self._of_zip() if self._is_zip else self._of_tar(0, None, "")
+        if not self._is_zip:
+            yield from self._of_tar(0, None, "")
+            return
+        with zipfile.ZipFile(self._file) as archive:
+            for found in archive.infolist():
+                # Some Windows programs write backslashes as separators.
+                name = _inside(found.filename.replace("\\", "/"))
+                if found.is_dir():
+                    continue
+                if name is None:
+                    yield Skipped("outside_archive")
+                elif stat.S_ISLNK(found.external_attr >> 16):
+                    yield Skipped("link")
+                elif found.flag_bits & _ENCRYPTED:
+                    yield Skipped("encrypted")
+                elif found.compress_type not in (STORED, DEFLATED):
+                    yield Skipped("unknown_compression")
+                else:
+                    yield Member(name, found.header_offset, found.compress_size, ZIP_MEMBER)
 
     def read(self, member: Member) -> bytes:
-        """Returns the bytes of a member of a tar."""
-        with self._as_user_errors():
-            self._file.seek(member.offset_bytes)
-            data: bytes = self._file.read(member.size_bytes)
-            return data
+        self._file.seek(member.offset_bytes)
+        return bytes(self._file.read(member.size_bytes))
 
     def _of_tar(self, start: int, end: int | None, folder: str) -> Iterator[Member | Skipped]:
         self._file.seek(start)
@@ -159,41 +164,6 @@ class Archive:
         else:
             yield Member(posixpath.join(folder, name), found.offset_data, found.size)
 
-    def _of_zip(self) -> Iterator[Member | Skipped]:
-        with zipfile.ZipFile(self._file) as archive:
-            for found in archive.infolist():
-                # Some Windows programs write backslashes as separators.
-                name = _inside(found.filename.replace("\\", "/"))
-                if found.is_dir():
-                    continue
-                if name is None:
-                    yield Skipped("outside_archive")
-                elif stat.S_ISLNK(found.external_attr >> 16):
-                    yield Skipped("link")
-                elif found.flag_bits & _ENCRYPTED:
-                    yield Skipped("encrypted")
-                elif found.compress_type not in (STORED, DEFLATED):
-                    yield Skipped("unknown_compression")
-                else:
-                    yield Member(name, found.header_offset, found.compress_size, ZIP_MEMBER)
-
-    @contextlib.contextmanager
-    def _as_user_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (*DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
-            raise unreadable(self._path, e) from e
-
-
-def unreadable(path: str, e: BaseException) -> UserError:
-    """Returns the error for an archive that cannot be read to its end."""
-    reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
-    if isinstance(e, OSError) and e.errno:
-        problem = f"which cannot be read ({reason})"
-        return wrong_input(path, problem, remedy="fix the path or its permissions")
-    problem = f"which is damaged, cut off or no archive of its name ({reason})"
-    return wrong_input(path, problem, "a whole .tar, .zip or .tar.gz", "fetch or pack it again")
-
 
 def _inside(name: str) -> str | None:
     """Returns the path of a member inside its archive; None if it leads out of the archive."""
@@ -205,13 +175,13 @@ def _inside(name: str) -> str | None:
 
 @contextlib.contextmanager
 def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
-    """Opens an archive, or its decompressed copy; raises `UserError` if it cannot be read.
+    """Opens an archive, or its decompressed copy; raises `UserError` also if a later read fails.
 
     Without a copy, a compressed tar can only be read once, from its beginning.
     """
     place = spooled or path
-    with contextlib.ExitStack() as stack:
-        try:
+    try:
+        with contextlib.ExitStack() as stack:
             if not spooled and (opener := decompressed(path)):
                 file: Any = stack.enter_context(opener(storage.open_read(path)))
             elif storage.is_local(place):
@@ -220,14 +190,18 @@ def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
                 file = stack.enter_context(io.BufferedReader(raw, _LOCAL_BUFFER_BYTES))
             else:
                 file = _StoreFile(place)
-        except OSError as e:
-            raise unreadable(path, e) from e
-        yield Archive(path, file, place)
+            yield Archive(file, place.lower().endswith(".zip"))
+    except (*DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
+        reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
+        if isinstance(e, OSError) and e.errno:
+            problem = f"which cannot be read ({reason})"
+            raise wrong_input(path, problem, remedy="fix the path or its permissions") from e
+        problem = f"which is damaged, cut off or no archive of its name ({reason})"
+        expected, remedy = "a whole .tar, .zip or .tar.gz", "fetch or pack it again"
+        raise wrong_input(path, problem, expected, remedy) from e
 
 
 class _StoreFile:
-    """Object of a store as a file, read in ranges."""
-
     def __init__(self, path: str):
         found = storage.stat(path)
         if found is None:
@@ -261,20 +235,3 @@ class _StoreFile:
             self._start = begin
         self._position = max(begin, end)
         return self._data[begin - self._start : end - self._start]
-
-
-def without_wrapper(names: Sequence[str], is_split: Callable[[str], bool]) -> int:
-    """Returns the length of the path of a folder that wraps all images; 0 if no folder does.
-
-    `flower_photos/` wraps `flower_photos/daisy/1.jpg`. `train/` does not wrap `train/daisy/1.jpg`,
-    as the name of a split has a meaning.
-    """
-    length = 0
-    while names:
-        top = {name[length:].partition("/")[0] for name in names}
-        (first, *others) = top
-        deep = all(name.count("/", length) > 1 for name in names)
-        if others or is_split(first) or not deep:
-            break
-        length += len(first) + 1
-    return length

@@ -20,8 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 from beam_pipeline.inputs.layout import wrong_input
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import PIXELS, RELATIVE, XYWH, ColumnSpec
-from beam_pipeline.planning.classes import is_text
+from beam_pipeline.planning.refs import is_text
 from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 
@@ -53,13 +54,23 @@ _CORNER_AND_SIZE = (("x", "w", "y", "h"), ("x", "width", "y", "height"))
 
 
 def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
-    """Returns the column for cells of a text format, each with the location of its row.
-
-    Raises `UserError` with the location of a row whose cell has a different type than the rest.
-    """
+    """Returns the column for (location, cell) pairs; names a row whose cell has another type."""
     column = infer(name, [cell for _, cell in cells])
-    if column.kind == "string":
-        _check_one_form(name, cells)
+    if column.kind != "string":
+        return _with_box_type(column)
+    given = [(where, cell, _form(cell)) for where, cell in cells if cell not in (None, "")]
+    ((usual, _),) = Counter(form for *_, form in given).most_common(1) or [("", 0)]
+    for where, cell, form in given:
+        if form == usual or (usual == "text" and isinstance(cell, str)):
+            continue  # a caption may be "[1]"
+        example = next(each for _, each, its_form in given if its_form == usual)
+        expected = "one type in a column"
+        if "list" in usual and isinstance(cell, str):
+            expected += f" ({_AS_LIST})"
+        declared = Arg("columns", f"{name}:string")
+        remedy = "fix the row, declare the type by " + declared + " or leave the column out"
+        more = f", where most rows have values such as {shown(example)}"
+        raise wrong_cell(where, name, cell, expected, remedy, more)
     return _with_box_type(column)
 
 
@@ -105,24 +116,7 @@ def may_be_missing(column: ColumnSpec) -> bool:
     return is_float and not column.name.startswith(OBJECT_PREFIX)
 
 
-def _check_one_form(name: str, cells: Sequence[tuple[str, Any]]) -> None:
-    given = [(where, cell, _form(cell)) for where, cell in cells if cell not in (None, "")]
-    ((usual, _),) = Counter(form for *_, form in given).most_common(1) or [("", 0)]
-    for where, cell, form in given:
-        if form == usual or (usual == "text" and isinstance(cell, str)):
-            continue  # a caption may be "[1]"
-        example = next(each for _, each, its_form in given if its_form == usual)
-        expected = "one type in a column"
-        if "list" in usual and isinstance(cell, str):
-            expected += f" ({_AS_LIST})"
-        declared = Arg("columns", f"{name}:string")
-        remedy = "fix the row, declare the type by " + declared + " or leave the column out"
-        more = f", where most rows have values such as {shown(example)}"
-        raise wrong_cell(where, name, cell, expected, remedy, more)
-
-
 def _form(cell: Any) -> str:
-    """Returns the form of a cell: a text, a number, or a list of either."""
     value = _parse_cell(cell)
     if isinstance(value, list):
         return "list of texts" if all(isinstance(v, str) for v in value) else "list of numbers"
@@ -147,7 +141,6 @@ def _parse_cell(cell: Any) -> Any:
 
 
 def is_list(cell: Any) -> bool:
-    """Returns whether a cell is a list, or a text with a JSON list."""
     return isinstance(_parse_cell(cell), list)
 
 
@@ -173,9 +166,8 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
         if is_of(value):
             return _with_box_type(ColumnSpec(name, kind_name, shape))
     received = f"the column {name!r} of type {kind}"
-    expected = "int, float, string or lists of them"
     remedy = "cast it, or name the columns wanted by " + Arg("columns")
-    raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
+    raise invalid("input", received, "int, float, string or lists of them", remedy)
 
 
 def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
@@ -190,7 +182,12 @@ def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
     try:
         if column.shape == ():
             return _scalar(column.kind, "" if cell is None and column.kind == "string" else cell)
-        values = [_scalar(column.kind, value) for value in _elements(cell)]
+        if isinstance(cell, str):
+            found = _json_list(cell.strip())
+            elements: Sequence[Any] = cell.split() if found is None else found
+        else:
+            elements = cell if isinstance(cell, list | tuple) else [] if cell is None else [cell]
+        values = [_scalar(column.kind, value) for value in elements]
         if column.shape is None or len(values) == column.shape[0]:
             return values
     except ValueError:
@@ -232,10 +229,7 @@ def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
 
 
 def cell_text(cell: Any) -> str | None:
-    """Returns the text for a cell of any format; None for an empty cell (null, NaN, "").
-
-    Raises `ValueError` if the cell is a fraction, a list, or text that UTF-8 cannot encode.
-    """
+    """Returns the text for a cell of any format; None for an empty cell (null, NaN, "")."""
     if cell is None or cell == "" or cell != cell:
         return None
     if isinstance(cell, bool):  # as in JSON: `true`, `false`
@@ -260,19 +254,9 @@ def wrong_cell(
     remedy: Text = "fix the row",
     more: str = "",
 ) -> UserError:
-    """Returns the error for a cell that cannot be used."""
     return UserError(
         f"{where} has {shown(cell)} in column {column!r}{more}", expected=expected, remedy=remedy
     )
-
-
-def _elements(cell: Any) -> Sequence[Any]:
-    if cell is None:
-        return []
-    if isinstance(cell, str):
-        found = _json_list(cell.strip())
-        return cell.split() if found is None else found
-    return cell if isinstance(cell, list | tuple) else [cell]
 
 
 def _scalar(kind: str, value: Any) -> int | float | str:
@@ -281,7 +265,16 @@ def _scalar(kind: str, value: Any) -> int | float | str:
             raise ValueError("not text")
         return value
     if isinstance(value, str):
-        value = _number(value)
+        # Python also reads 1_000 and non-ASCII digits as numbers, unlike most programs.
+        text = value
+        if "_" in text or not text.isascii():
+            raise ValueError("not a number")
+        try:
+            value = int(text)
+        except ValueError:
+            value = float(text)
+            if math.isinf(value) and "inf" not in text.lower():
+                raise ValueError("beyond float64") from None
     if not isinstance(value, int | float):
         raise ValueError("not a number")
     if kind == "float":
@@ -291,19 +284,6 @@ def _scalar(kind: str, value: Any) -> int | float | str:
     if not -(2**63) <= value < 2**63 or value != int(value):
         raise ValueError("not int64")
     return int(value)
-
-
-def _number(text: str) -> int | float:
-    # Python also reads 1_000 and non-ASCII digits as numbers, unlike most programs.
-    if "_" in text or not text.isascii():
-        raise ValueError("not a number")
-    try:
-        return int(text)
-    except ValueError:
-        number = float(text)
-    if math.isinf(number) and "inf" not in text.lower():
-        raise ValueError("beyond float64")
-    return number
 
 
 def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
@@ -319,7 +299,6 @@ def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterat
 
 
 def shown(cell: Any) -> str:
-    """Returns a cell for a message, cut to a line."""
     text = repr(cell)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
@@ -338,9 +317,8 @@ def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
     for column in columns:
         is_scaled_side = column.name in BOX_FEATURES and column.scale != "none"
         if is_scaled_side or column != _with_box_type(column):
-            received = f"another type for {column.name!r}"
             expected = f"{column.name}:{_with_box_type(column).kind}[], one value per box"
-            raise UserError(argument="columns", received=received, expected=expected)
+            raise invalid("columns", f"another type for {column.name!r}", expected)
     sides = [column.name for column in columns if column.name in BOX_FEATURES]
     absent = [name for name in BOX_FEATURES if name not in sides]
     if sides and absent:
@@ -373,10 +351,7 @@ def is_number_in_each(cells: Sequence[Any]) -> bool:
 def check_boxes(
     where: str, sides: Mapping[str, Sequence[float]], bbox_format: str = RELATIVE
 ) -> None:
-    """Checks the boxes of one row: name of a side → values, one per box.
-
-    Raises `UserError` if sides have different numbers of values, or values of the wrong unit.
-    """
+    """Checks number and unit of the boxes of one row: name of a side → values, one per box."""
     lengths = {name: len(values) for name, values in sides.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())

@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.tables import cells, pictures
+from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.cells import shown, wrong_cell
-from beam_pipeline.inputs.tables.rows import read_rows, row_key
+from beam_pipeline.inputs.tables.rows import picture_rows, read_rows, row_key
 from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, is_split_name
 from beam_pipeline.planning.refs import MISSING, ImageRef, Label, names_of
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, OBJECT_PREFIX, SEVERAL
-from imageshards.storage import is_local
 from imageshards.text import composed, printable
 
 # Reason of a `Skipped` that names a table whose paths have backslashes.
@@ -40,16 +40,12 @@ def read_refs(
 
     Relative image paths are relative to the folder of the file. Images with an empty split or group
     have none; the key draws their split. Pictures of a Parquet file are written into files in the
-    folder `spool`, from which they are read by ranges.
-
-    Raises:
-        UserError: A row lacks its image or label, has a value of the wrong type, or names a file
-            outside of the table's folder. The message names the line.
+    folder `spool`, from which they are read by ranges. Raises `UserError` with the line if a row
+    lacks its image or label, has a value of the wrong type, or names a file outside of the folder.
     """
-    folder = os.path.dirname(os.path.abspath(path) if is_local(path) else path)
+    folder = os.path.dirname(os.path.abspath(path) if storage.is_local(path) else path)
     if schema.has_pictures:
-        rows = pictures.read_rows(path, schema.names, schema.image, row_groups, spool)
-        for where, row, ref in rows:
+        for where, row, ref in picture_rows(path, schema.names, schema.image, row_groups, spool):
             yield from refs_of_row(where, row, schema, ref)
         return
     has_backslashes = False
@@ -86,10 +82,15 @@ def refs_of_row(
     key = place.key
     if schema.key:
         key = row_key(where) if schema.key == ROW_NUMBERS else _text(where, row, schema.key)
+    label = _label(where, row, schema) if schema.label else None
+    split = _optional_text(where, row, schema.split)
+    if split is not None and not is_split_name(split):
+        expected = "the name of a split, in letters, digits and underscores"
+        raise wrong_cell(where, schema.split, split, expected)
     yield place._replace(
         key=key,
-        label=_label(where, row, schema) if schema.label else None,
-        split=_split(where, row, schema.split) or place.split,
+        label=label,
+        split=split or place.split,
         group=_optional_text(where, row, schema.group),
         columns=columns or None,
         in_pixels=schema.bbox_format != RELATIVE,
@@ -97,10 +98,7 @@ def refs_of_row(
 
 
 def merge_boxes(refs: Sequence[ImageRef], schema: TableSchema) -> ImageRef:
-    """Returns one reference for the rows of an image, which hold at most one box each.
-
-    Raises `UserError` with key and column if rows differ in a value that an image has once.
-    """
+    """Returns one reference for the rows of an image; only boxes and labels may differ."""
     first, *others = refs
     shared = _shared_values(first, schema)
     for ref in others:
@@ -137,7 +135,7 @@ def _rows_differ(
         expected = "one value in all rows of an image"
         remedy = "fix the rows, leave the column out by " + Arg("columns")
         remedy += f", or call it {OBJECT_PREFIX}{column} to keep a value for each box"
-    return UserError(argument="input", received=received, expected=expected, remedy=remedy)
+    return invalid("input", received, expected, remedy)
 
 
 def _text(where: str, row: Mapping[str, Any], column: str) -> str:
@@ -196,14 +194,6 @@ def _class_of(where: str, label: str, schema: TableSchema) -> str:
     raise wrong_cell(where, schema.label, int(label), expected)
 
 
-def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
-    split = _optional_text(where, row, column)
-    if split is not None and not is_split_name(split):
-        expected = "the name of a split, in letters, digits and underscores"
-        raise wrong_cell(where, column, split, expected)
-    return split
-
-
 def _columns(where: str, row: Mapping[str, Any], schema: TableSchema) -> dict[str, Any]:
     """Returns the extra columns of a row; with one box a row, lists of at most one value."""
     # In a table with one box a row, a row without sides is an image without boxes.
@@ -218,11 +208,9 @@ def _columns(where: str, row: Mapping[str, Any], schema: TableSchema) -> dict[st
         elif not has_box:
             columns[column.name] = []
         elif column.name == BOX_CLASS_FEATURE != name:
-            label = _class_of(where, _text(where, row, name), schema)
-            columns[column.name] = [composed(label)]
+            columns[column.name] = [composed(_class_of(where, _text(where, row, name), schema))]
         else:
-            of_one_box = dataclasses.replace(column, shape=())
-            columns[column.name] = [_value(where, row, of_one_box, name)]
+            columns[column.name] = [_value(where, row, dataclasses.replace(column, shape=()), name)]
     return columns
 
 
@@ -247,10 +235,17 @@ def image_place(where: str, folder: str, image: str, any_path: bool) -> ImageRef
         forms.append((slashed, slashed))
     missing = ImageRef(image, _uri(where, folder, image, any_path), None, mtime_ns=MISSING)
     for key, form in forms:
-        uri = _uri(where, folder, form, any_path)
-        size_bytes, mtime_ns = _stat(uri)
-        if mtime_ns != MISSING:
-            return ImageRef(key, uri, None, size_bytes=size_bytes, mtime_ns=mtime_ns)
+        ref = ImageRef(key, _uri(where, folder, form, any_path), None)
+        if not storage.is_local(ref.uri):
+            return ref
+        try:
+            status = os.stat(ref.uri)
+        # A missing file is quarantined, with the reason, when it is read.
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError):
+            return ref
+        return ref._replace(size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
     return missing
 
 
@@ -262,13 +257,13 @@ def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
         path = urllib.parse.unquote(image[len("file://") :])
     elif _ADDRESS.match(image):
         return image
-    elif not is_local(folder) and not os.path.isabs(image):
+    elif not storage.is_local(folder) and not os.path.isabs(image):
         return storage.join(folder, image)
     # The author of a table could otherwise copy any file of this machine into `quarantine/`. `..`
     # is resolved before the system follows a symbolic link, so the checked path is the opened path.
     path = os.path.normpath(os.path.join(folder, path))
     # The table may name its folder with or without symbolic links.
-    roots = (folder, os.path.realpath(folder)) if is_local(folder) else ()
+    roots = (folder, os.path.realpath(folder)) if storage.is_local(folder) else ()
     if any_path or any(path.startswith(root.rstrip("/") + "/") for root in roots):
         return path
     trusted = Arg("allow_any_path", True)
@@ -278,16 +273,3 @@ def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
         expected="a path below that folder, or an address",
         remedy="move the table above its images, or, if you trust the table, say " + trusted,
     )
-
-
-def _stat(uri: str) -> tuple[int, int]:
-    if not is_local(uri):
-        return -1, 0
-    try:
-        status = os.stat(uri)
-    # A missing file is quarantined, with the reason, when it is read.
-    except (FileNotFoundError, NotADirectoryError):
-        return -1, MISSING
-    except (OSError, ValueError):
-        return -1, 0
-    return status.st_size, status.st_mtime_ns

@@ -12,21 +12,22 @@ import pyarrow as pa
 
 from beam_pipeline.inputs.folders import matching_files
 from beam_pipeline.inputs.layout import unfit_option, wrong_input
-from beam_pipeline.inputs.tables import cells, pictures
-from beam_pipeline.inputs.tables.cells import shown, wrong_cell
+from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.rows import (
     Row,
+    class_names_in,
+    holds_pictures,
     is_parquet,
     parquet_schema,
     read_rows,
     whole_numbers_with_nulls,
 )
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
-from imageshards.storage import is_local
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
@@ -50,38 +51,21 @@ _USUAL_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class TableSchema:
-    """Purpose of each column of an image table.
-
-    Attributes:
-        image: Column of the image path, or of the pictures in a Parquet file.
-        label: Column of the class name or names; "" if images have no label.
-        key, split, group: Columns of the keys, splits and groups, if there are any.
-        columns: Extra columns, which become features.
-        warnings: Sentences about the columns, for the user.
-        several: Whether images have several labels, in lists or texts.
-        separator: Separator between several labels in a text.
-        any_path: Whether rows may name files outside of the folder of their table.
-        class_names: Class names by number; () if a number is itself the name of a class.
-        has_pictures: Whether the image column of a Parquet file holds pictures, not paths.
-        bbox_format: How the sides of boxes are written.
-        box_a_row: Whether each row holds one box, so that the rows of an image become one record.
-        cells_of: Extra column → column of the table with its cells, if the names differ.
-    """
-
-    image: str
-    label: str
+    image: str  # column of the image path, or of the pictures in a Parquet file
+    label: str  # column of the class name or names; "" if images have no label
     key: str | None
     split: str | None
     group: str | None
-    columns: tuple[ColumnSpec, ...]
-    warnings: tuple[str, ...] = ()
-    several: bool = False
-    separator: str | None = None
-    any_path: bool = False
-    class_names: tuple[str, ...] = ()
-    has_pictures: bool = False
+    columns: tuple[ColumnSpec, ...]  # extra columns, which become features
+    warnings: tuple[str, ...] = ()  # sentences about the columns, for the user
+    several: bool = False  # images have several labels, in lists or texts
+    separator: str | None = None  # between several labels in a text
+    any_path: bool = False  # rows may name files outside of the folder of their table
+    class_names: tuple[str, ...] = ()  # by number; () if a number is itself the name of a class
+    has_pictures: bool = False  # the image column of a Parquet file holds pictures, not paths
     bbox_format: str = RELATIVE
-    box_a_row: bool = False
+    box_a_row: bool = False  # each row holds one box, and the rows of an image become one record
+    # Extra column → column of the table with its cells, if the names differ.
     cells_of: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -92,7 +76,6 @@ class TableSchema:
         return list(dict.fromkeys([*filter(None, roles), *map(self.column_of, self.columns)]))
 
     def column_of(self, column: ColumnSpec) -> str:
-        """Returns the name of an extra column in the table."""
         return self.cells_of.get(column.name, column.name)
 
 
@@ -105,15 +88,20 @@ def table_files(path: str) -> list[str]:
 def read_schema(source: InputOptions) -> TableSchema:
     """Finds the columns' roles and types from the options, the header and the first rows.
 
-    Raises:
-        UserError: A column is missing, named twice, has the name of a record feature, or a type
-            that boxes cannot have; or the bucket of the table cannot be used.
+    Raises `UserError` if a column is missing, named twice, has the name of a record feature, or a
+    type that boxes cannot have; or if the bucket of the table cannot be used.
     """
-    if not is_local(source.input):
+    if not storage.is_local(source.input):
         storage.check_bucket(source.input, "input")
     first = table_files(source.input)[0]
     if is_parquet(first):
-        found = _parquet_table(source, first)
+        arrow = parquet_schema(first)
+        types = dict(zip(arrow.names, arrow.types, strict=True))
+        # NaN takes the place of null, which an integer column could not hold.
+        types |= dict.fromkeys(whole_numbers_with_nulls(first, arrow), pa.float64())
+        found = schema_of_rows(source, [], types)
+        if found.has_pictures:
+            found = dataclasses.replace(found, class_names=class_names_in(arrow, found.label))
     else:
         head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
         if not head:
@@ -122,17 +110,6 @@ def read_schema(source: InputOptions) -> TableSchema:
     if found.box_a_row and found.key and source.key_column is None and not found.has_pictures:
         _check_keys(first, found.image, found.key)
     return found
-
-
-def _parquet_table(source: InputOptions, path: str) -> TableSchema:
-    arrow = parquet_schema(path)
-    types = dict(zip(arrow.names, arrow.types, strict=True))
-    # NaN takes the place of null, which an integer column could not hold.
-    types |= dict.fromkeys(whole_numbers_with_nulls(path, arrow), pa.float64())
-    found = schema_of_rows(source, [], types)
-    if not found.has_pictures:
-        return found
-    return dataclasses.replace(found, class_names=pictures.class_names(arrow, found.label))
 
 
 def schema_of_rows(
@@ -162,14 +139,13 @@ def schema_of_rows(
         label = ""
         if source.label_column != roles["label"] and source.label_column is not None:
             received = f"{source.label_column!r} with " + Arg("label", NONE)
-            remedy = "leave one of them out"
-            raise UserError(argument="label_column", received=received, remedy=remedy)
+            raise invalid("label_column", received, remedy="leave one of them out")
     columns, warnings = table.features(roles, cells_of)
     return TableSchema(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
         several=source.label == SEVERAL, separator=source.label_separator,
         any_path=source.allow_any_path,
-        has_pictures=image in types and pictures.holds_pictures(types[image]),
+        has_pictures=image in types and holds_pictures(types[image]),
         bbox_format=source.bbox_format, box_a_row=box_a_row, cells_of=cells_of,
     )  # fmt: skip
 
@@ -223,7 +199,7 @@ class _Table(NamedTuple):
 
     def lacks(self, argument: str, column: str, names: Sequence[str]) -> UserError:
         received = f"{column!r}, but {self.source.input!r} has the columns {_quoted(names)}"
-        return UserError(argument=argument, received=received)
+        return invalid(argument, received)
 
     def sides(self) -> dict[str, str]:
         """Returns the columns of the sides of boxes; {} if the table or --columns has none."""
@@ -272,7 +248,7 @@ class _Table(NamedTuple):
         if role == "image" and given is None:
             # Pictures win over paths; of several columns with pictures, a usual name wins.
             named = (name for name in (found, *types) if name)
-            found = next((n for n in named if pictures.holds_pictures(types.get(n))), found)
+            found = next((n for n in named if holds_pictures(types.get(n))), found)
         if found is None and (role == "image" or (role == "label" and source.label != NONE)):
             expected = f"one named {' or '.join(usual[:2])}, or " + Arg(f"{role}_column")
             if role == "label":
@@ -310,8 +286,8 @@ def _check_keys(path: str, image: str, column: str) -> None:
         if keys.setdefault(name, key) != key:
             one_record, record_a_box = Arg("key_column", image), Arg("key_column", column)
             remedy = "say " + one_record + ", or " + record_a_box + " to have a record for each box"
-            more = f" of the image {name!r}, and a row above has {shown(keys[name])}"
-            raise wrong_cell(where, column, key, "one key for each image", remedy, more)
+            more = f" of the image {name!r}, and a row above has {cells.shown(keys[name])}"
+            raise cells.wrong_cell(where, column, key, "one key for each image", remedy, more)
 
 
 def _about_labels(name: str, values: Sequence[tuple[str, Any]]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.columns.analyzers import ZScoreFn
+from beam_pipeline.columns.preprocessing import ZScoreFn
 
 FINITE_FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

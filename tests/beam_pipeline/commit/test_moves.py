@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.commit.moves import Move, plan_moves
+from beam_pipeline.commit.finalize import Move, plan_moves
 
 Counts = Sequence[Mapping[str, int]]
 COUNTS = st.lists(st.dictionaries(st.sampled_from("abcde"), st.integers(0, 9)), max_size=12)

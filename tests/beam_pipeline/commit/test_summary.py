@@ -6,7 +6,7 @@ import pathlib
 import msgspec
 import pytest
 
-from beam_pipeline.commit.summary import check_budget, remedies, write_list
+from beam_pipeline.commit.dataset import check_budget, remedies, write_list
 from imageshards.errors import UserError
 from imageshards.manifest import Reject
 from tests.support.errors import refused

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from beam_pipeline.commit.tfds import tfds_files
+from beam_pipeline.commit.descriptions import tfds_files
 from tests.support.builds import manifest, records_of
 from tests.support.manifests import typed
 

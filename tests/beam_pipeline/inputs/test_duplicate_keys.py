@@ -10,8 +10,8 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.inputs import duplicate_keys
-from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
+from beam_pipeline.inputs import selection
+from beam_pipeline.inputs.selection import RefuseDuplicateKeys
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import user_error_in
 
@@ -44,28 +44,28 @@ def test_equal_keys_are_refused_with_both_images(batches, words):
 
 def test_equal_hashes_of_two_keys_are_no_duplicate(monkeypatch):
     same = np.int64(7)
-    monkeypatch.setattr(duplicate_keys, "hash_keys", lambda batch: np.repeat(same, len(batch)))
+    monkeypatch.setattr(selection, "hash_keys", lambda batch: np.repeat(same, len(batch)))
     check(batches_of(["a", "b", "c", "d"]))
 
 
 @given(st.lists(st.text(st.characters()), max_size=60), st.integers(1, 9))
 def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, num_buckets):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicate_keys, "NUM_BUCKETS", num_buckets)
-        patch.setattr(duplicate_keys, "MAX_SUSPECTS", 100)
+        patch.setattr(selection, "NUM_BUCKETS", num_buckets)
+        patch.setattr(selection, "MAX_SUSPECTS", 100)
         batches = batches_of(keys, 7)
         buckets = collections.defaultdict(list)
         for batch in batches:
-            for bucket, hashes in duplicate_keys.bucketed_hashes(batch):
+            for bucket, hashes in selection.bucketed_hashes(batch):
                 buckets[bucket].append(hashes)
-        suspects = [each for of in buckets.values() for each in duplicate_keys.equal_hashes(of)]
-        found = [duplicate_keys.images_with_hashes(batch, suspects) for batch in batches]
+        suspects = [each for of in buckets.values() for each in selection.equal_hashes(of)]
+        found = [selection.images_with_hashes(batch, suspects) for batch in batches]
         suspected = {key for pairs in found for key, _ in pairs}
     assert suspected == {key for key in keys if keys.count(key) > 1}
 
 
 def test_one_key_for_all_images_gathers_nothing_large():
     for batch in batches_of(["same"] * 5000, 1000):
-        ((_, sent),) = duplicate_keys.bucketed_hashes(batch)
+        ((_, sent),) = selection.bucketed_hashes(batch)
         assert len(sent) == 16
-    assert duplicate_keys.first_two([["/b"], ["/a", "/c"], ["/d"]]) == ["/a", "/b"]
+    assert selection.first_two([["/b"], ["/a", "/c"], ["/d"]]) == ["/a", "/b"]

@@ -2,9 +2,15 @@
 
 import pytest
 
-from beam_pipeline.planning import missing
-from beam_pipeline.planning.missing import Missing, check_some_exist, missing_of, why_missing
-from beam_pipeline.planning.refs import MISSING, ImageRef
+from beam_pipeline.planning.refs import (
+    MISSING,
+    ImageRef,
+    Missing,
+    add_missing,
+    check_some_exist,
+    missing_of,
+    why_missing,
+)
 from tests.support.errors import refused
 
 
@@ -40,7 +46,7 @@ def test_places_in_stores_below_the_root_and_of_windows_are_named():
 def test_a_build_ends_only_where_all_images_are_missing(tables):
     gone = [ImageRef(n, f"{tables}/{n}", "a", mtime_ns=MISSING) for n in ("c.jpg", "b.jpg")]
     unknown = ImageRef("d", f"{tables}/d", "a")
-    found = missing.add_missing([missing_of(gone[:1]), missing_of(gone[1:]), missing_of([unknown])])
+    found = add_missing([missing_of(gone[:1]), missing_of(gone[1:]), missing_of([unknown])])
     assert found == Missing(2, f"{tables}/b.jpg")
     check_some_exist(3, found)
     check_some_exist(0, Missing())

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 
 from beam_pipeline.options import PlanOptions
 from beam_pipeline.planning import plan as planning
-from beam_pipeline.planning.classes import ClassOrder, distinct_labels
-from beam_pipeline.planning.refs import RANK, SPLIT, ImageRef, KeyHasher, RefBatch
+from beam_pipeline.planning.refs import (
+    RANK,
+    SPLIT,
+    ClassOrder,
+    ImageRef,
+    KeyHasher,
+    RefBatch,
+    distinct_labels,
+)
 from tests.support.errors import refused
 
 # {(split, label): images}

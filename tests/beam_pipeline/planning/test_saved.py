@@ -1,20 +1,24 @@
 """The numbers of shards that a resumed build keeps."""
 
 import dataclasses
+from collections import Counter
 
 import pytest
 
-from beam_pipeline.options import ImageOptions, PlanOptions
-from beam_pipeline.planning.saved import make_plan_once
+from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
+from beam_pipeline.planning import transforms
+from beam_pipeline.planning.refs import RefBatch
 
 COUNTS = {("train", "a"): 600, ("train", "b"): 400}
 OPTIONS = PlanOptions(splits={"train": 1.0}, shard_mb=0.1)
 
 
 def shards_of(path, mean_bytes, counts=COUNTS, options=OPTIONS, **image):
-    kinds = {("train", "one"): sum(counts.values())}
-    image_options = ImageOptions(**image)
-    plan = make_plan_once(str(path), counts, kinds, options, image_options, lambda: mean_bytes)
+    kinds = Counter({("train", "one"): sum(counts.values())})
+    survey = transforms.Survey(Counter(counts), kinds, RefBatch([]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transforms, "mean_record_bytes", lambda *args: mean_bytes)
+        plan = transforms.plan_of(survey, options, ImageOptions(**image), UrlOptions(), str(path))
     return plan.num_shards["train"]
 
 

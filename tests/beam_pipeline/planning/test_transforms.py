@@ -15,9 +15,8 @@ from beam_pipeline.inputs.transforms import BatchRefs
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning import plan as plan_module
 from beam_pipeline.planning import transforms as planning
-from beam_pipeline.planning.classes import label_kind
 from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES, bucket_ranks, make_plan
-from beam_pipeline.planning.refs import ORDER, ImageRef, KeyHasher, RefBatch, ShardUnit
+from beam_pipeline.planning.refs import ORDER, ImageRef, KeyHasher, RefBatch, ShardUnit, label_kind
 from beam_pipeline.planning.transforms import AssignSplits, BatchByKeyFn, PlanShards
 from tests.support.builds import jpeg
 from tests.support.errors import refused

@@ -6,7 +6,7 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_hand
 
 from beam_pipeline import cli
 from beam_pipeline.options import BuildOptions, InputOptions
-from beam_pipeline.runners.choice import choose
+from beam_pipeline.runners.runner import choose
 from imageshards.errors import UserError
 
 BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")

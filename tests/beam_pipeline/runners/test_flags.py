@@ -5,8 +5,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.runners import flags as flags_module
-from beam_pipeline.runners.choice import check_flags, choose
 from beam_pipeline.runners.flags import checkout_setup, missing_defaults
+from beam_pipeline.runners.runner import check_flags, choose
 from tests.conftest import REPOSITORY
 from tests.support.errors import refused
 

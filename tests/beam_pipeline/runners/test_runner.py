@@ -9,8 +9,7 @@ import pytest
 
 from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.runners import runner as runner_module
-from beam_pipeline.runners.choice import choose
-from beam_pipeline.runners.runner import job_name
+from beam_pipeline.runners.runner import choose, job_name
 from imageshards.errors import UserError
 from tests.support import builds, portable_builds
 from tests.support.cluster import free_addresses

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.images.member import RECORD
+from beam_pipeline.images.read import RECORD
 from beam_pipeline.options import UrlOptions
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.shards import copying

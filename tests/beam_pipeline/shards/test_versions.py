@@ -4,7 +4,7 @@ import importlib.metadata
 
 import pytest
 
-from beam_pipeline.shards.versions import byte_versions, check_versions
+from beam_pipeline.shards.record import byte_versions, check_versions
 from imageshards.errors import UserError
 
 

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.images.member import ZIP_HEADER_BYTES, read_zip_member
-from beam_pipeline.images.read import read_images
+from beam_pipeline.images.read import ZIP_HEADER_BYTES, read_images, read_zip_member
 from beam_pipeline.inputs.archives import members as archives
 from beam_pipeline.inputs.layout import expand_braces
 from beam_pipeline.inputs.listing import schema_of
