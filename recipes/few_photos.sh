@@ -5,6 +5,19 @@
 # Command:   python scripts/make_demo_images.py --output drawn
 #            IMAGES=dogs_vs_cats FEW=drawn sh recipes/few_photos.sh
 # Hardware:  2 cores of an AMD EPYC, no GPU, with other work on them
+# Time:      7 minutes, of which 4 for cats and dogs
+# Result:    With the weights, the loss on 565 validation pictures falls by a half, and errors from 2.2 %
+#            to 1.1 %. The table lists the best epoch of each run:
+#
+#     seed  without: accuracy  loss    with: accuracy  loss
+#     1                 0.965  0.173           0.991  0.034
+#     2                 0.991  0.085           0.988  0.063
+#     3                 0.979  0.112           0.988  0.040
+#
+#            Weights do not always help: for dogs among 119 animals of ImageNet, 45 to train on, the
+#            mean accuracy was 0.74 without and 0.70 with the weights of this small network.
+#
+# Run again, it keeps existing shards and resumes an interrupted training.
 set -eu
 : "${IMAGES:?names a flat folder of cat.N.jpg and dog.N.jpg, as Kaggle has them}"
 : "${FEW:?names a folder with a few photos in a folder for each class}"
