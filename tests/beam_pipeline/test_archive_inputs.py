@@ -14,10 +14,9 @@ import pytest
 from pyarrow import parquet
 
 from imageshards import storage
-from tests.support import portable_servers
-from tests.support.builds import build, class_folders, records_of, shard_bytes
+from tests.support.builds import build, build_set, class_folders, records_of, shard_bytes
 from tests.support.commands import build_killed_at
-from tests.support.portable_builds import run_here
+from tests.support.portable_servers import run_here, running
 from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
@@ -34,16 +33,13 @@ def folder(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def photos(folder) -> dict[str, bytes]:
-    """Path below the folder → content."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")
 def expected(folder, tmp_path_factory) -> dict[str, bytes]:
-    output = tmp_path_factory.mktemp("expected") / "out"
-    assert build("--input", folder, "--output", output, *FLAGS) == 0
-    return shard_bytes(output)
+    return shard_bytes(build_set(folder, tmp_path_factory.mktemp("expected") / "out", *FLAGS))
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
@@ -147,7 +143,7 @@ def test_several_webdataset_archives_with_columns(photos, tmp_path):
         (tmp_path / "set" / f"0000{number}.tar").write_bytes(webdataset(some))
     flags = ["--class_names", "cat,dog", "--columns", "size:int", *FLAGS]
     for given, output in ((tmp_path / "set", "a"), (f"{tmp_path}/set/{{00000..00001}}.tar", "b")):
-        assert build("--input", given, "--output", tmp_path / output, *flags) == 0
+        build_set(given, tmp_path / output, *flags)
     assert shard_bytes(tmp_path / "a") == shard_bytes(tmp_path / "b")
     records = records_of(tmp_path / "a")
     assert len(records) == 27
@@ -186,8 +182,7 @@ def test_from_a_store_whatever_is_killed(photos, expected, tmp_path, form):
 @pytest.mark.slow
 def test_through_a_job_service(photos, expected, tmp_path):
     """Prism's workers list, spool and read all forms."""
-    portable_servers.prism_binary()
-    with portable_servers.running(tmp_path) as servers:
+    with running(tmp_path) as servers:
         for number, form in enumerate(FORMS):
             output = tmp_path / f"out-{number}"
             command = [*pack(form, photos, tmp_path), "--output", output, *servers.flags]

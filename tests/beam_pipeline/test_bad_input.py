@@ -20,7 +20,6 @@ def photos(tmp_path):
 
 
 def error_of(capfd, *arguments) -> str:
-    """The sentence a build ends with."""
     assert build(*arguments) == 2
     said = capfd.readouterr().err
     assert "Traceback" not in said

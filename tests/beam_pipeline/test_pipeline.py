@@ -9,6 +9,7 @@ from imageshards import storage
 from imageshards.verification import command as verify
 from tests.support.builds import (
     build,
+    build_set,
     class_folders,
     jpeg,
     manifest,
@@ -43,9 +44,7 @@ FLAGS = ["--image_size", "32", "--num_shards", "train=5,validation=2"]
 
 @pytest.fixture(scope="module")
 def built(photos, tmp_path_factory):
-    output = tmp_path_factory.mktemp("out") / "set"
-    assert build("--input", photos, "--output", output, *FLAGS) == 0
-    return output
+    return build_set(photos, tmp_path_factory.mktemp("out") / "set", *FLAGS)
 
 
 def test_every_image_is_in_one_record_with_its_label(photos, built):
@@ -77,11 +76,9 @@ def test_the_folder_is_a_dataset_that_passes_verify_and_nothing_else(built):
 
 
 def test_bytes_do_not_depend_on_the_number_of_processes(photos, built, tmp_path):
-    flags = ["--output", tmp_path / "set", *FLAGS, "--direct_num_workers", "3"]
-    assert build("--input", photos, *flags) == 0
-    assert shard_bytes(tmp_path / "set") == shard_bytes(built)
-    ours, theirs = (folder / "manifest.json" for folder in (tmp_path / "set", built))
-    assert ours.read_bytes() == theirs.read_bytes()
+    output = build_set(photos, tmp_path / "set", *FLAGS, "--direct_num_workers", 3)
+    assert shard_bytes(output) == shard_bytes(built)
+    assert manifest(output) == manifest(built)
 
 
 def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
@@ -119,17 +116,16 @@ def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
     }  # fmt: skip
     for name, data in files.items():
         storage.write(f"{tmp_path}/in/{name}", data)
-    flags = ["--input", tmp_path / "in", "--splits", "train=1", "--no_report"]
-    flags += ["--resize_mode", "none", "--max_reject_fraction", "0.2"]
-    assert build(*flags, "--output", tmp_path / "out") == 0
+    flags = ["--splits", "train=1", "--no_report", "--resize_mode", "none"]
+    flags += ["--max_reject_fraction", "0.2"]
+    output = build_set(tmp_path / "in", tmp_path / "out", *flags)
     assert "not read, passed over by their names: '.nef'" in capsys.readouterr().out
-    found = manifest(tmp_path / "out")
-    assert found["source"]["formats"] == {"JPEG": 3, "AVIF": 1, "HEIF": 1}
-    notes = found["source"]["notes"]
-    assert (notes["icc_converted"], notes["icc_broken"]) == (2, 1)
-    assert quarantined(tmp_path / "out") == {"ant/cut.heic": [files["ant/cut.heic"]]}
-    assert build(*flags, "--output", tmp_path / "as they are", "--icc", "drop") == 0
-    kept, made = records_of(tmp_path / "as they are"), records_of(tmp_path / "out")
+    source = manifest(output)["source"]
+    assert source["formats"] == {"JPEG": 3, "AVIF": 1, "HEIF": 1}
+    assert (source["notes"]["icc_converted"], source["notes"]["icc_broken"]) == (2, 1)
+    assert quarantined(output) == {"ant/cut.heic": [files["ant/cut.heic"]]}
+    as_they_are = build_set(tmp_path / "in", tmp_path / "as they are", *flags, "--icc", "drop")
+    kept, made = records_of(as_they_are), records_of(output)
     differ = {key for key in made if made[key]["image/encoded"] != kept[key]["image/encoded"]}
     assert differ == {"ant/p3.jpg", "bee/phone.HEIC"}
     phone = made["bee/phone.HEIC"]
@@ -139,12 +135,9 @@ def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
 def test_warnings_are_printed_at_the_end(tmp_path, capsys):
     photos = class_folders(tmp_path / "in", {"cat": 9, "Cat": 9, "dog": 1})
     (photos / "emu").mkdir()
-    flags = ["--input", photos, "--output", tmp_path / "out", "--splits", "validation=1"]
-    assert build(*flags) == 0
-    printed = capsys.readouterr().out
-    assert "3 classes: Cat 9, cat 9, dog 1" in printed and "19 images listed, 0 rejected" in printed
-    told = [line for line in printed.split("\n") if line.startswith("warning: ")]
-    assert told == [f"warning: {each}" for each in manifest(tmp_path / "out")["warnings"]]
+    output = build_set(photos, tmp_path / "out", "--splits", "validation=1")
+    told = [line for line in capsys.readouterr().out.split("\n") if line.startswith("warning: ")]
+    assert told == [f"warning: {each}" for each in manifest(output)["warnings"]]
     assert len(told) == 2 and "1 class folder without an image: 'emu'" in told[0]
-    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    page = (output / "report" / "index.html").read_text()
     assert "Warnings" in page and "1 class folder without an image" in page

@@ -17,10 +17,7 @@ def shard(file: str, num_records: int, num_bytes: int, **classes: int) -> Shard:
     return Shard(file, num_records, num_bytes, "0" * 64, classes, index)
 
 
-TRAIN = [
-    shard("a", 629, 1_500_000, cat=300, dog=329),
-    shard("b", 630, 1_500_000, cat=300, dog=330),
-]
+TRAIN = [shard("a", 629, 1_500_000, cat=300, dog=329), shard("b", 630, 1_500_000, cat=300, dog=330)]
 MANIFEST = blank(
     splits={"train": Split(1259, TRAIN), "test": Split(0, [shard("c", 0, 0)])},
     classes=["cat", "dog", "emu"],

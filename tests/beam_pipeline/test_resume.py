@@ -20,7 +20,7 @@ from beam_pipeline.images.process_pool import LocalPool
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
 from tests.support.commands import ForkedBuild, build_killed_at, wait_until
-from tests.support.portable_builds import finished_shards
+from tests.support.portable_servers import finished_shards
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +32,14 @@ def photos(tmp_path_factory):
     return class_folders(tmp_path_factory.mktemp("in"), {"cat": 48, "dog": 48}, broken=2)
 
 
+FLAGS = (
+    f"--image_size 64 --no_report --splits train=1 --num_shards {SHARDS} "
+    "--max_reject_fraction 0.03 --direct_num_workers 2"
+)
+
+
 def flags(photos, output) -> list[str]:
-    return [
-        "--input", str(photos), "--output", str(output), "--image_size", "64", "--no_report",
-        "--splits", "train=1", "--num_shards", str(SHARDS), "--max_reject_fraction", "0.03",
-        "--direct_num_workers", "2",
-    ]  # fmt: skip
+    return ["--input", str(photos), "--output", str(output), *FLAGS.split()]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,6 @@ def hold_at(staging: str, limit: int) -> None:
 
 
 def workers_of(process: ForkedBuild) -> list[psutil.Process]:
-    """Processes that write shards."""
     found = []
     for child in psutil.Process(process.pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):  # the exporter may end just now

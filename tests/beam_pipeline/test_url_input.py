@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from imageshards.verification import command as verify
-from tests.support.builds import build, jpeg, manifest, rejects_of, shard_bytes
+from tests.support.builds import build, build_set, jpeg, manifest, rejects_of, shard_bytes
 from tests.support.built_records import assert_records_are_as_described
 from tests.support.pictures import saved
 from tests.support.web_server import WebServer
@@ -31,8 +31,7 @@ def listed(tmp_path_factory):
 
 def test_a_list_of_addresses_becomes_a_dataset_and_failures_have_their_status(listed, tmp_path):
     path, root = listed
-    output = tmp_path / "set"
-    assert build("--input", path, "--output", output, *FLAGS, "--allow_private_hosts") == 0
+    output = build_set(path, tmp_path / "set", *FLAGS, "--allow_private_hosts")
     assert manifest(output)["rejects"] == dict.fromkeys(sorted(WRONG.values()), 1)
     assert sum(split["num_records"] for split in manifest(output)["splits"].values()) == 12
     rejects = {row["uri"]: row for row in rejects_of(output).values()}
@@ -62,10 +61,3 @@ def test_a_resumed_build_keeps_its_shards_when_a_sampled_picture_has_become_unre
         assert build(*command, "--max_reject_fraction", "0.5") == 0
     assert set(shard_bytes(output)) == before
     assert "images were finished by an earlier run" in capsys.readouterr().out
-
-
-def test_private_hosts_need_a_flag(listed, tmp_path, capsys):
-    path, _ = listed
-    assert build("--input", path, "--output", tmp_path / "set", *FLAGS) == 2
-    assert "(url_private_address 15)" in capsys.readouterr().err
-    assert not (tmp_path / "set" / "manifest.json").exists()

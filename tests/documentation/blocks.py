@@ -41,7 +41,6 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Of its test."""
         reason = f", not run: {self.not_run}" if self.not_run else ""
         return f"line {self.line} [{self.language}{reason}]"
 

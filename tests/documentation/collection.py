@@ -121,15 +121,10 @@ def _open(path: str, factory: pytest.TempPathFactory) -> Page:
 
 
 def close(namespace: dict[str, Any]) -> None:
-    """Ends what the blocks of a page started."""
     if "page" in namespace:
         namespace["page"].close()
 
 
 documentation = Blocks(
-    [parse],
-    patterns=PAGES,
-    path=str(ROOT),
-    fixtures=["tmp_path_factory"],
-    teardown=close,
+    [parse], patterns=PAGES, path=str(ROOT), fixtures=["tmp_path_factory"], teardown=close
 )

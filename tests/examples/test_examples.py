@@ -18,7 +18,6 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def run(example: str, *arguments: object) -> str:
-    """What an example prints."""
     done = run_forked(f"examples.{example}", *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -48,13 +48,18 @@ def build(*arguments: str | pathlib.Path) -> int:
     return main(["--direct_num_workers", "2", *map(str, arguments)])
 
 
+def build_set(source, output, *flags):
+    """The output of a build that must succeed."""
+    assert build("--input", source, "--output", output, *flags) == 0
+    return output
+
+
 def manifest(output: pathlib.Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((output / "manifest.json").read_text())
     return found
 
 
 def shard_bytes(output: pathlib.Path) -> dict[str, bytes]:
-    """File name → bytes, of all shards."""
     return {path.name: path.read_bytes() for path in sorted(output.glob("*.tfrecord*"))}
 
 
@@ -72,7 +77,6 @@ def _examples(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def rejects_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
-    """Key → row of the quarantine's list."""
     lines = (output / "quarantine" / "rejects.jsonl").read_text().splitlines()
     return {row["key"]: row for row in map(json.loads, lines)}
 

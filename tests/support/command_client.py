@@ -16,14 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 # Those that import the program of the server; the others are quick to start as they are.
-SERVED = {
-    "beam_pipeline": ("build",),
-    "trainer": ("train", "evaluate", "predict", "export"),
-}
-MODULES = {
-    "beam_pipeline": "beam_pipeline",
-    "tests.documentation.python_session": "trainer",
-}
+SERVED = {"beam_pipeline": ("build",), "trainer": ("train", "evaluate", "predict", "export")}
+MODULES = {"beam_pipeline": "beam_pipeline", "tests.documentation.python_session": "trainer"}
 STARTUP_SEC = 120
 
 

@@ -86,7 +86,6 @@ class Command:
             return None
 
     def send_signal(self, number: int) -> None:
-        """Sends it a signal; nothing where it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -112,7 +111,6 @@ class Command:
 
 
 def wait_until(condition, process=None):
-    """Waits until something is so, while a process lives."""
     deadline = time.monotonic() + TIMEOUT_SEC
     while not condition():
         if process is not None and process.poll() is not None:
@@ -144,7 +142,6 @@ class ForkedBuild(Command):
 
 
 def build_killed_at(module: str, name: str, calls: int, *arguments: object) -> None:
-    """A build whose n-th call of a function is its last."""
     killed = ForkedBuild(*arguments, before=kill_at, given=(module, name, calls))
     assert killed.wait() == -signal.SIGKILL, killed.communicate()[0]
 
@@ -222,7 +219,6 @@ def served_environment() -> dict[str, str]:
 
 
 def write_and_die(*files: pathlib.Path) -> None:
-    """Has a process killed while it writes these files."""
     code = """if True:
         import contextlib, os, signal, sys
         from imageshards import storage

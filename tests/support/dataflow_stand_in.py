@@ -50,7 +50,6 @@ class StandIn(HttpStandIn):
 
     @property
     def flags(self) -> list[str]:
-        """Flags of a build for it, without folders."""
         return [
             "--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION,
             "--dataflow_endpoint", self.endpoint, "--no_auth", NO_FREEZE,

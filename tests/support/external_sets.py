@@ -65,6 +65,5 @@ def records_of(path: pathlib.Path | str) -> list[Record]:
 
 
 def whole_split(dataset: DatasetSpec, split: str = "train") -> Subset:
-    """Every record of a split, as it is."""
     found = dataset.splits[split]
     return Subset(dataset, found, dataset.classes, None, (), found.num_records, None)

@@ -85,7 +85,6 @@ def _compile(model: Any) -> None:
 
 
 def _damage(val: Any) -> None:
-    """Changes one byte of each record of `BROKEN`."""
     paths = [pathlib.Path(shard.path) for shard in val.subset.split.shards]
     places = [(path, record.offset_bytes) for path in paths for record in records_of(path)]
     for number in BROKEN:

@@ -80,7 +80,6 @@ class Request(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """The connection goes on in secret."""
         self.connection = context.wrap_socket(self.connection, server_side=True)
         self.rfile = self.connection.makefile("rb")
         self.wfile = self.connection.makefile("wb", buffering=0)

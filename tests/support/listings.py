@@ -10,7 +10,6 @@ from beam_pipeline.planning.refs import ImageRef, Label
 
 
 def put(root: pathlib.Path, *names: str) -> None:
-    """Writes files that hold their names."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,6 @@ def start(strategy, config, name="tests.support.tiny_models:dense"):
 
 
 def make_step(strategy: Any, network: Any) -> Any:
-    """One step, as the training loop takes it."""
     from trainer.models.step import make_train_step
 
     step = make_train_step(network, strategy)

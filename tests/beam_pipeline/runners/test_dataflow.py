@@ -23,7 +23,7 @@ from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
 from tests.support.errors import refused
-from tests.support.portable_builds import run_here
+from tests.support.portable_servers import run_here
 from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
@@ -52,7 +52,6 @@ def store():
 
 @pytest.fixture(scope="module")
 def bucket(store, tmp_path_factory):
-    """A bucket with pictures in `photos`."""
     images = tmp_path_factory.mktemp("images") / "photos"
     builds.class_folders(images, {"cat": 30, "dog": 20})
     name = store.bucket()
@@ -72,7 +71,6 @@ def staged_in(bucket: str) -> list[str]:
 
 
 def flags(bucket: str, output: str) -> list[str]:
-    """A build of the pictures in a bucket."""
     where = ["--input", f"{bucket}/photos", "--output", f"{bucket}/{output}"]
     return [*where, *staged_in(bucket), *BUILD]
 
@@ -162,7 +160,6 @@ class TestTheStagedJob:
 
 @pytest.fixture
 def package(tmp_path):
-    """Flags for a package of workers that needs no building."""
     path = tmp_path / "imageshards-0.tar.gz"
     path.write_bytes(b"never unpacked")
     return ["--extra_package", str(path)]

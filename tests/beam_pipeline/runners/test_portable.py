@@ -13,7 +13,7 @@ from imageshards.errors import user_error_in
 from tests.support import portable_servers
 from tests.support.builds import build, manifest, shard_bytes
 from tests.support.commands import ForkedBuild, wait_until
-from tests.support.portable_builds import (
+from tests.support.portable_servers import (
     IMAGES,
     SHARDS,
     finished_shards,
@@ -28,8 +28,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def servers(tmp_path):
-    """For one test, which may kill the servers."""
-    portable_servers.prism_binary()
     with portable_servers.running(tmp_path) as both:
         yield both
 

@@ -12,7 +12,7 @@ from beam_pipeline.runners import runner as runner_module
 from beam_pipeline.runners.choice import choose
 from beam_pipeline.runners.runner import job_name
 from imageshards.errors import UserError
-from tests.support import builds, portable_builds
+from tests.support import builds, portable_servers
 from tests.support.cluster import free_addresses
 
 pytestmark = pytest.mark.process
@@ -97,7 +97,7 @@ def test_a_missing_job_service_leaves_one_sentence(flags, sentence, silent, tmp_
     addresses = {"NOBODY": free_addresses(1)[0], "SILENT": silent}
     given = [addresses.get(word, word) for word in flags.split()]
     photos, output = builds.class_folders(tmp_path / "in", {"cat": 2, "dog": 2}), tmp_path / "set"
-    code, said = portable_builds.run_here(
+    code, said = portable_servers.run_here(
         "--input", str(photos), "--output", str(output), "--runner", "PortableRunner", *given
     )
     assert code == 2 and sentence in said, said

@@ -9,12 +9,7 @@ from msgspec.structs import replace
 
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.finished import (
-    finished_result,
-    read_result,
-    unit_digest,
-    write_result,
-)
+from beam_pipeline.shards.finished import finished_result, read_result, unit_digest, write_result
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import ShardResult, WrittenFile
 from imageshards import storage

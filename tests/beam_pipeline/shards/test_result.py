@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.shards.result import (
-    ShardResult,
-    ShardStats,
-    WrittenFile,
-    merge_stats,
-)
+from beam_pipeline.shards.result import ShardResult, ShardStats, WrittenFile, merge_stats
 from imageshards.images.encode import encode_image
 from imageshards.manifest import Reject
 from imageshards.typed import decode

@@ -37,7 +37,6 @@ ROWS = [
 
 
 def write(path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
-    """Writes rows in the format of the name."""
     if path.suffix == ".csv":
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
