@@ -53,7 +53,6 @@ def own_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ),
         ("--s3_verify", {}, {}),  # refused with all other flags, later
     ],
-    ids=["s3", "switches", "verify", "account", "no value"],
 )
 def test_flags_of_a_command_line_and_of_a_pipeline_are_settings_of_clients(flags, s3, gs):
     client = storage.backend("s3://photos")
@@ -114,7 +113,7 @@ class TestS3:
                 patch.setenv("AWS_ENDPOINT_URL", server.https_url)
                 yield path
 
-    @pytest.mark.parametrize("is_in_worker", [False, True], ids=["main process", "worker of Beam"])
+    @pytest.mark.parametrize("is_in_worker", [False, True])
     @pytest.mark.parametrize(
         ("verify", "words"),
         [
@@ -123,7 +122,6 @@ class TestS3:
             ("CERTIFICATE", ""),
             ("no.pem", "--s3_verify received 'no.pem'; expected true, false"),
         ],
-        ids=["true", "false", "the certificate", "no file"],
     )
     def test_verify_names_the_certificates_or_looks_at_none(
         self, certificate, verify, words, is_in_worker, monkeypatch

@@ -11,9 +11,15 @@ from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.transforms import PlanShards
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
-from imageshards.example import Values, decode_example
-from imageshards.tfrecord import read_records
-from tests.support.builds import build, class_folders, jpeg, manifest, quarantined, rejects_of
+from tests.support.builds import (
+    build,
+    class_folders,
+    examples,
+    jpeg,
+    manifest,
+    quarantined,
+    rejects_of,
+)
 
 pytestmark = pytest.mark.process
 
@@ -67,10 +73,6 @@ def test_the_next_run_tries_them_again(photos, tmp_path, monkeypatch):
     assert manifest(output)["splits"]["train"]["num_records"] == 27
 
 
-def read(path: pathlib.Path) -> list[dict[str, Values]]:
-    return [decode_example(record.payload) for record in read_records(str(path))]
-
-
 def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, monkeypatch):
     """Its pictures are decoded outside of the process that runs it, too."""
     # Processes that another test's pipeline has started have the usual decoder.
@@ -80,10 +82,9 @@ def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, monkeypatch):
         image=ImageOptions(height_px=32, width_px=32), plan=PlanOptions(num_shards={"train": 2})
     )
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
-        batches = pipeline | beam.Create([RefBatch(refs)])
-        planned = batches | PlanShards(options)
+        planned = pipeline | beam.Create([RefBatch(refs)]) | PlanShards(options)
         planned.units | WriteBalancedTFRecord(f"{tmp_path}/set/", options)
-    found = [record for path in (tmp_path / "set").glob("train-*") for record in read(path)]
+    found = [record for path in (tmp_path / "set").glob("train-*") for record in examples(path)]
     assert len(found) == 24
-    rejected = [r for path in (tmp_path / "set" / "quarantine").iterdir() for r in read(path)]
+    rejected = [r for path in (tmp_path / "set" / "quarantine").iterdir() for r in examples(path)]
     assert [reject["reason"] for reject in rejected] == [[b"decoder_crashed"]] * 3

@@ -88,8 +88,7 @@ def test_damaged_records_are_rejected_with_their_reason(folder, tmp_path):
     data = bytearray(path.read_bytes())
     second = list(read_records(str(path)))[1]
     data[second.offset_bytes + 12 + second.payload.index(b"\xff\xda") + 9] ^= 255
-    last = list(read_records(str(path)))[-1]
-    data[last.offset_bytes] ^= 255  # its length
+    data[list(read_records(str(path)))[-1].offset_bytes] ^= 255  # its length
     path.write_bytes(bytes(data))
     flags = ["--num_shards", 3, "--max_reject_fraction", 0.1, *FLAGS]
     output = build_set(broken, tmp_path / "out", *flags)

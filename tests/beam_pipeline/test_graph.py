@@ -256,8 +256,7 @@ def case(request, tmp_path_factory) -> Case:
 
 
 def test_flink_or_its_workers_know_every_transform_and_fused_nothing_else_is_left(case):
-    urns = {leaf.spec.urn for leaf in case.graph.leaves.values()}
-    assert urns <= NATIVE | FUSIBLE
+    assert {leaf.spec.urn for leaf in case.graph.leaves.values()} <= NATIVE | FUSIBLE
     fused = Graph(submitted(case.built, "--experiments=pre_optimize=all"))
     assert {leaf.spec.urn for leaf in fused.leaves.values()} <= NATIVE | {
         "beam:runner:executable_stage:v1"
@@ -278,8 +277,7 @@ def test_the_graph_asks_for_nothing_special_and_is_bounded_in_one_window_and_env
 
 def test_the_last_step_depends_on_every_branch(case):
     (last,) = (key for key in case.graph.leaves if case.graph.name(key) == "Commit/FinishCommit")
-    rest = set(case.graph.leaves) - case.graph.behind(last)
-    forgotten = [case.graph.name(key) for key in rest]
+    forgotten = [case.graph.name(key) for key in set(case.graph.leaves) - case.graph.behind(last)]
     assert [name for name in forgotten if not SIDE_EFFECTS.match(name)] == []
 
 
@@ -350,8 +348,7 @@ def test_no_grouped_value_is_larger_than_the_references_of_a_shard(growth):
         if name == "UniqueKeys/GroupHashes":  # half a byte an image
             continue
         # Hashes are random: a bucket may hold more than its share. A task of the commit has paths.
-        allowed = 3 * shard + 400 + shards * of_shards.get(name, 0)
-        assert size <= allowed, name
+        assert size <= 3 * shard + 400 + shards * of_shards.get(name, 0), name
         if name not in of_shards:
             assert size <= 1.6 * growth.small.grouped[name] + 200, name
 

@@ -84,8 +84,7 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
     for (owner, name, after), counter in zip(steps, calls, strict=True):
         monkeypatch.setattr(owner, name, failing(getattr(owner, name), counter, after))
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
-        own = pipeline | beam.Create(refs)
-        batches = own | bp.BatchRefs() | bp.AssignSplits(options)
+        batches = pipeline | beam.Create(refs) | bp.BatchRefs() | bp.AssignSplits(options)
         columns = batches | bp.AnalyseColumns(f"{staging}/transform", options=options)
         planned = columns.batches | bp.PlanShards(options, features=columns.features)
         files = planned.units | write
@@ -106,8 +105,7 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
 def test_shards_are_written_at_the_same_time_and_ctrl_c_waits_for_none(tmp_path):
     with WebServer({}) as server:
         addresses = [f"{server.url}/silent?{name}" for name in "ab"]
-        module = "tests.support.own_pipeline_run"
-        running = Command("beam_pipeline", module, tmp_path, *addresses)
+        running = Command("beam_pipeline", "tests.support.own_pipeline_run", tmp_path, *addresses)
         wait_until(lambda: len(set(server.asked)) == 2, running)
         children = psutil.Process(running.pid).children()
         running.send_signal(signal.SIGINT)

@@ -13,8 +13,7 @@ from tests.support.manifests import blank
 
 
 def shard(file: str, num_records: int, num_bytes: int, **classes: int) -> Shard:
-    index = IndexFile("index/a", 1, "0" * 64)
-    return Shard(file, num_records, num_bytes, "0" * 64, classes, index)
+    return Shard(file, num_records, num_bytes, "0" * 64, classes, IndexFile("index/a", 1, "0" * 64))
 
 
 TRAIN = [shard("a", 629, 1_500_000, cat=300, dog=329), shard("b", 630, 1_500_000, cat=300, dog=330)]

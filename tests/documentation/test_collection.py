@@ -17,8 +17,7 @@ def fence(language: str, *lines: str) -> str:
 
 
 def mistakes(text: str) -> list[str | None]:
-    document = Document(text, "page.md")
-    return [mistake_of_form(region.parsed) for region in parse(document)]
+    return [mistake_of_form(region.parsed) for region in parse(Document(text, "page.md"))]
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,7 @@ def test_the_notebook_runs_and_prints_what_the_page_shows(tmp_path: pathlib.Path
     client = NotebookClient(
         made, timeout=TIMEOUT_SEC, resources={"metadata": {"path": str(tmp_path)}}
     )
-    environ = {**served_environment(), "IPYTHONDIR": str(tmp_path / ".ipython")}
-    client.execute(env=environ)
+    client.execute(env={**served_environment(), "IPYTHONDIR": str(tmp_path / ".ipython")})
     printed = "".join(
         output.get("text", "")
         for cell in made.cells

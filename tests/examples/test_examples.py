@@ -24,8 +24,7 @@ def run(example: str, *arguments: object) -> str:
 
 
 def test_keras_fits_and_validates(shards: pathlib.Path) -> None:
-    told = run("fit", shards)
-    accuracies = re.findall(r"val_accuracy: ([\d.]+)", told)
+    accuracies = re.findall(r"val_accuracy: ([\d.]+)", run("fit", shards))
     assert len(accuracies) == 5
     # Of 40 validation pictures, 8 of them in the second batch.
     assert all(abs(float(a) * 40 - round(float(a) * 40)) < 0.01 for a in accuracies)

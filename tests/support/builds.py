@@ -31,15 +31,13 @@ def class_folders(
     root: pathlib.Path, counts: dict[str, int], seed: int = 0, broken: int = 0
 ) -> pathlib.Path:
     """`root/<class>/<class> N.jpg`, so many of each; broken ones, of the first, move records."""
-    for i in range(broken):
-        path = root / next(iter(counts)) / f"broken {i}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"\xff\xd8 no picture")
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)
         for i in range(count):
             number = seed + 10_000 * (sorted(counts).index(name) + 1) + i
             (root / name / f"{name} {i}.jpg").write_bytes(jpeg(number))
+    for i in range(broken):
+        (root / next(iter(counts)) / f"broken {i}.jpg").write_bytes(b"\xff\xd8 no picture")
     return root
 
 
@@ -54,9 +52,8 @@ def build_set(source, output, *flags):
     return output
 
 
-def manifest(output: pathlib.Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((output / "manifest.json").read_text())
-    return found
+def manifest(output: pathlib.Path) -> Any:
+    return json.loads((output / "manifest.json").read_text())
 
 
 def shard_bytes(output: pathlib.Path) -> dict[str, bytes]:
@@ -68,11 +65,11 @@ def records_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
     return {
         features["image/filename"][0].decode(): features | {"split": split}
         for split, shard in manifests.shards_of(manifest(output))
-        for features in _examples(output / shard["file"])
+        for features in examples(output / shard["file"])
     }
 
 
-def _examples(path: pathlib.Path) -> list[dict[str, Any]]:
+def examples(path: object) -> list[dict[str, Any]]:
     return [dict(decode_example(record.payload)) for record in read_records(str(path))]
 
 
@@ -83,12 +80,8 @@ def rejects_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
 
 def quarantined(output: object) -> dict[str, Any]:
     """Key → original bytes in the quarantine, in a list; None where they are not kept."""
-    rejects = [
-        dict[str, Any](decode_example(record.payload))
-        for file in storage.files_below(f"{output}/quarantine")
-        if file.path.endswith(".tfrecord")
-        for record in read_records(file.path)
-    ]
+    paths = (file.path for file in storage.files_below(f"{output}/quarantine"))
+    rejects = (row for path in paths if path.endswith(".tfrecord") for row in examples(path))
     return {r["image/filename"][0].decode(): r.get("image/encoded") for r in rejects}
 
 

@@ -185,8 +185,7 @@ class Job:
         return finalize_shard(task, self.places)
 
     def finish(self, entries: Iterable[FinalShard]) -> str:
-        totals = without_shards(self.summary)
-        return finish_commit(self.plan, entries, totals, [], self.spec)
+        return finish_commit(self.plan, entries, without_shards(self.summary), [], self.spec)
 
     def commit(self) -> None:
         self.finish([self.finalize(task) for task in self.begin_commit()])
@@ -206,8 +205,7 @@ def make_units(photos: pathlib.Path, seed: int, shards: int = 3) -> list[ShardUn
         path = photos / f"{number:03d}.jpg"
         broken = number % shards == 0 and number % 4 == 0 or number in (1, 31)
         data = b"\xff\xd8 no picture %d" % number if broken else jpeg(seed + number, 9, 9)
-        size_bytes = path.write_bytes(data)
-        ref = ImageRef(path.name, str(path), name, "train", None, size_bytes, 1)
+        ref = ImageRef(path.name, str(path), name, "train", None, path.write_bytes(data), 1)
         dealt[number % shards].append(ref)
     ids = {name: place for place, name in enumerate(CLASSES)}
     return [ShardUnit("train", i, shards, ids, refs, {}) for i, refs in enumerate(dealt)]

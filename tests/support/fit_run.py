@@ -80,8 +80,7 @@ def _compile(model: Any) -> None:
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     same = keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)
-    sgd = keras.optimizers.SGD(0.01)
-    model.compile(sgd, loss, metrics=["accuracy"], weighted_metrics=[same])
+    model.compile(keras.optimizers.SGD(0.01), loss, metrics=["accuracy"], weighted_metrics=[same])
 
 
 def _damage(val: Any) -> None:

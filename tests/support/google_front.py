@@ -52,8 +52,7 @@ class GoogleFront(HttpStandIn):
         return self.fetch(path, span)
 
     def fetch(self, path: str, span: str) -> Reply:
-        headers = {"Range": span} if span else {}
-        return http_stand_in.ask(self._emulator_port, "GET", path, headers)
+        return http_stand_in.ask(self._emulator_port, "GET", path, {"Range": span} if span else {})
 
     def _token(self, request: Request) -> Reply:
         """A user's own access token, or that of an account it may act as."""

@@ -146,8 +146,7 @@ class HttpStandIn:
 
     def fail(self, kind: Any, times: int = 1, matching: str = "", method: str = "") -> None:
         """The next requests of a method, with a text in their path, get this from `fault`."""
-        fault = {"kind": kind, "times": times, "matching": matching, "method": method}
-        self._faults.append(fault)
+        self._faults.append({"kind": kind, "times": times, "matching": matching, "method": method})
 
     def heal(self) -> None:
         self._faults.clear()

@@ -85,13 +85,6 @@ def values(network: Any) -> Any:
     return [(path, array.copy()) for path, array in state_values(network)]
 
 
-def put_back(network: Any, kept: Any) -> None:
-    from trainer.models.model import state_variables
-    from trainer.training.checkpoint import restore
-
-    restore(state_variables(network), kept)
-
-
 def digest(arrays: Sequence[Any]) -> str:
     return hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()
 
@@ -107,6 +100,9 @@ def continuation(strategy, config, soft=False, rebuild=False):
     With `rebuild` the kept state is put into a new model. The same model, which stands at step six,
     takes half the time: any state that was not kept shows there as well.
     """
+    from trainer.models.model import state_variables
+    from trainer.training.checkpoint import restore
+
     batches = [batch(step, soft) for step in range(TOTAL_STEPS)]
     network = start(strategy, config)
     step = make_step(strategy, network)
@@ -117,7 +113,7 @@ def continuation(strategy, config, soft=False, rebuild=False):
     if rebuild:
         network = start(strategy, config)
         step = make_step(strategy, network)
-    put_back(network, kept)
+    restore(state_variables(network), kept)
     feed(strategy, step, batches[3:])
     return [straight, digest([array for _, array in values(network)])]
 
@@ -183,8 +179,7 @@ def _check_frozen(strategy: Any, name: str) -> Any:
     from trainer.models.freezing import Frozen, schedule_after
 
     network = start(strategy, CONFIGS[name], "tests.support.replica_run:no_dropout")
-    schedule = schedule_after(CONFIGS[name], BATCH_SIZE, TOTAL_STEPS - 2)
-    frozen = Frozen(network, "all", 1, schedule)
+    frozen = Frozen(network, "all", 1, schedule_after(CONFIGS[name], BATCH_SIZE, TOTAL_STEPS - 2))
     with _eagerly():
         for epoch in range(2):
             frozen.begin_epoch(epoch)

@@ -61,7 +61,3 @@ def test_a_reject_costs_two_moves_at_most(classes, shards, data):
     for place, name in enumerate(dealt):
         counts[place % shards][f"class {name}"] += place not in lost
     assert len(plan_moves(counts)) <= 2 * len(lost)
-
-
-def test_sizes_may_be_even_where_classes_are_not():
-    assert plan_moves([{"a": 3}, {"b": 3}]) == [Move(0, "a", 2, 1), Move(1, "b", 2, 0)]

@@ -123,8 +123,7 @@ def test_a_failed_read_does_not_replace_what_an_earlier_attempt_finished(
     written = everything(output)
     for number in itertools.count():
         restore(output, written)
-        tasks = job.begin_commit()
-        entries = [job.finalize(task) for task in tasks]
+        entries = [job.finalize(task) for task in job.begin_commit()]
         if is_finished:
             job.finish(entries)
             expected = contents(output)

@@ -32,13 +32,11 @@ SHARD = "train-00000-of-00001.tfrecord"
     ("files", "strangers"),
     [
         ({}, ""),
-        ({".gitkeep": "", "lost+found/x": "", "log.txt": "", "build.log": ""}, ""),
-        ({".staging/lock": ""}, ""),
+        ({".gitkeep": "", "lost+found/x": "", "log.txt": "", ".staging/lock": ""}, ""),
         # A build was stopped there.
         ({STOPPED: '{"in_place": true}', SHARD: "", "index/a": "", "features.json": "{}"}, ""),
         ({"report/thesis.txt": ""}, "('report')"),
         ({"quarantine/mine.txt": ""}, "('quarantine')"),
-        ({"index/a": "", "transform/b": ""}, "holds 2 files or folders"),
         ({"features.json": "{}"}, "('features.json')"),
         ({SHARD: ""}, f"('{SHARD}')"),
         ({"manifest.json": '{"name": "of another program"}'}, "('manifest.json')"),

@@ -68,7 +68,7 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "expected", "words"), ANSWERS, ids=[row[0] for row in ANSWERS])
+@pytest.mark.parametrize(("path", "expected", "words"), ANSWERS)
 def test_answers_become_bytes_or_rejects(server, path, expected, words):
     found, message = fetch(server.url + path, FAST if expected == "url_timeout" else STEADY)
     assert found == expected and words in message
@@ -142,8 +142,7 @@ def test_only_addresses_of_the_internet_are_public(address):
 def test_unreachable_and_invalid_addresses_are_told_apart():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-        assert fetch(f"http://127.0.0.1:{port}/a.jpg")[0] == "url_unreachable"
+        assert fetch(f"http://127.0.0.1:{closed.getsockname()[1]}/a.jpg")[0] == "url_unreachable"
     assert fetch("http://does-not-exist.invalid/a.jpg")[0] == "url_unreachable"
     for url in ("http:///a.jpg", "http://[::1/a.jpg"):
         assert fetch(url)[0] == "url_invalid"

@@ -95,15 +95,13 @@ def test_columns_are_copied_where_datasets_agree(tmp_path):
     assert found and found.as_given and found.transform == str(plain.directory / "transform")
     with_age(tmp_path / "b")
     assert opened(plain.directory, tmp_path / "b").copied == found
-    scaled = with_age(tmp_path / "c", as_given=False)
-    alone = opened(scaled.directory).copied
+    alone = opened(with_age(tmp_path / "c", as_given=False).directory).copied
     assert alone and not alone.as_given
 
 
 def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
     first = with_age(tmp_path / "a", as_given=False)
-    second = with_age(tmp_path / "b", as_given=False)
-    said = error_of(first.directory, second.directory)
+    said = error_of(first.directory, with_age(tmp_path / "b", as_given=False).directory)
     assert "age:float" in said and "original tables" in said
     none = Dataset(tmp_path / "c")
     said = error_of(first.directory, none.directory)

@@ -67,8 +67,7 @@ def test_labels_splits_and_groups_are_those_of_the_layout(tmp_path, where, optio
     put((tmp_path / wanted[0][0]).parent, "notes.txt", ".hidden.jpg")
     if isinstance(where, str):
         where = functools.partial(shutil.make_archive, f"{tmp_path}-set", where)
-    path = where(tmp_path)
-    refs, skipped = listed(path, **options)
+    refs, skipped = listed(where(tmp_path), **options)
     found = [
         (key, ",".join(names_of(ref.label)), ref.split or "", ref.group or "")
         for key, ref in refs.items()
@@ -122,8 +121,7 @@ def test_folders_that_may_be_splits_or_classes_need_a_layout(tmp_path, names):
     put(tmp_path, *names.split())
     with refused("input", "layout='split_folders'", "layout='class_folders'"):
         listed(tmp_path)
-    by_class = labels(tmp_path, layout="class_folders")
-    assert by_class[names.split()[0]] == ("train", None)
+    assert labels(tmp_path, layout="class_folders")[names.split()[0]] == ("train", None)
 
 
 @pytest.mark.parametrize(

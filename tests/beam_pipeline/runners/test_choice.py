@@ -25,7 +25,6 @@ BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")
         (["--runner=no_such_module.Runner"], "No module named 'no_such_module'"),
         (["--direct_running_mode=multi_threading"], "multi_threading.; expected in_memory"),
     ],
-    ids=lambda case: case[0] if isinstance(case, list) else "",
 )
 def test_a_flag_nobody_can_use_is_refused(argv, sentence, capsys):
     with pytest.raises(UserError, match=sentence) as error:

@@ -41,14 +41,13 @@ _OF_A_WORKER = "…\nbeam_pipeline.errors.UserError: --quality is wrong. [while 
 @pytest.mark.parametrize(
     ("error", "kind", "sentence"),
     [
-        (RuntimeError(_TRACEBACK), UserError, "the job failed (KeyError: 'q')"),
+        (_TRACEBACK, UserError, "the job failed (KeyError: 'q')"),
         # Whoever prints it finds the sentence of the worker.
-        (RuntimeError(_OF_A_WORKER), RuntimeError, _OF_A_WORKER),
+        (_OF_A_WORKER, RuntimeError, _OF_A_WORKER),
     ],
-    ids=["unexpected", "of a worker"],
 )
 def test_a_failed_job_ends_with_one_sentence(error, kind, sentence, monkeypatch):
-    raised = run(monkeypatch, error)
+    raised = run(monkeypatch, RuntimeError(error))
     assert type(raised) is kind and sentence in str(raised)
     assert kind is RuntimeError or "\n" not in str(raised)
 

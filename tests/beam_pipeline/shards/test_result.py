@@ -18,8 +18,6 @@ from tests.support.builds import jpeg
 from tests.support.strangers import changed
 
 SMALL = ImageOptions(height_px=20, width_px=20)
-
-
 NAMES = st.sampled_from(["formats", "rejects", "notes"])
 STATS = st.builds(
     ShardStats, st.dictionaries(NAMES, st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)))
@@ -51,7 +49,6 @@ def test_formats_notes_and_inputs_are_counted_the_largest_first():
 @pytest.mark.parametrize(
     ("pixels", "mean", "deviation"),
     [([(4, 510, 2 * 255**2)], [0.5], [0.5]), ([(3, 30, 300)], [0.039216], [0.0]), ([], [], [])],
-    ids=["0 and 255", "equal", "none"],
 )
 def test_mean_and_deviation_of_known_sums(pixels, mean, deviation):
     stats = ShardStats()

@@ -66,7 +66,6 @@ def payloads(path: str) -> list[bytes]:
         ("deep/er-", "", "-SSS-of-NN", 4, "deep/er-train-003-of-04"),
         ("all-", "", "", 1, "all-train"),
     ],
-    ids=["default", "given", "empty"],
 )
 def test_prefix_template_and_suffix_name_the_files(
     batches, tmp_path, prefix, suffix, template, shards, last
@@ -82,17 +81,12 @@ def test_prefix_template_and_suffix_name_the_files(
     assert left == set(paths)  # nothing else, as of temporary folders
 
 
-def test_a_template_without_a_number_is_for_one_shard():
-    write = WriteBalancedTFRecord("two-", SMALL, shard_name_template="")
+def test_a_template_without_a_number_is_for_one_shard_also_in_the_root():
+    places = WriteBalancedTFRecord("/set-", SMALL, shard_name_template="").places
     with pytest.raises(ValueError, match=r"shard_name_template received '' for the 2 shards"):
-        write.places.shard_name(ShardUnit("train", 0, 2, {}, []))
-
-
-def test_a_prefix_in_the_root_names_files_in_the_root():
-    write = WriteBalancedTFRecord("/set-", file_name_suffix=".tfrecord")
-    unit = ShardUnit("train", 0, 1, {}, [])
-    path = write.places.final_path(write.places.shard_name(unit))
-    assert path == "/set-train-00000-of-00001.tfrecord"
+        places.shard_name(ShardUnit("train", 0, 2, {}, []))
+    name = places.shard_name(ShardUnit("train", 0, 1, {}, []))
+    assert places.final_path(name) == "/set-train"
 
 
 def test_two_runs_with_the_same_options_are_two_runs():

@@ -42,8 +42,7 @@ def write(path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
             writer = csv.writer(file)
             writer.writerow(rows[0])
             for row in rows:
-                cells = (json.dumps(v) if isinstance(v, list) else v for v in row.values())
-                writer.writerow(cells)
+                writer.writerow(json.dumps(v) if isinstance(v, list) else v for v in row.values())
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     else:
@@ -419,8 +418,7 @@ def test_a_glob_of_files_is_one_table(tmp_path, suffix, where):
         write(tmp_path / name / f"rows{suffix}", rows)
     assert len(list(table_files(f"{tmp_path}//a/*{suffix}"))) == 1
     pattern = where(tmp_path / f"*/*{suffix}")
-    files = list(table_files(pattern))
-    assert files == [where(tmp_path / name / f"rows{suffix}") for name in "ab"]
+    assert list(table_files(pattern)) == [where(tmp_path / name / f"rows{suffix}") for name in "ab"]
     # Paths are relative to the file that names them.
     assert {key: ref.uri for key, ref in listed(pattern)[0].items()} == {
         row["image"]: where(tmp_path / folder / row["image"])
