@@ -111,7 +111,6 @@ def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, capfd):
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(workers_of(process)) == 2
         process.kill()
-        process.wait()
         assert not psutil.wait_procs(family, timeout=20)[1]
         before = finished_shards(output)
         assert before < SHARDS
@@ -211,7 +210,6 @@ def test_a_changed_image_is_noticed_by_the_job_that_resumes(photos, tmp_path):
     output, fresh = tmp_path / "set", tmp_path / "fresh"
     process = start_held(inputs, output, 16)
     process.kill()
-    process.wait()
     (inputs / "dog" / "dog 7.jpg").write_bytes(jpeg(4711))
     assert build(*flags(inputs, output)) == 0
     assert build(*flags(inputs, fresh)) == 0
@@ -225,7 +223,6 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     worker = workers_of(process)[0]
     worker.suspend()
     process.kill()
-    process.wait()
     following = ForkedBuild(*flags(photos, output), "--quality", "60")
     lock = str(output / ".staging" / "lock")
     opened = psutil.Process(following.pid)

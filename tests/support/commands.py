@@ -90,7 +90,9 @@ class Command:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
+        """Ends it, and waits for its end."""
         self.send_signal(signal.SIGKILL)
+        self.wait()
 
     def wait(self, timeout: float | None = TIMEOUT_SEC) -> int:
         if self.returncode is None:

@@ -264,6 +264,7 @@ def test_globs_are_not_for_inputs_that_have_keys(layout):
 
 
 PHONES = "cat/a.jpg cat/b.HEIC cat/c.heic dog/d.NEF dog/notes.txt"
+NO_DOG, NEF = "empty_class_folder: dog", "unread_format: .nef"
 
 
 @IN_BOTH
@@ -272,18 +273,15 @@ PHONES = "cat/a.jpg cat/b.HEIC cat/c.heic dog/d.NEF dog/notes.txt"
     [
         ("cat/x.jpg dog/z.jpg dog/a.txt", {}, []),
         ("Train/cat/x.jpg val/cat/x.jpg a.txt", {}, ["given_split: Train", "given_split: val"]),
+        (PHONES, {"extensions": (".jpg",)}, [NO_DOG, *["unread_format: .heic"] * 2, NEF]),
+        (PHONES, {}, [NO_DOG, NEF]),  # the extra that reads HEIC is installed
         (
-            PHONES, {"extensions": (".jpg",)},
-            ["empty_class_folder: dog", *["unread_format: .heic"] * 2, "unread_format: .nef"],
-        ),
-        # The extra that reads HEIC is installed.
-        (PHONES, {}, ["empty_class_folder: dog", "unread_format: .nef"]),
-        (
-            "train/cat/a.jpg val/cat/a.txt test/.a.jpg", SPLIT_FOLDERS,
+            "train/cat/a.jpg val/cat/a.txt test/.a.jpg",
+            SPLIT_FOLDERS,
             ["empty_class_folder: val/cat", "empty_split_folder: test", "given_split: train"],
         ),
     ],
-)  # fmt: skip
+)
 def test_what_deserves_a_warning_is_named(tmp_path, where, names, options, told):
     put(tmp_path, *names.split())
     assert warned_of(where(tmp_path), **options) == collections.Counter(told)

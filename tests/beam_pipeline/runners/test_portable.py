@@ -53,7 +53,6 @@ def test_a_build_resumes_after_ctrl_c_a_killed_client_and_a_killed_worker(server
     (worker,) = servers.workers()
     worker.suspend()  # so that the job runs for as long as this test needs it to
     process.kill()
-    process.wait()
     worker.kill()  # Prism waits for it for ever: it is started anew, as its users do
     servers.job_service.kill()
 
