@@ -147,9 +147,8 @@ def test_a_notebook_shows_progress_and_a_table(tmp_path):
         nbformat.v4.new_notebook(cells=[cell]), timeout=TIMEOUT_SEC,
         resources={"metadata": {"path": str(tmp_path)}},
     )  # fmt: skip
-    client.execute(
-        env={**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / ".ipython")}
-    )
+    environ = {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / ".ipython")}
+    client.execute(env=os.environ | environ)
     shown = "".join(each.text for each in cell.outputs if each.get("name") == "stderr")
     assert re.search("\r(starting|listing|writing|committing|drawing)", shown)
     (made,) = [each.data for each in cell.outputs if each.output_type == "execute_result"]

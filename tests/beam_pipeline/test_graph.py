@@ -18,6 +18,7 @@ from unittest import mock
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders import VarIntCoder
 from apache_beam.coders.coder_impl import create_InputStream
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
@@ -117,28 +118,21 @@ class Graph:
     def name(self, key: str) -> str:
         return str(self._all[key].unique_name)
 
-    def side_inputs(self, key: str) -> dict[str, str]:
-        leaf = self.leaves[key]
-        if leaf.spec.urn != PAR_DO:
-            return {}
-        payload = beam_runner_api_pb2.ParDoPayload.FromString(leaf.spec.payload)
-        return {tag: leaf.inputs[tag] for tag in payload.side_inputs}
-
     def main_inputs(self, key: str) -> list[str]:
         """The collections that a leaf works through."""
-        sides = self.side_inputs(key)
-        return [each for tag, each in self.leaves[key].inputs.items() if tag not in sides]
+        leaf, sides = self.leaves[key], ()
+        if leaf.spec.urn == PAR_DO:
+            sides = beam_runner_api_pb2.ParDoPayload.FromString(leaf.spec.payload).side_inputs
+        return [each for tag, each in leaf.inputs.items() if tag not in sides]
 
     def consumers(self, collection: str) -> list[str]:
         return [key for key in self.leaves if collection in self.main_inputs(key)]
 
     def behind(self, key: str) -> set[str]:
         """All leaves that a leaf waits for, itself included."""
-        found: set[str] = set()
-        ahead = [key]
+        found, ahead = set[str](), [key]
         while ahead:
-            current = ahead.pop()
-            if current not in found:
+            if (current := ahead.pop()) not in found:
                 found.add(current)
                 ahead += [self._producers[each] for each in self.leaves[current].inputs.values()]
         return found
@@ -183,12 +177,9 @@ def sizes_of(built: beam.Pipeline) -> Sizes:
     for info in result.monitoring_infos():
         if info.urn == "beam:metric:element_count:v1" and "PCOLLECTION" in info.labels:
             key = info.labels["PCOLLECTION"]
-            found.elements[key] = max(_varint(info.payload), found.elements.get(key, 0))
+            count = VarIntCoder().decode(info.payload)
+            found.elements[key] = max(count, found.elements.get(key, 0))
     return found
-
-
-def _varint(payload: bytes) -> int:
-    return sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(payload))
 
 
 @contextlib.contextmanager

@@ -119,9 +119,7 @@ def test_tfds_and_the_exported_transform_know_the_labels(several):
     np.testing.assert_array_equal(ids.values, [2, 0, 1, -1])
 
 
-def test_copies_have_renamed_labels_each_once_and_a_rebuild_renumbers_none(
-    several, photos, tmp_path
-):
+def test_copies_have_renamed_labels_and_a_rebuild_renumbers_none(several, photos, tmp_path):
     output = build_set(several, tmp_path / "set", "--class_map", "dog=cat", *COPY)
     assert_even(output)
     joined = {k: ["cat" if name == "dog" else name for name in ns] for k, ns in LABELS.items()}

@@ -116,9 +116,7 @@ def write_prices(path: pathlib.Path, rows: list[dict]) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "declared"), [("csv", SCALED), ("jsonl", ""), ("parquet", "")])
-def test_missing_numbers_are_nan_and_the_others_are_scaled_among_themselves(
-    tmp_path, suffix, declared
-):
+def test_missing_numbers_are_nan_and_others_are_scaled(tmp_path, suffix, declared):
     rows: list[dict] = []
     for i, (price, grade) in enumerate(zip(PRICES, GRADES, strict=True)):
         draw(tmp_path / f"{i}.jpg", i)

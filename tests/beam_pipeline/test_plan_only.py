@@ -36,9 +36,7 @@ def test_a_column_that_cannot_be_scaled_is_told(tmp_path, capfd):
     assert code == 2 and "'age'" in err and "'2'" in err and "not infinite" in err
 
 
-def test_warnings_are_told_and_no_picture_is_decoded_where_shards_are_counted(
-    tmp_path, capfd, monkeypatch
-):
+def test_warnings_are_told_and_no_picture_is_decoded(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(process_pool, "own_pool", None)
     photos = class_folders(tmp_path / "in", {"cat": 8, "Cat": 8})
     (photos / "emu").mkdir()

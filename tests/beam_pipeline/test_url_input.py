@@ -39,9 +39,7 @@ def test_a_list_of_addresses_becomes_a_dataset_and_failures_have_their_status(li
     assert assert_records_are_as_described(output)
 
 
-def test_a_resumed_build_keeps_its_shards_when_a_sampled_picture_has_become_unreachable(
-    tmp_path, capsys
-):
+def test_a_resumed_build_keeps_its_shards_when_a_picture_is_gone(tmp_path, capsys):
     """That picture is so large that without it another number of shards would be planned."""
     noise = Image.frombytes("RGB", (128, 128), random.Random(1).randbytes(3 * 128 * 128))
     pictures = {"/noise.jpg": saved(noise), **{f"/{i}.jpg": jpeg(i, 16, 16) for i in range(12)}}

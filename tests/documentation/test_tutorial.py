@@ -16,17 +16,14 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 PAGE = REPOSITORY / "docs" / "tutorial.md"
 # Lines of its output that are the same on every machine.
-_COUNTS = re.compile(
-    r"^.*(?: images listed, | passed over | near duplicates |classes: ).*$", re.MULTILINE
-)
-_EPOCHS = re.compile(r"^epoch .*$", re.MULTILINE)
+_COUNTS = re.compile(r"(?m)^.*(?: images listed, | passed over | near duplicates |classes: ).*$")
+_EPOCHS = re.compile(r"(?m)^epoch .*$")
 
 
 def test_the_notebook_runs_and_prints_what_the_page_shows(tmp_path: pathlib.Path) -> None:
     made = nbformat.reads(notebook(), as_version=4)
-    client = NotebookClient(
-        made, timeout=TIMEOUT_SEC, resources={"metadata": {"path": str(tmp_path)}}
-    )
+    place = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(made, timeout=TIMEOUT_SEC, resources=place)
     client.execute(env={**served_environment(), "IPYTHONDIR": str(tmp_path / ".ipython")})
     printed = "".join(
         output.get("text", "")

@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import pathlib
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 from unittest import mock
@@ -31,8 +32,6 @@ from tests.support.builds import jpeg
 
 CLASSES = ("ant", "bee", "cat")
 _WRITES = {"write", "write_new", "upload", "copy", "link", "move", "commit"}
-
-Hook = Callable[[bool], None]
 
 
 class MemoryStore(Backend):
@@ -78,24 +77,21 @@ class MemoryStore(Backend):
 
 @dataclasses.dataclass
 class _Hooked:
-    """A backend that calls a hook before and after each of its operations."""
+    """A backend, or a class of files, that calls a hook before and after each operation."""
 
-    backend: Backend
-    called: Hook
+    backend: Any
+    called: Callable[[bool], None]
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.backend, name)
-        return _hooked(found, name, self.called) if callable(found) else found
 
+        def call(*args: Any) -> Any:
+            self.called(name in _WRITES)
+            result = found(*args)
+            self.called(False)
+            return result
 
-def _hooked(function: Callable[..., Any], name: str, called: Hook) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
-        called(name in _WRITES)
-        result = function(*args)
-        called(False)
-        return result
-
-    return call
+        return call if callable(found) else found
 
 
 class Disturbed:
@@ -129,18 +125,16 @@ class Disturbed:
             self._at, self._writes_only = -1, False
 
     @contextlib.contextmanager
-    def installed(self) -> Iterator[MemoryStore]:
+    def installed(self) -> Iterator[None]:
         """Puts the hook into this machine's files and into a store `mem://`."""
-        store, commit = MemoryStore(), AtomicFile.commit
-        backends = {"": LocalBackend(), "mem": store}.items()
+        backends = {"": LocalBackend(), "mem": MemoryStore()}.items()
         hooked: Any = {scheme: _Hooked(backend, self.called) for scheme, backend in backends}
+        file_class = _Hooked(types.SimpleNamespace(commit=AtomicFile.commit), self.called)
         with (
             mock.patch.dict(files._backends, hooked),
-            mock.patch.object(
-                AtomicFile, "commit", lambda file: _hooked(commit, "commit", self.called)(file)
-            ),
+            mock.patch.object(AtomicFile, "commit", lambda file: file_class.commit(file)),
         ):
-            yield store
+            yield
 
 
 def fail(number: int = errno.EIO) -> Callable[[], None]:

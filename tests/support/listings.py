@@ -6,7 +6,7 @@ import pathlib
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import ImageRef, Label
+from beam_pipeline.planning.refs import ImageRef, Label, RefBatch
 
 
 def put(root: pathlib.Path, *names: str) -> None:
@@ -14,6 +14,10 @@ def put(root: pathlib.Path, *names: str) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode("utf-8", "surrogateescape"))
+
+
+def batches_of(refs: list[ImageRef], size: int) -> list[RefBatch]:
+    return [RefBatch(refs[i : i + size]) for i in range(0, len(refs), size)]
 
 
 def listed(path: object, spool: str = "", **options) -> tuple[dict[str, ImageRef], dict[str, int]]:

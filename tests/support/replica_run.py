@@ -231,9 +231,8 @@ def _check_overflow(strategy: Any, name: str) -> Any:
 
     with strategy.scope():
         network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        network.compile(
-            LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=4.0), loss="mse"
-        )
+        sgd = keras.optimizers.SGD(0.1)
+        network.compile(LossScaleOptimizer(sgd, initial_scale=4.0), loss="mse")
         network.optimizer.build(network.trainable_variables)
     pictures = np.ones((4, 2), np.float32)
     pictures[3] = np.inf
@@ -262,9 +261,8 @@ def _check_augment(strategy: Any, level: str) -> Any:
         return pixels.augment_batch(some, level, 9, (32, 32), NUM_CLASSES, [127.5] * 3)
 
     # Not traced, which takes seconds for two replicas: test_augment_batch has graphs of slices.
-    shares = strategy.run(
-        augment, args=(next(iter(strategy.experimental_distribute_dataset(data))),)
-    )
+    distributed = next(iter(strategy.experimental_distribute_dataset(data)))
+    shares = strategy.run(augment, args=(distributed,))
     found = [shares["inputs"]["image"], shares["label"], shares["weight"]]
     parts = [strategy.experimental_local_results(value) for value in found]
     image, label, weight = (tf.concat(values, 0).numpy() for values in parts)

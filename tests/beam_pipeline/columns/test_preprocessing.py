@@ -12,8 +12,9 @@ from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.manifest import FeatureSpec
-from tests.support.columns_run import ODD_LABELS, analyse, batches_of
+from tests.support.columns_run import ODD_LABELS, analyse
 from tests.support.errors import refused
+from tests.support.listings import batches_of
 
 GOOD_MODULE = """
 import dataclasses

@@ -13,8 +13,9 @@ from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError, user_error_in
-from tests.support.columns_run import ODD_LABELS, analyse, batches_of
+from tests.support.columns_run import ODD_LABELS, analyse
 from tests.support.errors import refused
+from tests.support.listings import batches_of
 
 pytestmark = pytest.mark.process
 

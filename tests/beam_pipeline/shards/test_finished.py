@@ -64,9 +64,7 @@ def test_a_result_of_another_shard_is_no_result(tmp_path):
         ("read", "not_found", False),
     ],
 )  # fmt: skip
-def test_a_shard_is_reused_unless_another_run_may_accept_a_reject(
-    tmp_path, stage, reason, is_reused
-):
+def test_a_shard_is_reused_unless_a_reject_may_pass(tmp_path, stage, reason, is_reused):
     places = ShardPlaces(output=str(tmp_path / "out"), staging=str(tmp_path))
     reject = Reject("a.jpg", "/in/a.jpg", "cat", "train", reason, stage, "")
     found = finish(places, replace(result(), rejects=[reject], num_rejects=1))

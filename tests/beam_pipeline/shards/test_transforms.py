@@ -15,12 +15,6 @@ from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import PlanShards
 from beam_pipeline.shards import transforms
-from beam_pipeline.shards.transforms import (
-    BalancedSink,
-    ReadRejects,
-    WriteBalancedTFRecord,
-    rejects_of,
-)
 from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
@@ -42,7 +36,7 @@ def batches(tmp_path_factory) -> list[RefBatch]:
     return [RefBatch(refs[:7]), RefBatch(refs[7:])]
 
 
-def run(batches, write: WriteBalancedTFRecord, shards: int = 4) -> list[str]:
+def run(batches, write: transforms.WriteBalancedTFRecord, shards: int = 4) -> list[str]:
     """Runs a pipeline of the transforms alone; returns the paths that came out."""
     options = dataclasses.replace(SMALL, plan=PlanOptions(num_shards={"train": shards}))
     units = [ShardUnit("train", index, shards, {}, []) for index in range(shards)]
@@ -51,7 +45,7 @@ def run(batches, write: WriteBalancedTFRecord, shards: int = 4) -> list[str]:
         planned = pipeline | beam.Create(batches) | PlanShards(options)
         files = planned.units | write
         assert_that(files, equal_to(paths))
-        assert_that(files | ReadRejects(write), equal_to([]), "no rejects")
+        assert_that(files | transforms.ReadRejects(write), equal_to([]), "no rejects")
     return paths
 
 
@@ -71,7 +65,7 @@ def test_prefix_template_and_suffix_name_the_files(
     batches, tmp_path, prefix, suffix, template, shards, last
 ):
     (tmp_path / "deep").mkdir()
-    write = WriteBalancedTFRecord(
+    write = transforms.WriteBalancedTFRecord(
         f"{tmp_path}/{prefix}", SMALL, file_name_suffix=suffix, shard_name_template=template
     )
     paths = run(batches, write, shards)
@@ -82,7 +76,7 @@ def test_prefix_template_and_suffix_name_the_files(
 
 
 def test_a_template_without_a_number_is_for_one_shard_also_in_the_root():
-    places = WriteBalancedTFRecord("/set-", SMALL, shard_name_template="").places
+    places = transforms.WriteBalancedTFRecord("/set-", SMALL, shard_name_template="").places
     with pytest.raises(ValueError, match=r"shard_name_template received '' for the 2 shards"):
         places.shard_name(ShardUnit("train", 0, 2, {}, []))
     name = places.shard_name(ShardUnit("train", 0, 1, {}, []))
@@ -91,18 +85,20 @@ def test_a_template_without_a_number_is_for_one_shard_also_in_the_root():
 
 def test_two_runs_with_the_same_options_are_two_runs():
     options = ShardOptions()
-    runs = {WriteBalancedTFRecord("out/set-", options).options.run_id for _ in range(2)}
+    runs = {transforms.WriteBalancedTFRecord("out/set-", options).options.run_id for _ in range(2)}
     assert len(runs) == 2 and "" not in runs and options == ShardOptions()
 
 
 def test_a_suffix_that_promises_compression_is_refused():
     with pytest.raises(ValueError, match="file_name_suffix received '.tfrecord.gz', of compressed"):
-        WriteBalancedTFRecord("x/", SMALL, file_name_suffix=".tfrecord.gz")
+        transforms.WriteBalancedTFRecord("x/", SMALL, file_name_suffix=".tfrecord.gz")
 
 
-def write_two(batches: list[RefBatch], folder: pathlib.Path) -> tuple[BalancedSink, str, list[Any]]:
+def write_two(
+    batches: list[RefBatch], folder: pathlib.Path
+) -> tuple[transforms.BalancedSink, str, list[Any]]:
     """A sink, its temporary folder, and what its writers gave for two shards, one with a reject."""
-    sink = WriteBalancedTFRecord(f"{folder}/out-", SMALL)._sink
+    sink = transforms.WriteBalancedTFRecord(f"{folder}/out-", SMALL)._sink
     temporary = sink.initialize_write()
     bad = ImageRef("bad.jpg", f"{folder}/none.jpg", "cat", "train")
     results = []
@@ -113,15 +109,13 @@ def write_two(batches: list[RefBatch], folder: pathlib.Path) -> tuple[BalancedSi
     return sink, temporary, results
 
 
-def finalize(sink: BalancedSink, temporary: str, results: list[Any]) -> list[str]:
+def finalize(sink: transforms.BalancedSink, temporary: str, results: list[Any]) -> list[str]:
     return list(sink.finalize_write(temporary, results, sink.pre_finalize(temporary, results)))
 
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("overtaken", [False, True])
-def test_finalize_write_may_be_done_again_in_any_state(
-    batches, tmp_path, monkeypatch, number, overtaken
-):
+def test_finalize_write_may_run_again(batches, tmp_path, monkeypatch, number, overtaken):
     """After it succeeded, after an error at a file, and while another attempt is under way."""
     (tmp_path / "out-train-00001-of-00002").write_bytes(b"of another job")
     (tmp_path / "out-train-00000-of-00007").write_bytes(b"not of this many shards")
@@ -147,7 +141,7 @@ def test_finalize_write_may_be_done_again_in_any_state(
         finalize(sink, temporary, results)
     for _ in range(2):
         assert finalize(sink, temporary, results) == files
-        rejects = [found for file in files for found in rejects_of(file, sink.places)]
+        rejects = [found for file in files for found in transforms.rejects_of(file, sink.places)]
         assert [(found.key, found.reason) for found in rejects] == [("bad.jpg", "not_found")] * 2
     assert {str(path) for path in tmp_path.rglob("*") if path.is_file()} == {
         *files, *quarantined, f"{tmp_path}/out-train-00000-of-00007"
@@ -161,7 +155,7 @@ def test_finalize_write_may_be_done_again_in_any_state(
 def test_the_example_runs(tmp_path, monkeypatch, capfd, caplog):
     class_folders(tmp_path / "photos", {"cat": 20, "dog": 20})
     (tmp_path / "photos" / "cat" / "bad.jpg").write_bytes(b"no picture")
-    run_example(WriteBalancedTFRecord, tmp_path, monkeypatch)
+    run_example(transforms.WriteBalancedTFRecord, tmp_path, monkeypatch)
     said = capfd.readouterr().out.splitlines()
     assert "out/set-train-00000-of-00001" in said
     (rejected,) = [line for line in said if line.startswith("Reject(")]
