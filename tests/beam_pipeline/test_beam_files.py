@@ -121,9 +121,7 @@ class TestS3:
             ("no.pem", "--s3_verify received 'no.pem'; expected true, false"),
         ],
     )
-    def test_verify_names_the_certificates_or_looks_at_none(
-        self, certificate, verify, words, is_in_worker, monkeypatch
-    ):
+    def test_verify_names_certificates(self, certificate, verify, words, is_in_worker, monkeypatch):
         flags = [f"--s3_verify={verify.replace('CERTIFICATE', str(certificate))}"]
 
         def read(path: str) -> bytes:

@@ -68,9 +68,7 @@ def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, monkeypatch):
     # Processes that another test's pipeline has started have the usual decoder.
     monkeypatch.setattr(process_pool, "_pools", [])
     refs = [ImageRef(p.name, str(p), p.parent.name, "train") for p in sorted(photos.glob("*/*"))]
-    options = ShardOptions(
-        image=ImageOptions(height_px=32, width_px=32), plan=PlanOptions(num_shards={"train": 2})
-    )
+    options = ShardOptions(image=ImageOptions(32, 32), plan=PlanOptions(num_shards={"train": 2}))
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
         planned = pipeline | beam.Create([RefBatch(refs)]) | PlanShards(options)
         planned.units | WriteBalancedTFRecord(f"{tmp_path}/set/", options)

@@ -85,9 +85,8 @@ def build_of(kind: str, count: int, folder: pathlib.Path) -> beam.Pipeline:
 
 def submitted(built: beam.Pipeline, *flags: str) -> beam_runner_api_pb2.Pipeline:
     """What Beam's client sends to a job service."""
-    return portable_runner.PortableRunner.get_proto_pipeline(
-        built, PipelineOptions([*REMOTE, *flags], save_main_session=False)
-    )
+    options = PipelineOptions([*REMOTE, *flags], save_main_session=False)
+    return portable_runner.PortableRunner.get_proto_pipeline(built, options)
 
 
 def embedded(built: beam.Pipeline) -> beam_runner_api_pb2.Pipeline:
@@ -101,9 +100,8 @@ class Graph:
         self.proto = proto
         self._all = proto.components.transforms
         self.leaves = {key: self._all[key] for key in self._leaves(proto.root_transform_ids)}
-        self._producers = {
-            output: key for key, leaf in self.leaves.items() for output in leaf.outputs.values()
-        }
+        leaves = self.leaves.items()
+        self._producers = {each: key for key, leaf in leaves for each in leaf.outputs.values()}
 
     def _leaves(self, keys: Iterable[str]) -> Iterator[str]:
         for key in keys:

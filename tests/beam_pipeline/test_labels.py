@@ -22,10 +22,8 @@ from tests.support.manifests import shards_of
 
 pytestmark = pytest.mark.process
 
-LABELS = {
-    f"{i}.jpg": [name for name, every in (("bird", 5), ("cat", 2), ("dog", 3)) if i % every == 0]
-    for i in range(36)
-}
+EVERY = {"bird": 5, "cat": 2, "dog": 3}
+LABELS = {f"{i}.jpg": [name for name in EVERY if i % EVERY[name] == 0] for i in range(36)}
 BROKEN = {"2.jpg", "10.jpg", "21.jpg", "32.jpg"}
 FLAGS = ["--image_size", "16", "--splits", "train=0.7,validation=0.3", "--num_shards", "3"]
 SEPARATED = ["--label_separator", "|", "--max_reject_fraction", "0.2"]

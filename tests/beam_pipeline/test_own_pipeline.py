@@ -64,14 +64,11 @@ def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monk
         (root / key).write_bytes(data)
     paths = sorted(root.glob("*/*.jpg"))
     refs = [bp.ImageRef(str(p.relative_to(root)), str(p), p.parent.name) for p in paths]
-    options = bp.ShardOptions(
-        image=bp.ImageOptions(height_px=16, width_px=16),
-        plan=bp.PlanOptions(splits={"train": 0.7, "test": 0.3}, num_shards={"*": 2}),
-    )
+    plan = bp.PlanOptions({"train": 0.7, "test": 0.3}, num_shards={"*": 2})
+    options = bp.ShardOptions(image=bp.ImageOptions(16, 16), plan=plan)
     staging = f"{tmp_path}/set/.staging"
-    write = bp.WriteBalancedTFRecord(
-        f"{tmp_path}/set/", options, file_name_suffix=".tfrecord", staging=staging
-    )
+    where = {"file_name_suffix": ".tfrecord", "staging": staging}
+    write = bp.WriteBalancedTFRecord(f"{tmp_path}/set/", options, **where)
     steps = [
         (transforms.ShardWriter, "write", False),
         (transforms.ShardWriter, "close", True),

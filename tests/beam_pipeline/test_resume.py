@@ -32,14 +32,12 @@ def photos(tmp_path_factory):
     return class_folders(tmp_path_factory.mktemp("in"), {"cat": 48, "dog": 48}, broken=2)
 
 
-FLAGS = (
-    f"--image_size 64 --no_report --splits train=1 --num_shards {SHARDS} "
-    "--max_reject_fraction 0.03 --direct_num_workers 2"
-)
+FLAGS = f"--image_size 64 --no_report --splits train=1 --num_shards {SHARDS} --direct_num_workers 2"
 
 
 def flags(photos, output) -> list[str]:
-    return ["--input", str(photos), "--output", str(output), *FLAGS.split()]
+    places = ["--input", str(photos), "--output", str(output)]
+    return [*places, *FLAGS.split(), "--max_reject_fraction", "0.03"]
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +52,8 @@ def small(tmp_path) -> tuple[pathlib.Path, list[str], dict[str, bytes]]:
     """A finished dataset: its folder, the flags that made it, and its shards."""
     output = tmp_path / "set"
     photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
-    again = [
-        "--input", str(photos), "--output", str(output), "--image_size", "16", "--no_report",
-        "--num_shards", "2",
-    ]  # fmt: skip
+    again = ["--input", str(photos), "--output", str(output)]
+    again += "--image_size 16 --no_report --num_shards 2".split()
     assert build(*again) == 0
     return output, again, shard_bytes(output)
 
@@ -180,9 +176,7 @@ def test_killed_while_it_commits(photos, undisturbed, tmp_path, module, function
         (run, "final_table"),  # nothing is left of the staging folder by then
     ],
 )
-def test_ctrl_c_after_the_manifest_was_written_says_that_the_dataset_is_complete(
-    small, monkeypatch, capfd, place, function
-):
+def test_ctrl_c_after_the_manifest_tells_of_the_dataset(small, monkeypatch, capfd, place, function):
     output, again, before = small
     replacing = [*again, "--overwrite", "--quality", "50"]
     original = getattr(place, function)

@@ -51,13 +51,10 @@ def regions(document: Document) -> Iterator[tuple[Region, Block]]:
         lexemes = region.lexemes
         line = document.text.count("\n", 0, region.start) + 1
         before = _NOT_RUN.search(document.text[: region.start])
-        block = Block(
-            document.path,
-            line,
-            str(lexemes["language"]).strip(),
-            textwrap.dedent(str(lexemes["source"])),
-            before["reason"] if before else None,
-        )
+        language, source = (str(lexemes[name]) for name in ("language", "source"))
+        reason = before["reason"] if before else None
+        source = textwrap.dedent(source)
+        block = Block(document.path, line, language.strip(), source, reason)
         if block.language != "text":
             yield region, block
 

@@ -125,6 +125,5 @@ def close(namespace: dict[str, Any]) -> None:
         namespace["page"].close()
 
 
-documentation = Blocks(
-    [parse], patterns=PAGES, path=str(ROOT), fixtures=["tmp_path_factory"], teardown=close
-)
+_FIXTURES = ["tmp_path_factory"]
+documentation = Blocks([parse], patterns=PAGES, path=str(ROOT), fixtures=_FIXTURES, teardown=close)

@@ -49,11 +49,8 @@ def mistake_in(call: Sequence[str]) -> str | None:
     for action in parser._actions:
         action.required = False
     # After a flag an ellipsis stands for a value, elsewhere for any arguments.
-    arguments = [
-        word
-        for before, word in zip(["", *arguments], arguments, strict=False)
-        if word not in ELLIPSES or before.startswith("--")
-    ]
+    pairs = zip(["", *arguments], arguments, strict=False)
+    arguments = [word for before, word in pairs if word not in ELLIPSES or before[:2] == "--"]
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):

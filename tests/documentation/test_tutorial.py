@@ -25,12 +25,8 @@ def test_the_notebook_runs_and_prints_what_the_page_shows(tmp_path: pathlib.Path
     place = {"metadata": {"path": str(tmp_path)}}
     client = NotebookClient(made, timeout=TIMEOUT_SEC, resources=place)
     client.execute(env={**served_environment(), "IPYTHONDIR": str(tmp_path / ".ipython")})
-    printed = "".join(
-        output.get("text", "")
-        for cell in made.cells
-        for output in cell.get("outputs", ())
-        if output.output_type == "stream"
-    )
+    outputs = (output for cell in made.cells for output in cell.get("outputs", ()))
+    printed = "".join(each.text for each in outputs if each.output_type == "stream")
     page = PAGE.read_text("utf-8")
     counts = _COUNTS.findall(page)
     assert len(counts) >= 6

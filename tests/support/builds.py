@@ -27,9 +27,7 @@ def jpeg(seed: int, width: int = 60, height: int = 40, **save: Any) -> bytes:
     return saved(small.resize((width, height), Image.Resampling.BICUBIC), **save)
 
 
-def class_folders(
-    root: pathlib.Path, counts: dict[str, int], seed: int = 0, broken: int = 0
-) -> pathlib.Path:
+def class_folders(root: pathlib.Path, counts: dict[str, int], seed=0, broken=0) -> pathlib.Path:
     """`root/<class>/<class> N.jpg`, so many of each; broken ones, of the first, move records."""
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)

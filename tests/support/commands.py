@@ -25,11 +25,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIMEOUT_SEC = 300
 _CLIENT = ROOT / "tests" / "support" / "command_client.py"
 # Libraries that would start threads of their own as soon as they are imported.
-_ONE_THREAD = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
+_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+_ONE_THREAD["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
 
 
 def run_module(module, *arguments, **environment):
@@ -44,18 +41,16 @@ class Command:
     """`python -m MODULE …` in a session of the repository, forked, with the interface of a `Popen`.
 
     Args:
-        program: Whose server forks it, `beam_pipeline` or `trainer`.
+        program: Whose server forks it, `trainer`, or `beam_pipeline`, whose output is one.
         environment: Added to that of this process.
         before: Called by its name, with `given`, in the process before the module runs.
     """
 
-    def __init__(
-        self, program, module, *arguments, environment=None, before=None, given=(), one_output=False
-    ):
+    def __init__(self, program, module, *arguments, environment=None, before=None, given=()):
         self.args = [module, *map(str, arguments)]
         self.returncode: int | None = None
         self._out = tempfile.TemporaryFile()
-        self._err = self._out if one_output else tempfile.TemporaryFile()
+        self._err = self._out if program == "beam_pipeline" else tempfile.TemporaryFile()
         request = {
             "module": module,
             "arguments": self.args[1:],
@@ -140,7 +135,7 @@ class ForkedBuild(Command):
     """`imageshards build ARGUMENTS` with one output, where Beam is imported already."""
 
     def __init__(self, *arguments, **options):
-        super().__init__("beam_pipeline", "beam_pipeline", *arguments, one_output=True, **options)
+        super().__init__("beam_pipeline", "beam_pipeline", *arguments, **options)
 
 
 def build_killed_at(module: str, name: str, calls: int, *arguments: object) -> None:
@@ -211,13 +206,9 @@ def served_environment() -> dict[str, str]:
     for program in command_client.SERVED:
         _address(program)
     path = [str(commands_folder()), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
-    return {
-        **os.environ,
-        "PATH": os.pathsep.join(path),
-        "PYTHONPATH": str(ROOT),
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
+    of_tensorflow = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    ours = {"PATH": os.pathsep.join(path), "PYTHONPATH": str(ROOT), **of_tensorflow}
+    return {**os.environ, **ours}
 
 
 def write_and_die(*files: pathlib.Path) -> None:

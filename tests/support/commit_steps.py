@@ -159,12 +159,10 @@ class Job:
         staging_folder.check_output(state, self.overwrite)
         job = staging_folder.prepare_staging(state)
         export_labels(CLASSES, storage.join(staging, TRANSFORM_NAME))
-        places = self.places = ShardPlaces(
-            output=self.output, staging=staging, finished=state.finished_folder, job=job
-        )
-        options = ShardOptions(
-            image=ImageOptions(height_px=8, width_px=8), plan=PlanOptions(splits={"train": 1.0})
-        )
+        finished = state.finished_folder
+        places = ShardPlaces(output=self.output, staging=staging, finished=finished, job=job)
+        self.places = places
+        options = ShardOptions(image=ImageOptions(8, 8), plan=PlanOptions({"train": 1.0}))
         self.reused = [write_shard(unit, places, options).reused for unit in self.units]
         counts = {("train", 0): sum(len(unit.refs) for unit in self.units)}
         self.plan = ShardPlan(CLASSES, counts, {"train": len(self.units)}, {})

@@ -28,9 +28,8 @@ class GoogleFront(HttpStandIn):
         certificate.write_bytes(http_stand_in.self_signed(*HOSTS))
         self._tls = http_stand_in.server_tls(certificate)
         self._emulator_port = emulator_port
-        self.environ = {"https_proxy": self.url} | dict.fromkeys(
-            ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), str(certificate)
-        )
+        names = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+        self.environ = {"https_proxy": self.url} | dict.fromkeys(names, str(certificate))
         self.callers: list[str] = []
 
     def answer(self, request: Request) -> Reply | None:

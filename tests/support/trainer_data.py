@@ -20,8 +20,7 @@ from tests.support.pictures import saved
 
 CLASSES = ("circle", "square", "triangle")
 RECORD_FEATURES: dict[str, Any] = {
-    "image/encoded": {"dtype": "string", "shape": []},
-    "image/class/label": {"dtype": "int64", "shape": []},
+    name: manifests.RECORD_FEATURES[name] for name in ("image/encoded", "image/class/label")
 }
 
 

@@ -47,10 +47,8 @@ def through_module(tmp_path_factory) -> tuple[list[list[ImageRef]], str]:
     tmp = tmp_path_factory.mktemp("module")
     module = tmp / "transform_me.py"
     module.write_text(GOOD_MODULE)
-    refs = [
-        ImageRef(f"k00{i}", "u", label, columns={"half": i / 2, "times": [i] * i, "number": i})
-        for i, label in enumerate(ODD_LABELS)
-    ]
+    columns = [{"half": i / 2, "times": [i] * i, "number": i} for i in range(len(ODD_LABELS))]
+    refs = [ImageRef(f"k00{i}", "u", ODD_LABELS[i], columns=row) for i, row in enumerate(columns)]
     return analyse(tmp, batches_of(refs, 2), columns=COLUMNS, transform_module=str(module))
 
 

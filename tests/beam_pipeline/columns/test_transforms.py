@@ -70,10 +70,8 @@ def raw_row(i: int) -> dict[str, Any]:
     }
 
 
-REFS = [
-    ImageRef(f"k{i:03}", f"/in/{i}", ODD_LABELS[i % 5], "train", None, i, i, raw_row(i))
-    for i in range(97)
-]
+LABELLED = enumerate((ODD_LABELS * 20)[:97])
+REFS = [ImageRef(f"k{i:03}", f"/{i}", of, "train", None, i, i, raw_row(i)) for i, of in LABELLED]
 
 
 @pytest.fixture(scope="module")

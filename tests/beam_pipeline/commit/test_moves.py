@@ -34,8 +34,9 @@ def test_sizes_and_classes_are_even_afterwards_and_nothing_is_lost(counts):
         assert spread([sum(each.values()) for each in result]) <= 1
         for name in "abcde":
             assert spread([each.get(name, 0) for each in result]) <= 1
-    assert sum(map(collections.Counter, result), collections.Counter()) == sum(
-        map(collections.Counter, counts), collections.Counter()
+    none = collections.Counter[str]()
+    assert sum(map(collections.Counter, result), none) == sum(
+        map(collections.Counter, counts), none
     )
     assert plan_moves(result) == []
 

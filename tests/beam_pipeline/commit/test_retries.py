@@ -37,9 +37,7 @@ def output(request, tmp_path) -> str:
 class Attempts:
     """Runs the steps of a commit again and again, each until it has succeeded."""
 
-    def __init__(
-        self, job: commit_steps.Job, disturbed: commit_steps.Disturbed, draw: random.Random
-    ):
+    def __init__(self, job: commit_steps.Job, disturbed: Any, draw: random.Random):
         self.job, self.disturbed, self.draw = job, disturbed, draw
         self.tasks: list[FinalizeTask] = []
         self.entries: dict[str, FinalShard] = {}
@@ -131,20 +129,16 @@ def test_a_failed_read_replaces_nothing_finished(disturbed, output, tmp_path, is
     assert number > 5
 
 
-@pytest.mark.parametrize("at_the_last_moment", [False, True])
-def test_a_job_that_lost_its_output_publishes_nothing(
-    disturbed, output, tmp_path, monkeypatch, at_the_last_moment
-):
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_lost_job_publishes_nothing(disturbed, output, tmp_path, monkeypatch, is_late):
     """So is a job on a cluster whose client was killed."""
-    lost, other = (
-        commit_steps.Job(output, commit_steps.make_units(tmp_path / name, n))
-        for n, name in enumerate("ab")
-    )
+    units = [commit_steps.make_units(tmp_path / name, n) for n, name in enumerate("ab")]
+    lost, other = (commit_steps.Job(output, of_job) for of_job in units)
     lost.begin()
     tasks = lost.begin_commit()
     entries = [lost.finalize(task) for task in tasks]
     steps: list[Callable[[], Any]] = [lambda: lost.finish(entries)]
-    if at_the_last_moment:  # after the last check of job.json
+    if is_late:  # after the last check of job.json
         name = "beam_pipeline.commit.dataset.mark_committed"
 
         def mark_after_the_other_build(*given: Any) -> None:

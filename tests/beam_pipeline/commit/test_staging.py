@@ -43,9 +43,7 @@ SHARD = "train-00000-of-00001.tfrecord"
         ({"manifest.json": "torn", "report/a": ""}, "holds 2 files or folders"),
     ],
 )
-def test_files_that_no_build_accounts_for_are_refused_whatever_the_flags(
-    tmp_path, files, strangers, overwrite
-):
+def test_files_that_no_build_accounts_for_are_refused(tmp_path, files, strangers, overwrite):
     for name, text in files.items():
         storage.write(f"{tmp_path}/{name}", text.encode())
     state = read_output_state(str(tmp_path), str(tmp_path / ".staging"))

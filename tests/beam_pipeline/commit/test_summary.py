@@ -25,9 +25,7 @@ def test_the_list_is_one_object_per_line(tmp_path):
 
 
 @pytest.mark.parametrize(("absent", "names_one"), [(6, True), (5, False)])
-def test_where_most_are_not_found_the_sentence_names_one_and_how_paths_are_read(
-    tmp_path, absent, names_one
-):
+def test_where_most_are_not_found_one_is_named(tmp_path, absent, names_one):
     rejects = [reject(str(n), f"{tmp_path}/sub/{n}", "not_found") for n in range(absent)]
     where = write_list([reject("b", f"{tmp_path}/b"), *rejects], str(tmp_path))
     with pytest.raises(UserError) as error:
@@ -46,9 +44,7 @@ def test_where_most_are_not_found_the_sentence_names_one_and_how_paths_are_read(
         (1, 99, 0.01, True), (2, 99, 0.01, False), (1, 1, 0.01, False), (100, 100, 1.0, True),
     ],
 )  # fmt: skip
-def test_the_budget_is_a_fraction_of_what_was_listed_but_allows_one(
-    tmp_path, rejected, listed, fraction, allowed
-):
+def test_the_budget_is_a_fraction_but_allows_one(tmp_path, rejected, listed, fraction, allowed):
     counts = {"truncated": rejected} if rejected else {}
     where = write_list([reject(str(n), f"/{n}") for n in range(rejected)], str(tmp_path))
     if allowed:

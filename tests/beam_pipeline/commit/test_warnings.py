@@ -100,10 +100,8 @@ def test_what_the_listing_found_is_told():
 
 
 def test_names_are_told_from_counts_and_these_are_added_up():
-    skipped = [
-        {"hidden": 1, "empty_class_folder: b: c": 1, "excluded_by_glob: *": 3},
-        {"hidden": 2, "empty_class_folder: a": 2, "other": 1, "excluded_by_glob: b": 4},
-    ]
-    counts, names = counts_and_names(skipped)
+    some = {"hidden": 1, "empty_class_folder: b: c": 1, "excluded_by_glob: *": 3}
+    more = {"hidden": 2, "empty_class_folder: a": 2, "other": 1, "excluded_by_glob: b": 4}
+    counts, names = counts_and_names([some, more])
     assert counts == {"hidden": 3, "other": 1, "excluded_by_glob": 7}
     assert names == {"empty_class_folder": ["a", "b: c"], "excluded_by_glob": ["*", "b"]}

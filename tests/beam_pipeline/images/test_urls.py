@@ -181,11 +181,9 @@ def test_https_is_checked_and_timed(tmp_path, monkeypatch):
 
 def test_files_stores_and_addresses_stand_in_one_list(server, tmp_path):
     (tmp_path / "x.jpg").write_bytes(b"local")
-    refs = [
-        ImageRef("x", str(tmp_path / "x.jpg"), "a"),
-        ImageRef("a", server.url.upper().replace("HTTP", "Http") + "/a.jpg", "a"),
-        ImageRef("n", server.url + "/none", "a"),
-    ]
+    odd = server.url.upper().replace("HTTP", "Http")
+    places = [str(tmp_path / "x.jpg"), f"{odd}/a.jpg", f"{server.url}/none"]
+    refs = [ImageRef(place, place, "a") for place in places]
     found = [data for _, data in read_images(refs, 100, STEADY)]
     assert found[:2] == [b"local", b"aaaa"]
     assert isinstance(found[2], ImageError)

@@ -68,11 +68,8 @@ def test_labels_splits_and_groups_are_those_of_the_layout(tmp_path, where, optio
     if isinstance(where, str):
         where = functools.partial(shutil.make_archive, f"{tmp_path}-set", where)
     refs, skipped = listed(where(tmp_path), **options)
-    found = [
-        (key, ",".join(names_of(ref.label)), ref.split or "", ref.group or "")
-        for key, ref in refs.items()
-    ]
-    assert found == sorted(wanted)
+    for (key, ref), row in zip(refs.items(), sorted(wanted), strict=True):
+        assert (key, ",".join(names_of(ref.label)), ref.split or "", ref.group or "") == row
     assert [data for _, data in read_images([*refs.values()], 1000)] == list(map(str.encode, refs))
     assert skipped["hidden"] == skipped["not_an_image_name"] == 1
 

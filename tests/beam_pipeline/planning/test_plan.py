@@ -14,11 +14,8 @@ from beam_pipeline.planning.refs import RANK, SPLIT, ImageRef, KeyHasher, RefBat
 from tests.support.errors import refused
 
 # {(split, label): images}
-COUNTS = st.dictionaries(
-    st.tuples(st.sampled_from(["train", "validation", "test"]), st.sampled_from("abcdefg")),
-    st.integers(1, 60),
-    min_size=1,
-)
+KEYS = st.tuples(st.sampled_from(["train", "validation", "test"]), st.sampled_from("abcdefg"))
+COUNTS = st.dictionaries(KEYS, st.integers(1, 60), min_size=1)
 
 
 def make_plan(counts, **options):

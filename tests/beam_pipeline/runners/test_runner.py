@@ -96,8 +96,7 @@ def test_a_missing_job_service_leaves_one_sentence(flags, sentence, silent, tmp_
     addresses = {"NOBODY": free_addresses(1)[0], "SILENT": silent}
     given = [addresses.get(word, word) for word in flags.split()]
     photos, output = builds.class_folders(tmp_path / "in", {"cat": 2, "dog": 2}), tmp_path / "set"
-    code, said = portable_servers.run_here(
-        "--input", str(photos), "--output", str(output), "--runner", "PortableRunner", *given
-    )
+    folders = ["--input", str(photos), "--output", str(output)]
+    code, said = portable_servers.run_here(*folders, "--runner", "PortableRunner", *given)
     assert code == 2 and sentence in said, said
     assert "Traceback" not in said and not output.exists()

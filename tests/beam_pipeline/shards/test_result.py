@@ -19,9 +19,8 @@ from tests.support.strangers import changed
 
 SMALL = ImageOptions(height_px=20, width_px=20)
 NAMES = st.sampled_from(["formats", "rejects", "notes"])
-STATS = st.builds(
-    ShardStats, st.dictionaries(NAMES, st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)))
-)
+COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
+STATS = st.builds(ShardStats, st.dictionaries(NAMES, COUNTS))
 
 
 @given(st.lists(STATS, max_size=6), st.randoms())

@@ -29,10 +29,8 @@ SMALL = ShardOptions(image=ImageOptions(height_px=16, width_px=16))
 def batches(tmp_path_factory) -> list[RefBatch]:
     """References of 21 pictures of two classes, as a pipeline of one's own may have them."""
     root = class_folders(tmp_path_factory.mktemp("in"), {"cat": 11, "dog": 10})
-    refs = [
-        ImageRef(path.name, str(path), path.parent.name, "train")
-        for path in sorted(root.glob("*/*.jpg"))
-    ]
+    paths = sorted(root.glob("*/*.jpg"))
+    refs = [ImageRef(path.name, str(path), path.parent.name, "train") for path in paths]
     return [RefBatch(refs[:7]), RefBatch(refs[7:])]
 
 
@@ -61,13 +59,10 @@ def payloads(path: str) -> list[bytes]:
         ("all-", "", "", 1, "all-train"),
     ],
 )
-def test_prefix_template_and_suffix_name_the_files(
-    batches, tmp_path, prefix, suffix, template, shards, last
-):
+def test_files_have_the_given_names(batches, tmp_path, prefix, suffix, template, shards, last):
     (tmp_path / "deep").mkdir()
-    write = transforms.WriteBalancedTFRecord(
-        f"{tmp_path}/{prefix}", SMALL, file_name_suffix=suffix, shard_name_template=template
-    )
+    names = {"file_name_suffix": suffix, "shard_name_template": template}
+    write = transforms.WriteBalancedTFRecord(f"{tmp_path}/{prefix}", SMALL, **names)
     paths = run(batches, write, shards)
     assert paths[-1] == f"{tmp_path}/{last}"
     assert sorted(len(payloads(path)) for path in paths) == ([5, 5, 5, 6] if shards > 1 else [21])
@@ -94,9 +89,7 @@ def test_a_suffix_that_promises_compression_is_refused():
         transforms.WriteBalancedTFRecord("x/", SMALL, file_name_suffix=".tfrecord.gz")
 
 
-def write_two(
-    batches: list[RefBatch], folder: pathlib.Path
-) -> tuple[transforms.BalancedSink, str, list[Any]]:
+def write_two(batches, folder) -> tuple[transforms.BalancedSink, str, list[Any]]:
     """A sink, its temporary folder, and what its writers gave for two shards, one with a reject."""
     sink = transforms.WriteBalancedTFRecord(f"{folder}/out-", SMALL)._sink
     temporary = sink.initialize_write()

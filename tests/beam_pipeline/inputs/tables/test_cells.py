@@ -115,9 +115,8 @@ def test_numbers_written_as_text_are_what_arrow_takes_them_for(values, as_lists)
         assert column == column_of_arrow("c", pa.array(values).type)
     except pa.ArrowInvalid:  # too large an integer beside a float
         assert column.kind == "float"
-    assert repr([convert("", column, text) for text in texts]) == repr(
-        [convert("", column, value) for value in values]
-    )
+    of_texts, of_values = ([convert("", column, cell) for cell in of] for of in (texts, values))
+    assert repr(of_texts) == repr(of_values)
 
 
 # Without e, as 1e99 is a float, but none of 32 bits, and refused with its row.
