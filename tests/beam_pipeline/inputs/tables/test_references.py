@@ -471,9 +471,7 @@ def test_a_row_without_a_picture_is_named_and_nothing_is_left(tmp_path):
         list(read_refs(path, schema))
 
 
-@pytest.mark.parametrize(
-    "said", [b"{}", b"not JSON", b'{"info": {"features": {"label": {"names": 3}}}}', b"[]"]
-)
+@pytest.mark.parametrize("said", [b"not JSON", b'{"info": {"features": {"label": {"names": 3}}}}'])
 def test_metadata_that_name_no_class_change_nothing(tmp_path, said):
     table = pa.table({"image": pa.array([b"x"], pa.binary()), "label": pa.array([4])})
     path = tmp_path / "a.parquet"
