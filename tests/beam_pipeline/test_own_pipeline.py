@@ -41,23 +41,20 @@ def failing(function, calls: Iterator[int], after: bool):
     return call
 
 
-@pytest.fixture
-def every_bundle_again(monkeypatch):
-    """Beam does each bundle again: up to four times if it fails, then as its results are lost."""
-    process = BundleManager.process_bundle
-
-    def again(self: BundleManager, *given: Any) -> Any:
-        for _ in range(4):
-            with contextlib.suppress(OSError):
-                process(self, *given[:4], dry_run=True)
-                break
-        return process(self, *given)
-
-    monkeypatch.setattr(BundleManager, "process_bundle", again)
+PROCESS_BUNDLE = BundleManager.process_bundle
 
 
-@pytest.mark.usefixtures("every_bundle_again")
+def every_bundle_again(self: BundleManager, *given: Any) -> Any:
+    """Does each bundle up to four times if it fails, then again as if its results were lost."""
+    for _ in range(4):
+        with contextlib.suppress(OSError):
+            PROCESS_BUNDLE(self, *given[:4], dry_run=True)
+            break
+    return PROCESS_BUNDLE(self, *given)
+
+
 def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(BundleManager, "process_bundle", every_bundle_again)
     root = class_folders(tmp_path / "photos", {"cat": 12, "dog": 9})
     broken = {"cat/bad.jpg": b"no picture", "dog/bad.jpg": b""}
     for key, data in broken.items():

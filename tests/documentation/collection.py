@@ -54,7 +54,11 @@ def evaluate(example: Example) -> str | None:
         pytest.skip(f"the block in line {page['failed']} failed")
     try:
         if "page" not in page:
-            page["page"] = _open(block.page, page["tmp_path_factory"])
+            base = page["tmp_path_factory"].getbasetemp()
+            # Processes of xdist have folders of their own in one that they share.
+            shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+            folder = tempfile.mkdtemp(prefix=f"{pathlib.Path(block.page).stem}-", dir=base)
+            page["page"] = Page(block.page, shared, pathlib.Path(folder, "page"))
         page["page"].run(block)
     except Failed as e:
         page["failed"] = block.line
@@ -110,14 +114,6 @@ def _shell_error(commands: str) -> str | None:
 def _told(block: Block, output: str) -> str:
     """What a failing test prints: where, the block, what came of it."""
     return f"{os.path.relpath(block.page, ROOT)}:{block.line}\n\n{block.source}\n{output}"
-
-
-def _open(path: str, factory: pytest.TempPathFactory) -> Page:
-    base = factory.getbasetemp()
-    # Processes of xdist have folders of their own in one that they share.
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{pathlib.Path(path).stem}-", dir=base))
-    return Page(path, shared, folder / "page")
 
 
 def close(namespace: dict[str, Any]) -> None:

@@ -87,23 +87,18 @@ class Submitted(NamedTuple):
         return "--columns" in self.asked
 
 
-def weighed(bucket: str) -> str:
-    """A table of the pictures in a bucket with an extra column."""
-    rows = ["image,label,weight"]
-    for at, found in enumerate(storage.files_below(f"{bucket}/photos")):
-        label = storage.name_of(storage.parent_of(found.path))
-        rows.append(f"{found.path},{label},{at * 0.37:.2f}")
-    storage.write(f"{bucket}/photos.csv", "\n".join([*rows, ""]))
-    return f"{bucket}/photos.csv"
-
-
 @pytest.fixture(scope="module", params=["labels", pytest.param("columns", marks=pytest.mark.long)])
 def submitted(store, bucket, request, tmp_path_factory) -> Submitted:
     """The whole way: flags, package, staging, submission, run, commit."""
     jobs, output = tmp_path_factory.mktemp("jobs"), f"{bucket}/sets/{request.param}"
     asked, temp = ["--input", f"{bucket}/photos", *BUILD], []
     if request.param == "columns":
-        asked = ["--input", weighed(bucket), "--columns", "weight:float:zscore", *BUILD]
+        rows = ["image,label,weight"]
+        for at, found in enumerate(storage.files_below(f"{bucket}/photos")):
+            label = storage.name_of(storage.parent_of(found.path))
+            rows.append(f"{found.path},{label},{at * 0.37:.2f}")
+        storage.write(f"{bucket}/photos.csv", "\n".join([*rows, ""]))
+        asked = ["--input", f"{bucket}/photos.csv", "--columns", "weight:float:zscore", *BUILD]
         # TensorFlow knows of no emulator: client and worker see a folder of this machine.
         temp = ["--transform_temp_dir", str(jobs / "tft")]
     with StandIn(jobs, store.environ) as stand_in:

@@ -17,8 +17,6 @@ from tests.support.cluster import free_addresses
 
 pytestmark = pytest.mark.process
 
-BUILD = BuildOptions(InputOptions("in"), "out")
-
 
 def run(monkeypatch, error, states=(), cancel=None):
     """What comes out of a job that ends with `error`, or whose states are these one by one."""
@@ -28,7 +26,8 @@ def run(monkeypatch, error, states=(), cancel=None):
     type(result).state = mock.PropertyMock(side_effect=states)
     monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: result)
     monkeypatch.setattr(runner_module, "_POLL_SEC", 0.0)
-    runner = choose(["--runner", "PortableRunner", "--job_name=mine"], BUILD)
+    build = BuildOptions(InputOptions("in"), "out")
+    runner = choose(["--runner", "PortableRunner", "--job_name=mine"], build)
     with pytest.raises((UserError, RuntimeError, KeyboardInterrupt)) as caught:
         runner.run(runner.new_pipeline())
     return caught.value

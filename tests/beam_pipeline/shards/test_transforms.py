@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import itertools
 import pathlib
-from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -34,19 +33,6 @@ def batches(tmp_path_factory) -> list[RefBatch]:
     return [RefBatch(refs[:7]), RefBatch(refs[7:])]
 
 
-def run(batches, write: transforms.WriteBalancedTFRecord, shards: int = 4) -> list[str]:
-    """Runs a pipeline of the transforms alone; returns the paths that came out."""
-    options = dataclasses.replace(SMALL, plan=PlanOptions(num_shards={"train": shards}))
-    units = [ShardUnit("train", index, shards, {}, []) for index in range(shards)]
-    paths = [write.places.final_path(write.places.shard_name(unit)) for unit in units]
-    with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
-        planned = pipeline | beam.Create(batches) | PlanShards(options)
-        files = planned.units | write
-        assert_that(files, equal_to(paths))
-        assert_that(files | transforms.ReadRejects(write), equal_to([]), "no rejects")
-    return paths
-
-
 def payloads(path: str) -> list[bytes]:
     return [record.payload for record in read_records(path)]
 
@@ -63,7 +49,14 @@ def test_files_have_the_given_names(batches, tmp_path, prefix, suffix, template,
     (tmp_path / "deep").mkdir()
     names = {"file_name_suffix": suffix, "shard_name_template": template}
     write = transforms.WriteBalancedTFRecord(f"{tmp_path}/{prefix}", SMALL, **names)
-    paths = run(batches, write, shards)
+    options = dataclasses.replace(SMALL, plan=PlanOptions(num_shards={"train": shards}))
+    units = [ShardUnit("train", index, shards, {}, []) for index in range(shards)]
+    paths = [write.places.final_path(write.places.shard_name(unit)) for unit in units]
+    with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
+        planned = pipeline | beam.Create(batches) | PlanShards(options)
+        files = planned.units | write
+        assert_that(files, equal_to(paths))
+        assert_that(files | transforms.ReadRejects(write), equal_to([]), "no rejects")
     assert paths[-1] == f"{tmp_path}/{last}"
     assert sorted(len(payloads(path)) for path in paths) == ([5, 5, 5, 6] if shards > 1 else [21])
     left = {str(p) for p in tmp_path.rglob("*") if p.is_file()}
@@ -89,23 +82,6 @@ def test_a_suffix_that_promises_compression_is_refused():
         transforms.WriteBalancedTFRecord("x/", SMALL, file_name_suffix=".tfrecord.gz")
 
 
-def write_two(batches, folder) -> tuple[transforms.BalancedSink, str, list[Any]]:
-    """A sink, its temporary folder, and what its writers gave for two shards, one with a reject."""
-    sink = transforms.WriteBalancedTFRecord(f"{folder}/out-", SMALL)._sink
-    temporary = sink.initialize_write()
-    bad = ImageRef("bad.jpg", f"{folder}/none.jpg", "cat", "train")
-    results = []
-    for index, batch in enumerate(batches):
-        writer = sink.open_writer(temporary, str(index))
-        writer.write(ShardUnit("train", index, 2, {"cat": 0, "dog": 1}, [*batch.refs, bad]))
-        results.append(writer.close())
-    return sink, temporary, results
-
-
-def finalize(sink: transforms.BalancedSink, temporary: str, results: list[Any]) -> list[str]:
-    return list(sink.finalize_write(temporary, results, sink.pre_finalize(temporary, results)))
-
-
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("overtaken", [False, True])
 def test_finalize_write_may_run_again(batches, tmp_path, monkeypatch, number, overtaken):
@@ -114,26 +90,35 @@ def test_finalize_write_may_run_again(batches, tmp_path, monkeypatch, number, ov
     (tmp_path / "out-train-00000-of-00007").write_bytes(b"not of this many shards")
     (tmp_path / "quarantine").mkdir()
     (tmp_path / "quarantine" / "out-train-00001-of-00002.tfrecord").write_bytes(b"of another job")
-    sink, temporary, results = write_two(batches, tmp_path)
+    sink = transforms.WriteBalancedTFRecord(f"{tmp_path}/out-", SMALL)._sink
+    temporary, results = sink.initialize_write(), []
+    bad = ImageRef("bad.jpg", f"{tmp_path}/none.jpg", "cat", "train")
+    for index, batch in enumerate(batches):
+        writer = sink.open_writer(temporary, str(index))
+        writer.write(ShardUnit("train", index, 2, {"cat": 0, "dog": 1}, [*batch.refs, bad]))
+        results.append(writer.close())
     names = [f"out-train-{index:05d}-of-00002" for index in range(2)]
     files = [f"{tmp_path}/{name}" for name in names]
     quarantined = [f"{tmp_path}/quarantine/{name}.tfrecord" for name in names]
     calls, move = itertools.count(), storage.move
 
+    def finalize() -> list[str]:
+        return list(sink.finalize_write(temporary, results, sink.pre_finalize(temporary, results)))
+
     def disturbed(source: str, target: str) -> None:
         if next(calls) == number:
             if not overtaken:
                 raise OSError("disturbed")
-            finalize(sink, temporary, results)
+            finalize()
         move(source, target)
 
     with monkeypatch.context() as patch, contextlib.suppress(OSError):
         patch.setattr(storage, "move", disturbed)
         # One after the other: the files that were moved before are known.
         patch.setattr(transforms, "map_concurrently", map)
-        finalize(sink, temporary, results)
+        finalize()
     for _ in range(2):
-        assert finalize(sink, temporary, results) == files
+        assert finalize() == files
         rejects = [found for file in files for found in transforms.rejects_of(file, sink.places)]
         assert [(found.key, found.reason) for found in rejects] == [("bad.jpg", "not_found")] * 2
     assert {str(path) for path in tmp_path.rglob("*") if path.is_file()} == {
@@ -142,7 +127,7 @@ def test_finalize_write_may_run_again(batches, tmp_path, monkeypatch, number, ov
     assert [len(payloads(file)) for file in files + quarantined] == [7, 14, 1, 1]
     pathlib.Path(files[0]).unlink()
     with pytest.raises(FileNotFoundError):  # a shard that is lost ends the write
-        finalize(sink, temporary, results)
+        finalize()
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capfd, caplog):
