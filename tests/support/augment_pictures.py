@@ -33,10 +33,5 @@ def batch(pictures: Any, start: int = 0) -> dict[str, Any]:
 
     count = len(pictures)
     position = tf.range(start, start + count, dtype=tf.int64)
-    return {
-        "inputs": {"image": tf.constant(pictures)},
-        "label": position % 3,
-        "weight": tf.ones([count]),
-        "position": position,
-        "record": position,
-    }
+    numbers = {"label": position % 3, "position": position, "record": position}
+    return {"inputs": {"image": tf.constant(pictures)}, "weight": tf.ones([count]), **numbers}

@@ -11,7 +11,6 @@ from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from tests.support.external_sets import example
 from tests.support.pictures import saved
 from tests.support.trainer_data import write_manifest, write_shard
-from trainer.augment.augmentation import Augmentation
 from trainer.config import ReadConfig
 from trainer.dataset import spec
 from trainer.dataset.manifest import load_manifest
@@ -35,15 +34,9 @@ FEATURES = {
 
 
 def training_data(
-    subset: spec.Subset,
-    batch_size: int,
-    *,
-    read_options: spec.ReadOptions = READ_OPTIONS,
-    seed: int = 3,
-    inputs: spec.ModelInputs = MODEL,
-    augmentation: Augmentation | None = None,
-    skip_broken: int = 0,
-) -> TrainingData:
+    subset, batch_size, *, read_options=READ_OPTIONS, seed=3, inputs=MODEL, augmentation=None,
+    skip_broken=0,
+) -> TrainingData:  # fmt: skip
     """What is trained on, not augmented, or by the functions that are given."""
     data = TrainingData(subset, read_options, inputs, batch_size, seed, "none", "host", skip_broken)
     if augmentation is not None:
