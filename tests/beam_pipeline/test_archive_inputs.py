@@ -61,15 +61,11 @@ def zip_of(files: Mapping[str, bytes], method: int) -> bytes:
 
 
 def tar_of_tars(files: Mapping[str, bytes]) -> bytes:
-    def inside(folder: str) -> dict[str, bytes]:
-        images = images_of(files).items()
-        return {name.removeprefix(folder): data for name, data in images if folder in name}
-
-    return tar_of({f"{name}.tar": tar_of(inside(f"{name}/")) for name in ("cat", "dog")})
-
-
-def put_below(folder: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {f"{folder}/{name}": data for name, data in files.items()}
+    inside: dict[str, dict[str, bytes]] = {"cat": {}, "dog": {}}
+    for name, data in images_of(files).items():
+        folder, _, rest = name.partition("/")
+        inside[folder][rest] = data
+    return tar_of({f"{folder}.tar": tar_of(inside[folder]) for folder in inside})
 
 
 def images_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -79,12 +75,9 @@ def images_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def parquet_of(files: Mapping[str, bytes]) -> bytes:
     """A table of pictures as Hugging Face writes it."""
     images, names = images_of(files), ["cat", "dog"]
-    rows = pa.table(
-        {
-            "image": pa.array([{"bytes": data, "path": name} for name, data in images.items()]),
-            "label": pa.array([names.index(name.split("/")[0]) for name in images], pa.int64()),
-        }
-    )
+    pictures = pa.array([{"bytes": data, "path": name} for name, data in images.items()])
+    ids = pa.array([names.index(name.split("/")[0]) for name in images], pa.int64())
+    rows = pa.table({"image": pictures, "label": ids})
     features = {"label": {"names": names, "_type": "ClassLabel"}, "image": {"_type": "Image"}}
     said = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
     packed = io.BytesIO()
@@ -105,11 +98,11 @@ def webdataset(files: Mapping[str, bytes]) -> bytes:
 
 PACKED: dict[str, Callable[[Mapping[str, bytes]], bytes]] = {
     "photos.tar": tar_of,
-    "dotted.tar": lambda files: tar_of(put_below("./photos", files)),
+    "dotted.tar": lambda files: tar_of({f"./photos/{name}": files[name] for name in files}),
     "stored.zip": lambda files: zip_of(files, zipfile.ZIP_STORED),
     "deflated.zip": lambda files: zip_of(files, zipfile.ZIP_DEFLATED),
     "tars.tar": tar_of_tars,
-    "photos.tgz": lambda files: gzip.compress(tar_of(put_below("flower_photos", files))),
+    "photos.tgz": lambda files: gzip.compress(tar_of(files)),
     "photos.tar.bz2": lambda files: bz2.compress(tar_of(files)),
     "data.parquet": parquet_of,
     "ids/00000.tar": webdataset,
