@@ -1,8 +1,5 @@
 """A stand-in for the Dataflow service on this machine: takes jobs, and runs what was staged.
 
-with StandIn(folder, environ) as service:
-    build(*flags, *service.flags)
-
 It answers what Beam's client and our preflight ask of the service. A job that was submitted
 is run by `tests/support/dataflow_job.py` in a process of its own, from nothing but what the client
 left in the staging folder. It proves the submission and the graph, and nothing of Google's.

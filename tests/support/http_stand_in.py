@@ -1,12 +1,4 @@
-"""The base of all servers that stand in for another one on loopback: threads, requests, faults.
-
-class Greeter(HttpStandIn):
-    def answer(self, request):
-        return Reply(200, b"hello")
-
-with Greeter() as server:
-    urllib.request.urlopen(server.url)
-"""
+"""The base of all servers that stand in for another one on loopback: threads, requests, faults."""
 
 import contextlib
 import datetime

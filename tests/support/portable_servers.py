@@ -1,8 +1,4 @@
-"""A real Prism and a real worker pool at free ports of this host, and builds for them.
-
-with portable_servers.running(tmp_path) as servers:
-    build(*flags, *servers.flags)
-"""
+"""A real Prism and a real worker pool at free ports of this host, and builds for them."""
 
 import contextlib
 import dataclasses
