@@ -18,19 +18,12 @@ FEW_TRIES = ("--url_timeouts", "9,3,9", "--url_retries", "0")
 FLAGS = ("--image_size", "16", "--num_shards", "1", "--max_reject_fraction", "0.5", *FEW_TRIES)
 
 
-@pytest.fixture(scope="module")
-def listed(tmp_path_factory):
+def test_a_list_of_addresses_becomes_a_dataset_and_failures_have_their_status(tmp_path):
     with WebServer(PICTURES) as server:
-        root = server.url
-        path = tmp_path_factory.mktemp("list") / "list.csv"
+        root, path = server.url, tmp_path / "list.csv"
         rows = [f"{root}{picture},{'ab'['/b/' in picture]}" for picture in [*PICTURES, *WRONG]]
         path.write_text("\n".join(["url,label", *rows]) + "\n")
-        yield path, root
-
-
-def test_a_list_of_addresses_becomes_a_dataset_and_failures_have_their_status(listed, tmp_path):
-    path, root = listed
-    output = build_set(path, tmp_path / "set", *FLAGS, "--allow_private_hosts")
+        output = build_set(path, tmp_path / "set", *FLAGS, "--allow_private_hosts")
     assert manifest(output)["rejects"] == dict.fromkeys(sorted(WRONG.values()), 1)
     assert sum(split["num_records"] for split in manifest(output)["splits"].values()) == 12
     rejects = {row["uri"]: row for row in rejects_of(output).values()}
