@@ -85,10 +85,10 @@ def make_dataset(
         splits[split] = {"num_records": count, "shards": told}
     size = size_px[0][0] if size_px[0][0] == size_px[0][1] else size_px[0]
     channels = 1 if grey else 3
-    image = {"size": size, "mode": mode, "channels": channels, "std": [0.27] * channels}
-    image["mean"] = np.mean(means, 0).tolist()
+    described = {"size": size, "mode": mode, "channels": channels, "std": [0.27] * channels}
+    described["mean"] = np.mean(means, 0).tolist()
     adopted = {"first_label": first_label, "adopted": ROLES} if first_label else {}
-    write_manifest(folder, splits=splits, features=features, image=image, **adopted)
+    write_manifest(folder, splits=splits, features=features, image=described, **adopted)
     return folder
 
 

@@ -50,11 +50,10 @@ def test_the_budget_is_a_fraction_but_allows_one(tmp_path, rejected, listed, fra
     if allowed:
         check_budget(counts, listed, fraction, where)
         return
-    with refused("max_reject_fraction", f"(truncated {rejected})") as error:
+    words = [f"(truncated {rejected})", "first '0' (truncated)", f"see {where}"]
+    with refused("max_reject_fraction", *words) as error:
         check_budget(counts, listed, fraction, where)
-    said = str(error.value)
-    assert "\n" not in said and f"first '0' (truncated){', ' if rejected > 1 else ';'}" in said
-    assert f"see {where}" in said and "'3'" not in said
+    assert "'3'" not in str(error.value)
 
 
 def test_the_remedy_for_pointers_of_git_lfs_is_told(tmp_path):
