@@ -202,8 +202,7 @@ def test_a_changed_image_is_noticed_by_the_job_that_resumes(photos, tmp_path):
     """Only what changed is done again, and nothing stale is mixed in."""
     inputs = shutil.copytree(photos, tmp_path / "in")
     output, fresh = tmp_path / "set", tmp_path / "fresh"
-    process = start_held(inputs, output, 16)
-    process.kill()
+    start_held(inputs, output, 16).kill()
     (inputs / "dog" / "dog 7.jpg").write_bytes(jpeg(4711))
     assert build(*flags(inputs, output)) == 0
     assert build(*flags(inputs, fresh)) == 0
