@@ -6,7 +6,7 @@
 #            IMAGES=dogs_vs_cats FEW=drawn sh recipes/few_photos.sh
 # Hardware:  2 cores of an AMD EPYC, no GPU, with other work on them
 # Time:      7 minutes, of which 4 for cats and dogs
-# Result:    With the weights, the loss on 565 validation pictures falls by a half, and errors from 2.2 %
+# Result:    With the weights, the loss on 565 validation pictures falls from 0.12 to 0.05, and errors from 2.2 %
 #            to 1.1 %. The table lists the best epoch of each run:
 #
 #     seed  without: accuracy  loss    with: accuracy  loss

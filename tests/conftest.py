@@ -17,9 +17,8 @@ import pytest
 from tests.support import pictures
 
 # How long an example takes depends on who runs beside it.
-hypothesis.settings.register_profile(
-    "imageshards", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+too_slow = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("imageshards", deadline=None, suppress_health_check=too_slow)
 hypothesis.settings.load_profile("imageshards")
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -47,19 +46,11 @@ gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--fast",
-        action="store_true",
-        help="only tests that need no server, no TensorFlow and no second process",
-    )
-    parser.addoption(
-        "--random_files", metavar="SEED", help="files in a random order, a different one by SEED"
-    )
-    parser.addoption(
-        "--only_known_skips",
-        action="store_true",
-        help="a test that is skipped for no reason of KNOWN_SKIPS fails",
-    )
+    of_fast = "only tests that need no server, no TensorFlow and no second process"
+    parser.addoption("--fast", action="store_true", help=of_fast)
+    parser.addoption("--random_files", metavar="SEED", help="files in a random order of this seed")
+    of_skips = "a test that is skipped for no reason of KNOWN_SKIPS fails"
+    parser.addoption("--only_known_skips", action="store_true", help=of_skips)
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
@@ -117,17 +108,12 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 
 def _without_unknown_skips(config: pytest.Config, report: Any) -> Any:
-    if (
-        report.skipped
-        and config.getoption("--only_known_skips")
-        and not hasattr(report, "wasxfail")
-    ):
+    asked = config.getoption("--only_known_skips")
+    if asked and report.skipped and not hasattr(report, "wasxfail"):
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
         if not any(re.search(known, reason) for known in KNOWN_SKIPS):
             report.outcome = "failed"
-            report.longrepr = (
-                f"{report.nodeid}: no skip of tests/conftest.py's KNOWN_SKIPS: {reason}"
-            )
+            report.longrepr = f"{report.nodeid}: no skip of tests/conftest.py: {reason}"
     return report
 
 
@@ -158,9 +144,7 @@ _watch = _Watch()
 sys.addaudithook(_watch)
 
 
-def _pictures(
-    name: str, draw: Callable[[pathlib.Path], None], factory: pytest.TempPathFactory
-) -> pathlib.Path:
+def _pictures(name: str, draw: Callable[[pathlib.Path], None], factory: Any) -> pathlib.Path:
     """A folder of drawn pictures, or the real ones below the folder that a person has named."""
     if root := os.environ.get(DATA_VARIABLE):
         return pathlib.Path(root, name)

@@ -14,10 +14,9 @@ import pytest
 from pyarrow import parquet
 
 from imageshards import storage
-from tests.support import portable_servers
-from tests.support.builds import build, class_folders, records_of, shard_bytes
+from tests.support.builds import build, build_set, class_folders, records_of, shard_bytes
 from tests.support.commands import build_killed_at
-from tests.support.portable_builds import run_here
+from tests.support.portable_servers import run_here, running
 from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
@@ -34,16 +33,13 @@ def folder(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def photos(folder) -> dict[str, bytes]:
-    """Path below the folder → content."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")
 def expected(folder, tmp_path_factory) -> dict[str, bytes]:
-    output = tmp_path_factory.mktemp("expected") / "out"
-    assert build("--input", folder, "--output", output, *FLAGS) == 0
-    return shard_bytes(output)
+    return shard_bytes(build_set(folder, tmp_path_factory.mktemp("expected") / "out", *FLAGS))
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
@@ -65,15 +61,11 @@ def zip_of(files: Mapping[str, bytes], method: int) -> bytes:
 
 
 def tar_of_tars(files: Mapping[str, bytes]) -> bytes:
-    def inside(folder: str) -> dict[str, bytes]:
-        images = images_of(files).items()
-        return {name.removeprefix(folder): data for name, data in images if folder in name}
-
-    return tar_of({f"{name}.tar": tar_of(inside(f"{name}/")) for name in ("cat", "dog")})
-
-
-def put_below(folder: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {f"{folder}/{name}": data for name, data in files.items()}
+    inside: dict[str, dict[str, bytes]] = {"cat": {}, "dog": {}}
+    for name, data in images_of(files).items():
+        folder, _, rest = name.partition("/")
+        inside[folder][rest] = data
+    return tar_of({f"{folder}.tar": tar_of(inside[folder]) for folder in inside})
 
 
 def images_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -83,12 +75,9 @@ def images_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def parquet_of(files: Mapping[str, bytes]) -> bytes:
     """A table of pictures as Hugging Face writes it."""
     images, names = images_of(files), ["cat", "dog"]
-    rows = pa.table(
-        {
-            "image": pa.array([{"bytes": data, "path": name} for name, data in images.items()]),
-            "label": pa.array([names.index(name.split("/")[0]) for name in images], pa.int64()),
-        }
-    )
+    pictures = pa.array([{"bytes": data, "path": name} for name, data in images.items()])
+    ids = pa.array([names.index(name.split("/")[0]) for name in images], pa.int64())
+    rows = pa.table({"image": pictures, "label": ids})
     features = {"label": {"names": names, "_type": "ClassLabel"}, "image": {"_type": "Image"}}
     said = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
     packed = io.BytesIO()
@@ -109,11 +98,11 @@ def webdataset(files: Mapping[str, bytes]) -> bytes:
 
 PACKED: dict[str, Callable[[Mapping[str, bytes]], bytes]] = {
     "photos.tar": tar_of,
-    "dotted.tar": lambda files: tar_of(put_below("./photos", files)),
+    "dotted.tar": lambda files: tar_of({f"./photos/{name}": files[name] for name in files}),
     "stored.zip": lambda files: zip_of(files, zipfile.ZIP_STORED),
     "deflated.zip": lambda files: zip_of(files, zipfile.ZIP_DEFLATED),
     "tars.tar": tar_of_tars,
-    "photos.tgz": lambda files: gzip.compress(tar_of(put_below("flower_photos", files))),
+    "photos.tgz": lambda files: gzip.compress(tar_of(files)),
     "photos.tar.bz2": lambda files: bz2.compress(tar_of(files)),
     "data.parquet": parquet_of,
     "ids/00000.tar": webdataset,
@@ -147,7 +136,7 @@ def test_several_webdataset_archives_with_columns(photos, tmp_path):
         (tmp_path / "set" / f"0000{number}.tar").write_bytes(webdataset(some))
     flags = ["--class_names", "cat,dog", "--columns", "size:int", *FLAGS]
     for given, output in ((tmp_path / "set", "a"), (f"{tmp_path}/set/{{00000..00001}}.tar", "b")):
-        assert build("--input", given, "--output", tmp_path / output, *flags) == 0
+        build_set(given, tmp_path / output, *flags)
     assert shard_bytes(tmp_path / "a") == shard_bytes(tmp_path / "b")
     records = records_of(tmp_path / "a")
     assert len(records) == 27
@@ -186,8 +175,7 @@ def test_from_a_store_whatever_is_killed(photos, expected, tmp_path, form):
 @pytest.mark.slow
 def test_through_a_job_service(photos, expected, tmp_path):
     """Prism's workers list, spool and read all forms."""
-    portable_servers.prism_binary()
-    with portable_servers.running(tmp_path) as servers:
+    with running(tmp_path) as servers:
         for number, form in enumerate(FORMS):
             output = tmp_path / f"out-{number}"
             command = [*pack(form, photos, tmp_path), "--output", output, *servers.flags]

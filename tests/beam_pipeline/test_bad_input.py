@@ -20,7 +20,6 @@ def photos(tmp_path):
 
 
 def error_of(capfd, *arguments) -> str:
-    """The sentence a build ends with."""
     assert build(*arguments) == 2
     said = capfd.readouterr().err
     assert "Traceback" not in said
@@ -32,8 +31,6 @@ def error_of(capfd, *arguments) -> str:
     [
         ("--input .", "is inside --input"),
         ("--class_names cat,cow --plan_only", "--class_names received no 'dog'"),
-        ("--image_sise 3 --plan_only", "did you mean --image_size"),
-        ("--direct_num_workers many", "--direct_num_workers"),
         ("--transform_module absent.py", "absent.py"),
     ],
 )
@@ -94,7 +91,6 @@ def test_hostile_files_are_quarantined_with_their_reason(tmp_path, broken_jpegs,
     assert found["listed"] == listed == accepted + sum(found["rejects"].values())
     assert found["rejects"]["not_found"] == 1
     assert found["skipped"] == {"special_file": 1}
-    assert verify.main([str(output)]) == 0
     assert assert_records_are_as_described(output)
 
 

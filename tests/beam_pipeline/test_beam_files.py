@@ -26,6 +26,8 @@ from tests.support.stores import store_uri
 
 pytestmark = pytest.mark.process
 
+ACCOUNT = "impersonate_service_account"
+
 
 @pytest.fixture(autouse=True)
 def own_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -40,20 +42,15 @@ def own_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("flags", "s3", "gs"),
     [
         (
-            "--runner=X --s3_endpoint_url=http://x --s3_access_key_id me --s3_region_name=eu-1",
-            {"endpoint_url": "http://x", "access_key_id": "me", "region_name": "eu-1"},
+            "--runner=X --s3_endpoint_url=http://x --s3_access_key_id me",
+            {"endpoint_url": "http://x", "access_key_id": "me"},
             {},
         ),
         ("--no_auth --s3_disable_ssl", {"use_ssl": False}, {"no_auth": "true"}),
         ("--s3_verify=false --runner X", {"verify": False}, {}),
-        (
-            "--impersonate_service_account a,b --s3_verify=True",
-            {"verify": True},
-            {"impersonate_service_account": "a,b"},
-        ),
+        (f"--{ACCOUNT} a,b --s3_verify=True", {"verify": True}, {ACCOUNT: "a,b"}),
         ("--s3_verify", {}, {}),  # refused with all other flags, later
     ],
-    ids=["s3", "switches", "verify", "account", "no value"],
 )
 def test_flags_of_a_command_line_and_of_a_pipeline_are_settings_of_clients(flags, s3, gs):
     client = storage.backend("s3://photos")
@@ -61,7 +58,7 @@ def test_flags_of_a_command_line_and_of_a_pipeline_are_settings_of_clients(flags
     created = beam.Pipeline(options=PipelineOptions(given)) | beam.Create([0])
     of_pipeline = StoreConfig.of_pipeline(created).settings()
     # Beam keeps it from workers.
-    assert of_pipeline["gs"].keys() == gs.keys() - {"impersonate_service_account"}
+    assert of_pipeline["gs"].keys() == gs.keys() - {ACCOUNT}
     settings = StoreConfig.of_arguments(flags.split()).settings()
     assert (settings["s3"], settings["gs"]) == (s3, gs) and of_pipeline["s3"] == s3
     with storage.using(settings):
@@ -114,20 +111,12 @@ class TestS3:
                 patch.setenv("AWS_ENDPOINT_URL", server.https_url)
                 yield path
 
-    @pytest.mark.parametrize("is_in_worker", [False, True], ids=["main process", "worker of Beam"])
+    @pytest.mark.parametrize("is_in_worker", [False, True])
     @pytest.mark.parametrize(
         ("verify", "words"),
-        [
-            ("true", "certificate"),
-            ("false", ""),
-            ("CERTIFICATE", ""),
-            ("no.pem", "--s3_verify received 'no.pem'; expected true, false"),
-        ],
-        ids=["true", "false", "the certificate", "no file"],
+        [("true", "certificate"), ("false", ""), ("CERTIFICATE", ""), ("no.pem", "'no.pem'")],
     )
-    def test_verify_names_the_certificates_or_looks_at_none(
-        self, certificate, verify, words, is_in_worker, monkeypatch
-    ):
+    def test_verify_names_certificates(self, certificate, verify, words, is_in_worker, monkeypatch):
         flags = [f"--s3_verify={verify.replace('CERTIFICATE', str(certificate))}"]
 
         def read(path: str) -> bytes:
@@ -176,16 +165,15 @@ class TestS3:
 
 def test_the_caller_of_gs_is_who_the_flags_say(photos, tmp_path, monkeypatch, capsys):
     """Google's addresses answer everybody; who asked is known."""
-    key = tmp_path / "key.json"
-    login = {"type": "authorized_user", "client_id": "c", "client_secret": "s"}
-    key.write_text(json.dumps(login | {"refresh_token": "r"}))
+    key, login = tmp_path / "key.json", dict.fromkeys(("client_id", "client_secret"), "x")
+    key.write_text(json.dumps(login | {"type": "authorized_user", "refresh_token": "r"}))
     with store_server("gs") as emulator, GoogleFront(emulator.port, tmp_path) as front:
         with emulator.environment():
             storage.copy_folder(str(photos), f"{emulator.bucket('pictures')}/photos")
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
         for name, value in front.environ.items():
             monkeypatch.setenv(name, value)
-        impersonate = "--impersonate_service_account=boss@x.example"
+        impersonate = f"--{ACCOUNT}=boss@x.example"
         callers = {"": "user", "--no_auth": "", impersonate: "boss@x.example"}
         for flag, caller in callers.items():
             front.callers.clear()

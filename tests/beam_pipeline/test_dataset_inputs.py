@@ -10,6 +10,7 @@ from imageshards.tfrecord import read_records
 from imageshards.verification import command as verify
 from tests.support.builds import (
     build,
+    build_set,
     class_folders,
     jpeg,
     manifest,
@@ -34,23 +35,19 @@ def folder(tmp_path_factory) -> pathlib.Path:
     for path in folder.rglob("*.jpg"):  # so that no two have one key
         path.rename(path.with_name(f"{path.parts[-3]} {path.name}"))
     for output, photos, shards in (("a", "old", "4"), ("b", "new", "2"), ("seven", "old", "7")):
-        flags = ["--output", folder / output, "--num_shards", shards, "--image_size", "32", *FLAGS]
-        assert build("--input", folder / photos, *flags) == 0
+        flags = ["--num_shards", shards, "--image_size", "32", *FLAGS]
+        build_set(folder / photos, folder / output, *flags)
     return folder
 
 
 @pytest.fixture(scope="module")
 def joined(folder) -> pathlib.Path:
-    """`a` and `b`."""
-    flags = ["--input", folder / "a", "--input", folder / "b", "--num_shards", "5", *FLAGS]
-    assert build(*flags, "--output", folder / "joined") == 0
-    return folder / "joined"
+    flags = ["--input", folder / "b", "--num_shards", 5, *FLAGS]
+    return build_set(folder / "a", folder / "joined", *flags)
 
 
 def test_other_shards_are_those_of_a_build_of_the_photos(folder, tmp_path):
-    output = tmp_path / "out"
-    flags = ["--output", output, "--num_shards", "7", *FLAGS]
-    assert build("--input", folder / "a", *flags) == 0
+    output = build_set(folder / "a", tmp_path / "out", "--num_shards", 7, *FLAGS)
     made, other = manifest(output), manifest(folder / "seven")
     assert made["splits"] == other["splits"] and made["classes"] == other["classes"]
     fingerprint = manifest(folder / "a")["fingerprint"]
@@ -72,9 +69,8 @@ def test_joined_datasets_keep_ids_splits_and_pictures(folder, joined):
 
 
 def test_photos_are_added_as_the_dataset_has_them(folder, joined, tmp_path):
-    grown = tmp_path / "grown"
-    flags = ["--output", grown, "--num_shards", "5", *FLAGS]
-    assert build("--input", folder / "a", "--input", folder / "new", *flags) == 0
+    flags = ["--input", folder / "new", "--num_shards", 5, *FLAGS]
+    grown = build_set(folder / "a", tmp_path / "grown", *flags)
     assert shard_bytes(grown) == shard_bytes(joined)
     assert verify.verify(str(grown)).ok
 
@@ -92,12 +88,10 @@ def test_damaged_records_are_rejected_with_their_reason(folder, tmp_path):
     data = bytearray(path.read_bytes())
     second = list(read_records(str(path)))[1]
     data[second.offset_bytes + 12 + second.payload.index(b"\xff\xda") + 9] ^= 255
-    last = list(read_records(str(path)))[-1]
-    data[last.offset_bytes] ^= 255  # its length
+    data[list(read_records(str(path)))[-1].offset_bytes] ^= 255  # its length
     path.write_bytes(bytes(data))
-    output = tmp_path / "out"
-    flags = ["--input", broken, "--output", output, "--num_shards", "3", *FLAGS]
-    assert build(*flags, "--max_reject_fraction", "0.1") == 0
+    flags = ["--num_shards", 3, "--max_reject_fraction", 0.1, *FLAGS]
+    output = build_set(broken, tmp_path / "out", *flags)
     made = manifest(output)
     assert made["rejects"] == {"damaged_record": 2} and made["listed"] == 80
     for row in rejects_of(output).values():
@@ -139,19 +133,18 @@ def test_extra_columns_and_the_transform_that_made_them_are_copied_and_joined(tm
 def test_a_part_of_joined_datasets_with_other_classes(folder, joined, tmp_path):
     left_out = sorted(records_of(folder / "b"))[::3]
     (tmp_path / "keys.txt").write_text("\n".join(left_out) + "\n")
-    inputs = ["--input", folder / "seven", "--input", folder / "b"]
-    flags = ["--exclude", tmp_path / "keys.txt", "--class_map", "eel=dog"]
-    assert build(*inputs, *flags, "--output", tmp_path / "out", *FLAGS) == 0
-    made = manifest(tmp_path / "out")
+    flags = ["--exclude", tmp_path / "keys.txt", "--class_map", "eel=dog", *FLAGS]
+    output = build_set(folder / "seven", tmp_path / "out", "--input", folder / "b", *flags)
+    made = manifest(output)
     assert made["classes"] == ["cat", "dog"]
     assert made["skipped"] == {"excluded": len(left_out)}
     assert [each["num_records"] for each in made["inputs"]] == [80, 30 - len(left_out)]
-    found, before = records_of(tmp_path / "out"), records_of(joined)
+    found, before = records_of(output), records_of(joined)
     assert found.keys() == before.keys() - set(left_out)
     for key, features in found.items():
         is_eel = before[key]["image/class/text"] == [b"eel"]
         assert features["image/class/text"] == ([b"dog"] if is_eel else [key[:3].encode()])
-    assert verify.verify(str(tmp_path / "out")).ok
+    assert verify.verify(str(output)).ok
 
 
 @pytest.mark.long

@@ -17,17 +17,17 @@ from imageshards.deduplication.command import duplicates
 from imageshards.index import read_index
 from imageshards.manifest import FeatureSpec, load_manifest
 from imageshards.verification.command import verify
-from tests.support.builds import build, jpeg, manifest, records_of, rejects_of
+from tests.support.builds import build_set, jpeg, manifest, records_of, rejects_of
 from tests.support.manifests import shards_of
 
 pytestmark = pytest.mark.process
 
-LABELS = {
-    f"{i}.jpg": [name for name, every in (("bird", 5), ("cat", 2), ("dog", 3)) if i % every == 0]
-    for i in range(36)
-}
+EVERY = {"bird": 5, "cat": 2, "dog": 3}
+LABELS = {f"{i}.jpg": [name for name in EVERY if i % EVERY[name] == 0] for i in range(36)}
 BROKEN = {"2.jpg", "10.jpg", "21.jpg", "32.jpg"}
 FLAGS = ["--image_size", "16", "--splits", "train=0.7,validation=0.3", "--num_shards", "3"]
+SEPARATED = ["--label_separator", "|", "--max_reject_fraction", "0.2"]
+COPY = ["--num_shards", "3", "--no_report"]
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +49,8 @@ def table(path: pathlib.Path, labels: dict[str, list[str]], separator: str = "|"
 
 @pytest.fixture(scope="module")
 def several(photos, tmp_path_factory) -> pathlib.Path:
-    output = tmp_path_factory.mktemp("several") / "set"
     rows = table(photos / "rows.csv", LABELS)
-    more = ["--label_separator", "|", "--max_reject_fraction", "0.2"]
-    assert build("--input", rows, "--output", output, *more, *FLAGS) == 0
-    return output
+    return build_set(rows, tmp_path_factory.mktemp("several") / "set", *SEPARATED, *FLAGS)
 
 
 def assert_even(output: pathlib.Path) -> None:
@@ -123,8 +120,7 @@ def test_tfds_and_the_exported_transform_know_the_labels(several):
 def test_copies_have_each_renamed_label_once_and_a_rebuild_keeps_class_ids(
     several, photos, tmp_path
 ):
-    output, flags = tmp_path / "set", ["--num_shards", "3", "--no_report"]
-    assert build("--input", several, "--output", output, "--class_map", "dog=cat", *flags) == 0
+    output = build_set(several, tmp_path / "set", "--class_map", "dog=cat", *COPY)
     assert_even(output)
     joined = {k: ["cat" if name == "dog" else name for name in ns] for k, ns in LABELS.items()}
     assert labels_of(output) == expected(joined, "bird", "cat")
@@ -133,16 +129,13 @@ def test_copies_have_each_renamed_label_once_and_a_rebuild_keeps_class_ids(
         assert record["image/encoded"] == before[key]["image/encoded"]
     labels = {key: ["ant", *names] for key, names in LABELS.items()}
     rows = table(photos / "more.csv", labels)
-    more = ["--label_separator", "|", "--max_reject_fraction", "0.2", "--overwrite"]
-    assert build("--input", rows, "--output", output, *more, *flags, *FLAGS) == 0
+    build_set(rows, output, *SEPARATED, "--overwrite", "--no_report", *FLAGS)
     assert manifest(output)["classes"] == ["bird", "cat", "ant", "dog"]
     assert labels_of(output) == expected(labels, "bird", "cat", "ant", "dog")
 
 
 def test_copies_can_leave_labels_out(several, tmp_path):
-    output = tmp_path / "set"
-    flags = ["--label", "none", "--num_shards", "3", "--no_report"]
-    assert build("--input", several, "--output", output, *flags) == 0
+    output = build_set(several, tmp_path / "set", "--label", "none", *COPY)
     assert_even(output)
     found = records_of(output)
     assert found.keys() == records_of(several).keys()
@@ -154,9 +147,8 @@ def test_lists_of_a_parquet_file_beside_an_extra_column(photos, tmp_path):
     keys = [key for key in LABELS if key not in BROKEN]
     columns = {"image": keys, "label": [LABELS[key] for key in keys], "price": [1.5] * len(keys)}
     parquet.write_table(pa.table(columns), photos / "rows.parquet")
-    output = tmp_path / "set"
-    more = ["--label", "several", "--no_report", *FLAGS]
-    assert build("--input", photos / "rows.parquet", "--output", output, *more) == 0
+    flags = ["--label", "several", "--no_report", *FLAGS]
+    output = build_set(photos / "rows.parquet", tmp_path / "set", *flags)
     assert_even(output)
     assert labels_of(output) == expected(LABELS, "bird", "cat", "dog")
     assert manifest(output)["features"]["price"] == {"dtype": "float32", "shape": []}
@@ -168,9 +160,8 @@ def test_folders_of_images_without_labels_may_be_splits_or_have_any_name(tmp_pat
         folder = tmp_path / "photos" / ("test", "a/b", "c")[i % 3]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{i}.jpg").write_bytes(b"\xff\xd8" if i in (1, 4, 7) else jpeg(i))
-    output = tmp_path / "set"
-    more = ["--label", "none", "--max_reject_fraction", "0.1", *FLAGS]
-    assert build("--input", tmp_path / "photos", "--output", output, *more) == 0
+    flags = ["--label", "none", "--max_reject_fraction", "0.1", *FLAGS]
+    output = build_set(tmp_path / "photos", tmp_path / "set", *flags)
     assert_even(output)
     said = load_manifest(str(output), complete=True)
     assert said.classes == [] and not any(shard.classes for _, shard in said.shards())

@@ -41,37 +41,31 @@ def failing(function, calls: Iterator[int], after: bool):
     return call
 
 
-@pytest.fixture
-def every_bundle_again(monkeypatch):
-    """Beam does each bundle again: up to four times if it fails, then as its results are lost."""
-    process = BundleManager.process_bundle
-
-    def again(self: BundleManager, *given: Any) -> Any:
-        for _ in range(4):
-            with contextlib.suppress(OSError):
-                process(self, *given[:4], dry_run=True)
-                break
-        return process(self, *given)
-
-    monkeypatch.setattr(BundleManager, "process_bundle", again)
+PROCESS_BUNDLE = BundleManager.process_bundle
 
 
-@pytest.mark.usefixtures("every_bundle_again")
+def every_bundle_again(self: BundleManager, *given: Any) -> Any:
+    """Does each bundle up to four times if it fails, then again as if its results were lost."""
+    for _ in range(4):
+        with contextlib.suppress(OSError):
+            PROCESS_BUNDLE(self, *given[:4], dry_run=True)
+            break
+    return PROCESS_BUNDLE(self, *given)
+
+
 def test_failed_steps_are_repeated_and_rejects_come_out_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(BundleManager, "process_bundle", every_bundle_again)
     root = class_folders(tmp_path / "photos", {"cat": 12, "dog": 9})
     broken = {"cat/bad.jpg": b"no picture", "dog/bad.jpg": b""}
     for key, data in broken.items():
         (root / key).write_bytes(data)
     paths = sorted(root.glob("*/*.jpg"))
     refs = [bp.ImageRef(str(p.relative_to(root)), str(p), p.parent.name) for p in paths]
-    options = bp.ShardOptions(
-        image=bp.ImageOptions(height_px=16, width_px=16),
-        plan=bp.PlanOptions(splits={"train": 0.7, "test": 0.3}, num_shards={"*": 2}),
-    )
+    plan = bp.PlanOptions({"train": 0.7, "test": 0.3}, num_shards={"*": 2})
+    options = bp.ShardOptions(image=bp.ImageOptions(16, 16), plan=plan)
     staging = f"{tmp_path}/set/.staging"
-    write = bp.WriteBalancedTFRecord(
-        f"{tmp_path}/set/", options, file_name_suffix=".tfrecord", staging=staging
-    )
+    where = {"file_name_suffix": ".tfrecord", "staging": staging}
+    write = bp.WriteBalancedTFRecord(f"{tmp_path}/set/", options, **where)
     steps = [
         (transforms.ShardWriter, "write", False),
         (transforms.ShardWriter, "close", True),
@@ -84,8 +78,7 @@ def test_failed_steps_are_repeated_and_rejects_come_out_once(tmp_path, monkeypat
     for (owner, name, after), counter in zip(steps, calls, strict=True):
         monkeypatch.setattr(owner, name, failing(getattr(owner, name), counter, after))
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
-        own = pipeline | beam.Create(refs)
-        batches = own | bp.BatchRefs() | bp.AssignSplits(options)
+        batches = pipeline | beam.Create(refs) | bp.BatchRefs() | bp.AssignSplits(options)
         columns = batches | bp.AnalyseColumns(f"{staging}/transform", options=options)
         planned = columns.batches | bp.PlanShards(options, features=columns.features)
         files = planned.units | write
@@ -106,8 +99,7 @@ def test_failed_steps_are_repeated_and_rejects_come_out_once(tmp_path, monkeypat
 def test_shards_are_written_at_the_same_time_and_ctrl_c_waits_for_none(tmp_path):
     with WebServer({}) as server:
         addresses = [f"{server.url}/silent?{name}" for name in "ab"]
-        module = "tests.support.own_pipeline_run"
-        running = Command("beam_pipeline", module, tmp_path, *addresses)
+        running = Command("beam_pipeline", "tests.support.own_pipeline_run", tmp_path, *addresses)
         wait_until(lambda: len(set(server.asked)) == 2, running)
         children = psutil.Process(running.pid).children()
         running.send_signal(signal.SIGINT)

@@ -6,16 +6,7 @@ import pytest
 from PIL import Image
 
 from imageshards import storage
-from imageshards.verification import command as verify
-from tests.support.builds import (
-    build,
-    class_folders,
-    jpeg,
-    manifest,
-    quarantined,
-    records_of,
-    shard_bytes,
-)
+from tests.support import builds
 from tests.support.built_records import assert_records_are_as_described
 from tests.support.commit_steps import spreads
 from tests.support.icc_profiles import DISPLAY_P3, rgb_profile
@@ -29,12 +20,12 @@ COUNTS = {"ant": 31, "bee's nest": 17, "Čmelák": 9}
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    root = class_folders(tmp_path_factory.mktemp("in") / "my photos", COUNTS)
+    root = builds.class_folders(tmp_path_factory.mktemp("in") / "my photos", COUNTS)
     (root / "ant" / "notes.txt").write_text("not an image")
-    (root / "ant" / ".hidden.jpg").write_bytes(jpeg(1))
-    (root / "stray.jpg").write_bytes(jpeg(2))
+    (root / "ant" / ".hidden.jpg").write_bytes(builds.jpeg(1))
+    (root / "stray.jpg").write_bytes(builds.jpeg(2))
     (root / "ant" / "folder.jpg").mkdir()
-    (root / "ant" / "folder.jpg" / "DEEP.JPG").write_bytes(jpeg(3))
+    (root / "ant" / "folder.jpg" / "DEEP.JPG").write_bytes(builds.jpeg(3))
     return root
 
 
@@ -43,68 +34,63 @@ FLAGS = ["--image_size", "32", "--num_shards", "train=5,validation=2"]
 
 @pytest.fixture(scope="module")
 def built(photos, tmp_path_factory):
-    output = tmp_path_factory.mktemp("out") / "set"
-    assert build("--input", photos, "--output", output, *FLAGS) == 0
-    return output
+    return builds.build_set(photos, tmp_path_factory.mktemp("out") / "set", *FLAGS)
 
 
 def test_every_image_is_in_one_record_with_its_label(photos, built):
-    found = {key: r["image/class/text"][0].decode() for key, r in records_of(built).items()}
+    found = {key: r["image/class/text"][0].decode() for key, r in builds.records_of(built).items()}
     expected = {f"{name}/{name} {i}.jpg": name for name, n in COUNTS.items() for i in range(n)}
     assert found == expected | {"ant/folder.jpg/DEEP.JPG": "ant"}
-    assert manifest(built)["listed"] == len(found) == 58
+    assert builds.manifest(built)["listed"] == len(found) == 58
 
 
 def test_shards_are_shuffled_and_even_in_records_and_in_every_class(built):
     assert spreads(built) <= {0, 1}
-    labels = [r["image/class/text"] for r in records_of(built).values() if r["split"] == "train"]
+    records = builds.records_of(built).values()
+    labels = [r["image/class/text"] for r in records if r["split"] == "train"]
     runs = 1 + sum(a != b for a, b in zip(labels, labels[1:], strict=False))
     assert runs > 3 * len(COUNTS)
 
 
 def test_the_folder_is_a_dataset_that_passes_verify_and_nothing_else(built):
-    assert manifest(built)["skipped"] == {
+    assert builds.manifest(built)["skipped"] == {
         "hidden": 1, "not_an_image_name": 1, "outside_class_folders": 1,
     }  # fmt: skip
-    assert manifest(built)["classes"] == sorted(COUNTS)
-    assert verify.main([str(built)]) == 0
+    assert builds.manifest(built)["classes"] == sorted(COUNTS)
     assert assert_records_are_as_described(built)
-    recorded = {*manifest(built)["files"], "manifest.json"}
-    for _, shard in shards_of(manifest(built)):
+    recorded = {*builds.manifest(built)["files"], "manifest.json"}
+    for _, shard in shards_of(builds.manifest(built)):
         recorded |= {shard["file"], shard["index"]["file"]}
     found = {str(path.relative_to(built)) for path in built.rglob("*") if path.is_file()}
     assert {name for name in found if not name.startswith("report/")} == recorded
 
 
 def test_bytes_do_not_depend_on_the_number_of_processes(photos, built, tmp_path):
-    flags = ["--output", tmp_path / "set", *FLAGS, "--direct_num_workers", "3"]
-    assert build("--input", photos, *flags) == 0
-    assert shard_bytes(tmp_path / "set") == shard_bytes(built)
-    ours, theirs = (folder / "manifest.json" for folder in (tmp_path / "set", built))
-    assert ours.read_bytes() == theirs.read_bytes()
+    output = builds.build_set(photos, tmp_path / "set", *FLAGS, "--direct_num_workers", 3)
+    assert builds.shard_bytes(output) == builds.shard_bytes(built)
+    assert builds.manifest(output) == builds.manifest(built)
 
 
 def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
     root = shutil.copytree(photos, tmp_path / "in")
     for i in range(0, 31, 3):
-        (root / "ant" / f"ant {i}.jpg").write_bytes(b"" if i % 2 else jpeg(i)[:300])
+        (root / "ant" / f"ant {i}.jpg").write_bytes(b"" if i % 2 else builds.jpeg(i)[:300])
     output = tmp_path / "out"
     flags = ["--input", root, "--output", output, *FLAGS]
-    assert build(*flags) == 2
+    assert builds.build(*flags) == 2
     said = capsys.readouterr().err
     assert "--max_reject_fraction received 0.01" in said and "empty" in said
     assert not (output / "manifest.json").exists()
-    assert build(*flags, "--max_reject_fraction", "0.5") == 0
-    found = manifest(output)
+    assert builds.build(*flags, "--max_reject_fraction", "0.5") == 0
+    found = builds.manifest(output)
     assert sum(found["rejects"].values()) == 11
     assert spreads(output) <= {0, 1}
-    assert verify.main([str(output)]) == 0
     assert assert_records_are_as_described(output) + 11 == found["listed"] == 58
-    broken = {key: [(root / key).read_bytes()] for key in quarantined(output)}
-    assert len(broken) == 11 and quarantined(output) == broken
+    broken = {key: [(root / key).read_bytes()] for key in builds.quarantined(output)}
+    assert len(broken) == 11 and builds.quarantined(output) == broken
     more = ["--max_reject_fraction", "0.5", "--no_quarantine_bytes", "--overwrite", "--no_report"]
-    assert build(*flags, *more) == 0
-    assert quarantined(output) == dict.fromkeys(broken)
+    assert builds.build(*flags, *more) == 0
+    assert builds.quarantined(output) == dict.fromkeys(broken)
 
 
 def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
@@ -112,24 +98,23 @@ def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
     turned = Image.Exif()
     turned[0x0112] = 6
     files = {
-        "ant/p3.jpg": jpeg(1, icc_profile=p3), "ant/plain.jpg": jpeg(2),
+        "ant/p3.jpg": builds.jpeg(1, icc_profile=p3), "ant/plain.jpg": builds.jpeg(2),
         "ant/cut.heic": saved(scene(), "HEIF")[:-200], "ant/raw.nef": b"",
         "bee/phone.HEIC": saved(scene(), "HEIF", icc_profile=p3, exif=turned.tobytes()),
-        "bee/web.avif": saved(scene(), "AVIF"), "bee/odd.jpg": jpeg(3, icc_profile=b"broken"),
+        "bee/web.avif": saved(scene(), "AVIF"), "bee/odd.jpg": builds.jpeg(3, icc_profile=b"wrong"),
     }  # fmt: skip
     for name, data in files.items():
         storage.write(f"{tmp_path}/in/{name}", data)
-    flags = ["--input", tmp_path / "in", "--splits", "train=1", "--no_report"]
-    flags += ["--resize_mode", "none", "--max_reject_fraction", "0.2"]
-    assert build(*flags, "--output", tmp_path / "out") == 0
+    flags = ["--splits", "train=1", "--no_report", "--resize_mode", "none"]
+    flags += ["--max_reject_fraction", "0.2"]
+    output = builds.build_set(tmp_path / "in", tmp_path / "out", *flags)
     assert "not read, passed over by their names: '.nef'" in capsys.readouterr().out
-    found = manifest(tmp_path / "out")
-    assert found["source"]["formats"] == {"JPEG": 3, "AVIF": 1, "HEIF": 1}
-    notes = found["source"]["notes"]
-    assert (notes["icc_converted"], notes["icc_broken"]) == (2, 1)
-    assert quarantined(tmp_path / "out") == {"ant/cut.heic": [files["ant/cut.heic"]]}
-    assert build(*flags, "--output", tmp_path / "as they are", "--icc", "drop") == 0
-    kept, made = records_of(tmp_path / "as they are"), records_of(tmp_path / "out")
+    source = builds.manifest(output)["source"]
+    assert source["formats"] == {"JPEG": 3, "AVIF": 1, "HEIF": 1}
+    assert (source["notes"]["icc_converted"], source["notes"]["icc_broken"]) == (2, 1)
+    assert builds.quarantined(output) == {"ant/cut.heic": [files["ant/cut.heic"]]}
+    plain = builds.build_set(tmp_path / "in", tmp_path / "plain", *flags, "--icc", "drop")
+    kept, made = builds.records_of(plain), builds.records_of(output)
     differ = {key for key in made if made[key]["image/encoded"] != kept[key]["image/encoded"]}
     assert differ == {"ant/p3.jpg", "bee/phone.HEIC"}
     phone = made["bee/phone.HEIC"]
@@ -137,14 +122,11 @@ def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
 
 
 def test_warnings_are_printed_at_the_end(tmp_path, capsys):
-    photos = class_folders(tmp_path / "in", {"cat": 9, "Cat": 9, "dog": 1})
+    photos = builds.class_folders(tmp_path / "in", {"cat": 9, "Cat": 9, "dog": 1})
     (photos / "emu").mkdir()
-    flags = ["--input", photos, "--output", tmp_path / "out", "--splits", "validation=1"]
-    assert build(*flags) == 0
-    printed = capsys.readouterr().out
-    assert "3 classes: Cat 9, cat 9, dog 1" in printed and "19 images listed, 0 rejected" in printed
-    told = [line for line in printed.split("\n") if line.startswith("warning: ")]
-    assert told == [f"warning: {each}" for each in manifest(tmp_path / "out")["warnings"]]
+    output = builds.build_set(photos, tmp_path / "out", "--splits", "validation=1")
+    told = [line for line in capsys.readouterr().out.split("\n") if line.startswith("warning: ")]
+    assert told == [f"warning: {each}" for each in builds.manifest(output)["warnings"]]
     assert len(told) == 2 and "1 class folder without an image: 'emu'" in told[0]
-    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    page = (output / "report" / "index.html").read_text()
     assert "Warnings" in page and "1 class folder without an image" in page

@@ -20,7 +20,7 @@ from beam_pipeline.images.process_pool import LocalPool
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
 from tests.support.commands import ForkedBuild, build_killed_at, wait_until
-from tests.support.portable_builds import finished_shards
+from tests.support.portable_servers import finished_shards
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +32,12 @@ def photos(tmp_path_factory):
     return class_folders(tmp_path_factory.mktemp("in"), {"cat": 48, "dog": 48}, broken=2)
 
 
+FLAGS = f"--image_size 64 --no_report --splits train=1 --num_shards {SHARDS} --direct_num_workers 2"
+
+
 def flags(photos, output) -> list[str]:
-    return [
-        "--input", str(photos), "--output", str(output), "--image_size", "64", "--no_report",
-        "--splits", "train=1", "--num_shards", str(SHARDS), "--max_reject_fraction", "0.03",
-        "--direct_num_workers", "2",
-    ]  # fmt: skip
+    places = ["--input", str(photos), "--output", str(output)]
+    return [*places, *FLAGS.split(), "--max_reject_fraction", "0.03"]
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +52,8 @@ def small(tmp_path) -> tuple[pathlib.Path, list[str], dict[str, bytes]]:
     """A finished dataset: its folder, the flags that made it, and its shards."""
     output = tmp_path / "set"
     photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
-    again = [
-        "--input", str(photos), "--output", str(output), "--image_size", "16", "--no_report",
-        "--num_shards", "2",
-    ]  # fmt: skip
+    again = ["--input", str(photos), "--output", str(output)]
+    again += "--image_size 16 --no_report --num_shards 2".split()
     assert build(*again) == 0
     return output, again, shard_bytes(output)
 
@@ -82,7 +80,6 @@ def hold_at(staging: str, limit: int) -> None:
 
 
 def workers_of(process: ForkedBuild) -> list[psutil.Process]:
-    """Processes that write shards."""
     found = []
     for child in psutil.Process(process.pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):  # the exporter may end just now
@@ -110,7 +107,6 @@ def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, capfd):
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(workers_of(process)) == 2
         process.kill()
-        process.wait()
         assert not psutil.wait_procs(family, timeout=20)[1]
         before = finished_shards(output)
         assert before < SHARDS
@@ -180,9 +176,7 @@ def test_killed_while_it_commits(photos, undisturbed, tmp_path, module, function
         (run, "final_table"),  # nothing is left of the staging folder by then
     ],
 )
-def test_ctrl_c_after_the_manifest_was_written_says_that_the_dataset_is_complete(
-    small, monkeypatch, capfd, place, function
-):
+def test_ctrl_c_after_the_manifest_tells_of_the_dataset(small, monkeypatch, capfd, place, function):
     output, again, before = small
     replacing = [*again, "--overwrite", "--quality", "50"]
     original = getattr(place, function)
@@ -208,9 +202,7 @@ def test_a_changed_image_is_noticed_by_the_job_that_resumes(photos, tmp_path):
     """Only what changed is done again, and nothing stale is mixed in."""
     inputs = shutil.copytree(photos, tmp_path / "in")
     output, fresh = tmp_path / "set", tmp_path / "fresh"
-    process = start_held(inputs, output, 16)
-    process.kill()
-    process.wait()
+    start_held(inputs, output, 16).kill()
     (inputs / "dog" / "dog 7.jpg").write_bytes(jpeg(4711))
     assert build(*flags(inputs, output)) == 0
     assert build(*flags(inputs, fresh)) == 0
@@ -224,7 +216,6 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     worker = workers_of(process)[0]
     worker.suspend()
     process.kill()
-    process.wait()
     following = ForkedBuild(*flags(photos, output), "--quality", "60")
     lock = str(output / ".staging" / "lock")
     opened = psutil.Process(following.pid)

@@ -23,8 +23,7 @@ from tests.support.builds import class_folders
 )
 def test_number_of_processes(monkeypatch, cores, source, output, flags, expected):
     monkeypatch.setattr(driver, "available_cores", lambda: cores)
-    options = BuildOptions(InputOptions(source), output)
-    assert driver._pool_size(options, flags) == expected
+    assert driver._pool_size(BuildOptions(InputOptions(source), output), flags) == expected
 
 
 # A build that is sent a signal while a module of Beam is looked for, by code that swallows all.

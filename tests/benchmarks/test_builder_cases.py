@@ -14,9 +14,8 @@ pytestmark = pytest.mark.process
 
 
 def payloads(folder: pathlib.Path) -> list[bytes]:
-    return sorted(
-        record.payload for path in folder.glob("*.tfrecord") for record in read_records(str(path))
-    )
+    paths = folder.glob("*.tfrecord")
+    return sorted(record.payload for path in paths for record in read_records(str(path)))
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.support import builds, portable_builds
+from tests.support import builds, portable_servers
 
 MASTER = os.environ.get("FLINK_MASTER")
 TIMEOUT_SEC = 900
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not MASTER, reason="no Flink: FLINK_MASTER names
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    return portable_builds.photos_in(tmp_path_factory.mktemp("photos"))
+    return portable_servers.photos_in(tmp_path_factory.mktemp("photos"))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def table(photos, tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["folders", "columns"])
 def test_the_bytes_are_those_of_a_local_build(kind, photos, table, tmp_path):
-    asked = portable_builds.flags(photos if kind == "folders" else table, tmp_path / "here")
+    asked = portable_servers.flags(photos if kind == "folders" else table, tmp_path / "here")
     if kind == "columns":
         asked += ["--columns", "weight:float:zscore", "--allow_any_path"]
     assert builds.build(*asked) == 0

@@ -103,8 +103,7 @@ def test_every_node_runs_the_command_with_its_flags(environ: dict[str, str]) -> 
     assert len(runs) == 2
     for index, run in enumerate(runs):
         assert run["argv"] == ["-m", "trainer", "--cluster", "slurm", *flags]
-        config = parse_config(run["argv"][2:])
-        found = find_cluster("slurm", config.cluster_port, run["environ"])
+        found = find_cluster("slurm", parse_config(run["argv"][2:]).cluster_port, run["environ"])
         assert found == Cluster(("node1:2222", "node2:2222"), index)
     assert pathlib.Path(environ["SRUN_FLAGS"]).read_text().split() == [
         "--kill-on-bad-exit=0", "--wait=0", "--cpus-per-task=32",

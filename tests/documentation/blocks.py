@@ -41,7 +41,6 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Of its test."""
         reason = f", not run: {self.not_run}" if self.not_run else ""
         return f"line {self.line} [{self.language}{reason}]"
 
@@ -52,13 +51,10 @@ def regions(document: Document) -> Iterator[tuple[Region, Block]]:
         lexemes = region.lexemes
         line = document.text.count("\n", 0, region.start) + 1
         before = _NOT_RUN.search(document.text[: region.start])
-        block = Block(
-            document.path,
-            line,
-            str(lexemes["language"]).strip(),
-            textwrap.dedent(str(lexemes["source"])),
-            before["reason"] if before else None,
-        )
+        language, source = (str(lexemes[name]) for name in ("language", "source"))
+        reason = before["reason"] if before else None
+        source = textwrap.dedent(source)
+        block = Block(document.path, line, language.strip(), source, reason)
         if block.language != "text":
             yield region, block
 

@@ -81,7 +81,6 @@ class Page:
             raise Failed(f"{printed.read_text()}\n{error['error']}")
 
     def close(self) -> None:
-        """Ends its Python."""
         if self._python is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._python.communicate(timeout=5)

@@ -32,7 +32,6 @@ def run_block(page: str, line: int, source: str, namespace: dict[str, Any]) -> d
 
 
 def main(page: str) -> None:
-    """Runs blocks until the input ends."""
     blocks, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

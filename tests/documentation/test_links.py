@@ -8,11 +8,8 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-PAGES = [
-    *REPOSITORY.glob("*.md"),
-    *REPOSITORY.glob("docs/**/*.md"),
-    *REPOSITORY.glob("deploy/*/README.md"),
-]
+PLACES = ("*.md", "docs/**/*.md", "deploy/*/README.md")
+PAGES = [page for place in PLACES for page in REPOSITORY.glob(place)]
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?![a-z]+:)(?P<file>[^)#\s]*)(?:#(?P<anchor>[^)]*))?\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)

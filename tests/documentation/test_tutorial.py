@@ -16,36 +16,24 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 PAGE = REPOSITORY / "docs" / "tutorial.md"
 # Lines of its output that are the same on every machine.
-_COUNTS = re.compile(
-    r"^.*(?: images listed, | passed over | near duplicates |classes: ).*$", re.MULTILINE
-)
-_EPOCHS = re.compile(r"^epoch .*$", re.MULTILINE)
+_COUNTS = re.compile(r"(?m)^.*(?: images listed, | passed over | near duplicates |classes: ).*$")
+_EPOCHS = re.compile(r"(?m)^epoch .*$")
 
 
 def test_the_notebook_runs_and_prints_what_the_page_shows(tmp_path: pathlib.Path) -> None:
     made = nbformat.reads(notebook(), as_version=4)
-    client = NotebookClient(
-        made, timeout=TIMEOUT_SEC, resources={"metadata": {"path": str(tmp_path)}}
-    )
-    environ = {**served_environment(), "IPYTHONDIR": str(tmp_path / ".ipython")}
-    client.execute(env=environ)
-    printed = "".join(
-        output.get("text", "")
-        for cell in made.cells
-        for output in cell.get("outputs", ())
-        if output.output_type == "stream"
-    )
+    place = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(made, timeout=TIMEOUT_SEC, resources=place)
+    client.execute(env={**served_environment(), "IPYTHONDIR": str(tmp_path / ".ipython")})
+    outputs = (output for cell in made.cells for output in cell.get("outputs", ()))
+    printed = "".join(each.text for each in outputs if each.output_type == "stream")
     page = PAGE.read_text("utf-8")
     counts = _COUNTS.findall(page)
     assert len(counts) >= 6
     assert [line for line in counts if line not in printed] == []
-    shown, done = ({_form(line) for line in _EPOCHS.findall(text)} for text in (page, printed))
-    assert shown <= done
-
-
-def _form(line: str) -> str:
-    """A line of progress without its numbers, whose size is the machine's: `1,503 img/s`, too."""
-    return re.sub(r"\d+(?:[.,]\d+)*", "0", line)
+    # Numbers, such as `1,503 img/s`, are the machine's.
+    shown, done = (re.sub(r"\d+(?:[.,]\d+)*", "0", text) for text in (page, printed))
+    assert {*_EPOCHS.findall(shown)} <= {*_EPOCHS.findall(done)}
 
 
 def test_the_notebook_stands_alone_and_is_the_same_each_time() -> None:

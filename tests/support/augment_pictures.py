@@ -16,10 +16,8 @@ def smooth_picture(size: tuple[int, int], seed: int, channels: int = 3) -> np.nd
     """A few slow waves per channel: resampling it in another way changes little. uint8."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0 : size[0], 0 : size[1]] / max(size)
-    waves = [
-        127 + 60 * np.sin(rng.uniform(1, 4) * y + rng.uniform(1, 4) * x + rng.uniform(0, 6))
-        for _ in range(channels)
-    ]
+    slopes = rng.uniform((1, 1, 0), (4, 4, 6), (channels, 3))
+    waves = [127 + 60 * np.sin(down * y + across * x + begin) for down, across, begin in slopes]
     return np.stack(waves, axis=-1).round().astype(np.uint8)
 
 
@@ -35,10 +33,5 @@ def batch(pictures: Any, start: int = 0) -> dict[str, Any]:
 
     count = len(pictures)
     position = tf.range(start, start + count, dtype=tf.int64)
-    return {
-        "inputs": {"image": tf.constant(pictures)},
-        "label": position % 3,
-        "weight": tf.ones([count]),
-        "position": position,
-        "record": position,
-    }
+    numbers = {"label": position % 3, "position": position, "record": position}
+    return {"inputs": {"image": tf.constant(pictures)}, "weight": tf.ones([count]), **numbers}

@@ -27,19 +27,15 @@ def jpeg(seed: int, width: int = 60, height: int = 40, **save: Any) -> bytes:
     return saved(small.resize((width, height), Image.Resampling.BICUBIC), **save)
 
 
-def class_folders(
-    root: pathlib.Path, counts: dict[str, int], seed: int = 0, broken: int = 0
-) -> pathlib.Path:
+def class_folders(root: pathlib.Path, counts: dict[str, int], seed=0, broken=0) -> pathlib.Path:
     """`root/<class>/<class> N.jpg`, so many of each; broken ones, of the first, move records."""
-    for i in range(broken):
-        path = root / next(iter(counts)) / f"broken {i}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"\xff\xd8 no picture")
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)
         for i in range(count):
             number = seed + 10_000 * (sorted(counts).index(name) + 1) + i
             (root / name / f"{name} {i}.jpg").write_bytes(jpeg(number))
+    for i in range(broken):
+        (root / next(iter(counts)) / f"broken {i}.jpg").write_bytes(b"\xff\xd8 no picture")
     return root
 
 
@@ -48,13 +44,17 @@ def build(*arguments: str | pathlib.Path) -> int:
     return main(["--direct_num_workers", "2", *map(str, arguments)])
 
 
-def manifest(output: pathlib.Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((output / "manifest.json").read_text())
-    return found
+def build_set(source, output, *flags):
+    """The output of a build that must succeed."""
+    assert build("--input", source, "--output", output, *flags) == 0
+    return output
+
+
+def manifest(output: pathlib.Path) -> Any:
+    return json.loads((output / "manifest.json").read_text())
 
 
 def shard_bytes(output: pathlib.Path) -> dict[str, bytes]:
-    """File name → bytes, of all shards."""
     return {path.name: path.read_bytes() for path in sorted(output.glob("*.tfrecord*"))}
 
 
@@ -63,28 +63,23 @@ def records_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
     return {
         features["image/filename"][0].decode(): features | {"split": split}
         for split, shard in manifests.shards_of(manifest(output))
-        for features in _examples(output / shard["file"])
+        for features in examples(output / shard["file"])
     }
 
 
-def _examples(path: pathlib.Path) -> list[dict[str, Any]]:
+def examples(path: object) -> list[dict[str, Any]]:
     return [dict(decode_example(record.payload)) for record in read_records(str(path))]
 
 
 def rejects_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
-    """Key → row of the quarantine's list."""
     lines = (output / "quarantine" / "rejects.jsonl").read_text().splitlines()
     return {row["key"]: row for row in map(json.loads, lines)}
 
 
 def quarantined(output: object) -> dict[str, Any]:
     """Key → original bytes in the quarantine, in a list; None where they are not kept."""
-    rejects = [
-        dict[str, Any](decode_example(record.payload))
-        for file in storage.files_below(f"{output}/quarantine")
-        if file.path.endswith(".tfrecord")
-        for record in read_records(file.path)
-    ]
+    paths = (file.path for file in storage.files_below(f"{output}/quarantine"))
+    rejects = (row for path in paths if path.endswith(".tfrecord") for row in examples(path))
     return {r["image/filename"][0].decode(): r.get("image/encoded") for r in rejects}
 
 

@@ -10,12 +10,14 @@ from imageshards.index import IndexRows, index_schema, index_table, read_shard_i
 from imageshards.jpeg import open_picture
 from imageshards.manifest import Image, Manifest, load_manifest
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, read_records
+from imageshards.verification.command import verify
 
 _COLOURS = {1: (b"Grayscale", "L"), 3: (b"RGB", "RGB")}
 
 
 def assert_records_are_as_described(directory: Path | str) -> int:
     """Every checksum, feature, label, picture and index row; returns the number of records."""
+    assert verify(str(directory)).ok
     manifest = load_manifest(str(directory), complete=True)
     features = manifest.features
     total = 0

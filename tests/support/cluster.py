@@ -2,7 +2,6 @@
 
 import json
 import socket
-from collections.abc import Sequence
 
 from tests.support.commands import Command, killed_train
 
@@ -21,13 +20,6 @@ def free_addresses(count: int) -> list[str]:
     return [f"localhost:{one.getsockname()[1]}" for one in _reserved[-count:]]
 
 
-def host_environment(addresses: Sequence[str], index: int) -> dict[str, str]:
-    """What makes a process one host of a cluster; GPUs, which all would take, are hidden."""
-    task = {"type": "worker", "index": index}
-    cluster = {"cluster": {"worker": list(addresses)}, "task": task}
-    return {"TF_CONFIG": json.dumps(cluster), "CUDA_VISIBLE_DEVICES": ""}
-
-
 def run_hosts(hosts, *flags, killed=(), more=None, environment=None):
     """`imageshards train --cluster tf_config …` on so many hosts, to the end of all.
 
@@ -39,7 +31,8 @@ def run_hosts(hosts, *flags, killed=(), more=None, environment=None):
     started = []
     for i in range(hosts):
         own = ("--cluster", "tf_config", "--cluster_timeout", 60, *flags, *(more or {}).get(i, ()))
-        config = {**(environment or {}), **host_environment(addresses, i)}
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}}
+        config = {**(environment or {}), "TF_CONFIG": json.dumps(cluster)}
         if i in killed:
             started.append(killed_train(*killed[i], *own, environment=config))
         else:

@@ -16,10 +16,6 @@ from beam_pipeline.planning.refs import ImageRef, RefBatch
 ODD_LABELS = ("tabby cat", "crème, brûlée", "日本", 'a "b"', "-1")
 
 
-def batches_of(refs: list[ImageRef], size: int) -> list[RefBatch]:
-    return [RefBatch(refs[i : i + size]) for i in range(0, len(refs), size)]
-
-
 def analyse(tmp: Path, batches: list[RefBatch], **given: Any) -> tuple[list[list[ImageRef]], str]:
     """Runs `AnalyseColumns`; returns the references of each batch and the export."""
     of_plan = {name: given.pop(name) for name in ("class_names", "pinned_classes") if name in given}

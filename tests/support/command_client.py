@@ -13,17 +13,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 # Those that import the program of the server; the others are quick to start as they are.
-SERVED = {
-    "beam_pipeline": ("build",),
-    "trainer": ("train", "evaluate", "predict", "export"),
-}
-MODULES = {
-    "beam_pipeline": "beam_pipeline",
-    "tests.documentation.python_session": "trainer",
-}
+SERVED = {"beam_pipeline": ("build",), "trainer": ("train", "evaluate", "predict", "export")}
+MODULES = {"beam_pipeline": "beam_pipeline", "tests.documentation.python_session": "trainer"}
 STARTUP_SEC = 120
 
 
@@ -35,9 +29,7 @@ def server_of(module: str, arguments: list[str]) -> str | None:
     return "trainer" if module.partition(".")[0] == "trainer" else MODULES.get(module)
 
 
-def ask(
-    address: str, request: Mapping[str, object], files: Sequence[int] = (0, 1, 2)
-) -> socket.socket:
+def ask(address: str, request: dict, files: Sequence[int] = (0, 1, 2)) -> socket.socket:
     """Starts a command with these files; the answer is a line with its process, then its code."""
     deadline = time.monotonic() + STARTUP_SEC
     while not os.path.exists(address):

@@ -106,7 +106,6 @@ def _preload(program: str) -> None:
 
 
 def main(program: str, address: str) -> None:
-    """Serves until its input ends; in a forked process, runs the module that was asked for."""
     _preload(program)
     with socket.socket(socket.AF_UNIX) as listener:
         # Clients look for its name: it is there when it can be connected to.

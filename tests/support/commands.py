@@ -25,11 +25,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIMEOUT_SEC = 300
 _CLIENT = ROOT / "tests" / "support" / "command_client.py"
 # Libraries that would start threads of their own as soon as they are imported.
-_ONE_THREAD = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
+_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+_ONE_THREAD["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
 
 
 def run_module(module, *arguments, **environment):
@@ -44,18 +41,16 @@ class Command:
     """`python -m MODULE …` in a session of the repository, forked, with the interface of a `Popen`.
 
     Args:
-        program: Whose server forks it, `beam_pipeline` or `trainer`.
+        program: Whose server forks it, `trainer`, or `beam_pipeline`, whose output is one.
         environment: Added to that of this process.
         before: Called by its name, with `given`, in the process before the module runs.
     """
 
-    def __init__(
-        self, program, module, *arguments, environment=None, before=None, given=(), one_output=False
-    ):
+    def __init__(self, program, module, *arguments, environment=None, before=None, given=()):
         self.args = [module, *map(str, arguments)]
         self.returncode: int | None = None
         self._out = tempfile.TemporaryFile()
-        self._err = self._out if one_output else tempfile.TemporaryFile()
+        self._err = self._out if program == "beam_pipeline" else tempfile.TemporaryFile()
         request = {
             "module": module,
             "arguments": self.args[1:],
@@ -86,12 +81,13 @@ class Command:
             return None
 
     def send_signal(self, number: int) -> None:
-        """Sends it a signal; nothing where it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
+        """Ends it, and waits for its end."""
         self.send_signal(signal.SIGKILL)
+        self.wait()
 
     def wait(self, timeout: float | None = TIMEOUT_SEC) -> int:
         if self.returncode is None:
@@ -112,7 +108,6 @@ class Command:
 
 
 def wait_until(condition, process=None):
-    """Waits until something is so, while a process lives."""
     deadline = time.monotonic() + TIMEOUT_SEC
     while not condition():
         if process is not None and process.poll() is not None:
@@ -140,11 +135,10 @@ class ForkedBuild(Command):
     """`imageshards build ARGUMENTS` with one output, where Beam is imported already."""
 
     def __init__(self, *arguments, **options):
-        super().__init__("beam_pipeline", "beam_pipeline", *arguments, one_output=True, **options)
+        super().__init__("beam_pipeline", "beam_pipeline", *arguments, **options)
 
 
 def build_killed_at(module: str, name: str, calls: int, *arguments: object) -> None:
-    """A build whose n-th call of a function is its last."""
     killed = ForkedBuild(*arguments, before=kill_at, given=(module, name, calls))
     assert killed.wait() == -signal.SIGKILL, killed.communicate()[0]
 
@@ -212,17 +206,12 @@ def served_environment() -> dict[str, str]:
     for program in command_client.SERVED:
         _address(program)
     path = [str(commands_folder()), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
-    return {
-        **os.environ,
-        "PATH": os.pathsep.join(path),
-        "PYTHONPATH": str(ROOT),
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
+    of_tensorflow = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    ours = {"PATH": os.pathsep.join(path), "PYTHONPATH": str(ROOT), **of_tensorflow}
+    return {**os.environ, **ours}
 
 
 def write_and_die(*files: pathlib.Path) -> None:
-    """Has a process killed while it writes these files."""
     code = """if True:
         import contextlib, os, signal, sys
         from imageshards import storage

@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import pathlib
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 from unittest import mock
@@ -36,8 +37,6 @@ from tests.support.builds import jpeg
 
 CLASSES = ("ant", "bee", "cat")
 _WRITES = {"write", "write_new", "upload", "copy", "link", "move", "commit"}
-
-Hook = Callable[[bool], None]
 
 
 class MemoryStore(Backend):
@@ -83,24 +82,21 @@ class MemoryStore(Backend):
 
 @dataclasses.dataclass
 class _Hooked:
-    """A backend that calls a hook before and after each of its operations."""
+    """A backend, or a class of files, that calls a hook before and after each operation."""
 
-    backend: Backend
-    called: Hook
+    backend: Any
+    called: Callable[[bool], None]
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.backend, name)
-        return _hooked(found, name, self.called) if callable(found) else found
 
+        def call(*args: Any) -> Any:
+            self.called(name in _WRITES)
+            result = found(*args)
+            self.called(False)
+            return result
 
-def _hooked(function: Callable[..., Any], name: str, called: Hook) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
-        called(name in _WRITES)
-        result = function(*args)
-        called(False)
-        return result
-
-    return call
+        return call if callable(found) else found
 
 
 class Disturbed:
@@ -134,18 +130,16 @@ class Disturbed:
             self._at, self._writes_only = -1, False
 
     @contextlib.contextmanager
-    def installed(self) -> Iterator[MemoryStore]:
+    def installed(self) -> Iterator[None]:
         """Puts the hook into this machine's files and into a store `mem://`."""
-        store, commit = MemoryStore(), AtomicFile.commit
-        backends = {"": LocalBackend(), "mem": store}.items()
+        backends = {"": LocalBackend(), "mem": MemoryStore()}.items()
         hooked: Any = {scheme: _Hooked(backend, self.called) for scheme, backend in backends}
+        file_class = _Hooked(types.SimpleNamespace(commit=AtomicFile.commit), self.called)
         with (
             mock.patch.dict(files._backends, hooked),
-            mock.patch.object(
-                AtomicFile, "commit", lambda file: _hooked(commit, "commit", self.called)(file)
-            ),
+            mock.patch.object(AtomicFile, "commit", lambda file: file_class.commit(file)),
         ):
-            yield store
+            yield
 
 
 def fail(number: int = errno.EIO) -> Callable[[], None]:
@@ -170,12 +164,10 @@ class Job:
         staging_folder.check_output(state, self.overwrite)
         job = staging_folder.prepare_staging(state)
         export_labels(CLASSES, storage.join(staging, TRANSFORM_NAME))
-        places = self.places = ShardPlaces(
-            output=self.output, staging=staging, finished=state.finished_folder, job=job
-        )
-        options = ShardOptions(
-            image=ImageOptions(height_px=8, width_px=8), plan=PlanOptions(splits={"train": 1.0})
-        )
+        finished = state.finished_folder
+        places = ShardPlaces(output=self.output, staging=staging, finished=finished, job=job)
+        self.places = places
+        options = ShardOptions(image=ImageOptions(8, 8), plan=PlanOptions({"train": 1.0}))
         self.reused = [write_shard(unit, places, options).reused for unit in self.units]
         counts = {("train", 0): sum(len(unit.refs) for unit in self.units)}
         self.plan = ShardPlan(CLASSES, counts, {"train": len(self.units)}, {})
@@ -190,8 +182,7 @@ class Job:
         return finalize_shard(task, self.places)
 
     def finish(self, entries: Iterable[FinalShard]) -> str:
-        totals = without_shards(self.summary)
-        return finish_commit(self.plan, entries, totals, [], self.spec)
+        return finish_commit(self.plan, entries, without_shards(self.summary), [], self.spec)
 
     def commit(self) -> None:
         self.finish([self.finalize(task) for task in self.begin_commit()])
@@ -211,8 +202,7 @@ def make_units(photos: pathlib.Path, seed: int, shards: int = 3) -> list[ShardUn
         path = photos / f"{number:03d}.jpg"
         broken = number % shards == 0 and number % 4 == 0 or number in (1, 31)
         data = b"\xff\xd8 no picture %d" % number if broken else jpeg(seed + number, 9, 9)
-        size_bytes = path.write_bytes(data)
-        ref = ImageRef(path.name, str(path), name, "train", None, size_bytes, 1)
+        ref = ImageRef(path.name, str(path), name, "train", None, path.write_bytes(data), 1)
         dealt[number % shards].append(ref)
     ids = {name: place for place, name in enumerate(CLASSES)}
     return [ShardUnit("train", i, shards, ids, refs, {}) for i, refs in enumerate(dealt)]

@@ -14,7 +14,6 @@ from typing import Any
 
 
 def fetch(path: str) -> bytes:
-    """A staged file in the storage emulator."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
 

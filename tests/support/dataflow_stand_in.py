@@ -1,8 +1,5 @@
 """A stand-in for the Dataflow service on this machine: takes jobs, and runs what was staged.
 
-with StandIn(folder, environ) as service:
-    build(*flags, *service.flags)
-
 It answers what Beam's client and our preflight ask of the service. A job that was submitted
 is run by `tests/support/dataflow_job.py` in a process of its own, from nothing but what the client
 left in the staging folder. It proves the submission and the graph, and nothing of Google's.
@@ -28,12 +25,11 @@ PROJECT, REGION = "my-project", "europe-west4"
 class StandIn(HttpStandIn):
     """The service, while it is entered; `jobs` has each job by its id, as the service shows it."""
 
-    def __init__(self, folder: pathlib.Path, environ: Mapping[str, str] | None = None):
+    def __init__(self, folder: pathlib.Path, environ: Mapping[str, str]):
         super().__init__()
         self.jobs: dict[str, dict[str, Any]] = {}
-        self._folder = folder
+        self._folder, self._environ = folder, environ
         self._ending: tuple[str, str] | None = None
-        self._environ = dict(environ or {})
         self._messages: dict[str, list[str]] = {}
         self._processes: dict[str, subprocess.Popen] = {}
 
@@ -44,16 +40,10 @@ class StandIn(HttpStandIn):
         super().__exit__(*error)
 
     @property
-    def endpoint(self) -> str:
-        """Its address, as Beam wants it: a number for the host means Google's service."""
-        return f"http://localhost:{self.port}"
-
-    @property
     def flags(self) -> list[str]:
-        """Flags of a build for it, without folders."""
-        return [
+        return [  # a number for the host would mean Google's service
             "--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION,
-            "--dataflow_endpoint", self.endpoint, "--no_auth", NO_FREEZE,
+            "--dataflow_endpoint", f"http://localhost:{self.port}", "--no_auth", NO_FREEZE,
         ]  # fmt: skip
 
     def end_jobs(self, state: str, message: str = "") -> None:
@@ -109,10 +99,10 @@ class StandIn(HttpStandIn):
         folder.mkdir(parents=True)
         (folder / "job.json").write_text(json.dumps(self.jobs[job_id]))
         # Neither this checkout nor this test's folder: a worker has what was staged.
-        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | self._environ
+        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         # Its machine answers for its credentials, as every machine of Google's does.
-        here = self.endpoint.removeprefix("http://")
-        environ |= {"GCE_METADATA_HOST": here, "GCE_METADATA_IP": here}
+        here = f"localhost:{self.port}"
+        environ |= {**self._environ, "GCE_METADATA_HOST": here, "GCE_METADATA_IP": here}
         with open(folder / "log", "wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", str(_RUN_JOB), str(folder)], stdin=subprocess.DEVNULL,

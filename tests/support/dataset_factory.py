@@ -21,7 +21,6 @@ CLASSES = ("cat", "dog")
 
 
 def described(path: Path) -> dict[str, Any]:
-    """Size and hash of a file, as a manifest has them."""
     data = path.read_bytes()
     return {"num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
@@ -91,7 +90,6 @@ class Dataset:
         self.save()
 
     def describe(self) -> None:
-        """Makes the manifest tell what the shards hold."""
         splits: dict[str, Any] = {}
         for split, names in self.splits.items():
             shards = [self._entry(name) | self._index_of(split, name) for name in names]

@@ -30,9 +30,8 @@ def write_kaggle(folder: pathlib.Path, counts: Mapping[str, int], **features: st
     """`flowers00-3.tfrec` holds 3 pictures: `image`, `class` 0, 1, 2, 0, … and `id`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, count in counts.items():
-        records = [
-            {"image": jpeg(i % 3, i), "class": i % 3, "id": f"{name}-{i}"} for i in range(count)
-        ]
+        rows = range(count)
+        records = [{"image": jpeg(i % 3, i), "class": i % 3, "id": f"{name}-{i}"} for i in rows]
         renamed = [{features.get(k, k): v for k, v in r.items()} for r in records]
         write_records(str(folder / name), map(example, renamed))
 
@@ -65,6 +64,5 @@ def records_of(path: pathlib.Path | str) -> list[Record]:
 
 
 def whole_split(dataset: DatasetSpec, split: str = "train") -> Subset:
-    """Every record of a split, as it is."""
     found = dataset.splits[split]
     return Subset(dataset, found, dataset.classes, None, (), found.num_records, None)

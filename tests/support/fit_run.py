@@ -63,7 +63,10 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
         some = ims.open(copy).evaluation(batch_size=BATCH_SIZE, image_size=16)
-        _damage(some)
+        paths = [pathlib.Path(shard.path) for shard in some.subset.split.shards]
+        places = [(path, record.offset_bytes) for path in paths for record in records_of(path)]
+        for path, offset in map(places.__getitem__, BROKEN):
+            flip_byte(path, offset + 30)
         of_some = Evaluator(own, strategy, some, broken, own_step=True).run()
     return {
         "history": history,
@@ -80,17 +83,7 @@ def _compile(model: Any) -> None:
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     same = keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)
-    sgd = keras.optimizers.SGD(0.01)
-    model.compile(sgd, loss, metrics=["accuracy"], weighted_metrics=[same])
-
-
-def _damage(val: Any) -> None:
-    """Changes one byte of each record of `BROKEN`."""
-    paths = [pathlib.Path(shard.path) for shard in val.subset.split.shards]
-    places = [(path, record.offset_bytes) for path in paths for record in records_of(path)]
-    for number in BROKEN:
-        path, offset = places[number]
-        flip_byte(path, offset + 30)
+    model.compile(keras.optimizers.SGD(0.01), loss, metrics=["accuracy"], weighted_metrics=[same])
 
 
 def _scores(model: Any, val: Any, without: tuple[int, ...] = ()) -> dict[str, Any]:

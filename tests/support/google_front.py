@@ -28,9 +28,8 @@ class GoogleFront(HttpStandIn):
         certificate.write_bytes(http_stand_in.self_signed(*HOSTS))
         self._tls = http_stand_in.server_tls(certificate)
         self._emulator_port = emulator_port
-        self.environ = {"https_proxy": self.url} | dict.fromkeys(
-            ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), str(certificate)
-        )
+        names = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+        self.environ = {"https_proxy": self.url} | dict.fromkeys(names, str(certificate))
         self.callers: list[str] = []
 
     def answer(self, request: Request) -> Reply | None:
@@ -52,8 +51,7 @@ class GoogleFront(HttpStandIn):
         return self.fetch(path, span)
 
     def fetch(self, path: str, span: str) -> Reply:
-        headers = {"Range": span} if span else {}
-        return http_stand_in.ask(self._emulator_port, "GET", path, headers)
+        return http_stand_in.ask(self._emulator_port, "GET", path, {"Range": span} if span else {})
 
     def _token(self, request: Request) -> Reply:
         """A user's own access token, or that of an account it may act as."""

@@ -1,12 +1,4 @@
-"""The base of all servers that stand in for another one on loopback: threads, requests, faults.
-
-class Greeter(HttpStandIn):
-    def answer(self, request):
-        return Reply(200, b"hello")
-
-with Greeter() as server:
-    urllib.request.urlopen(server.url)
-"""
+"""The base of all servers that stand in for another one on loopback: threads, requests, faults."""
 
 import contextlib
 import datetime
@@ -80,7 +72,6 @@ class Request(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """The connection goes on in secret."""
         self.connection = context.wrap_socket(self.connection, server_side=True)
         self.rfile = self.connection.makefile("rb")
         self.wfile = self.connection.makefile("wb", buffering=0)
@@ -147,8 +138,7 @@ class HttpStandIn:
 
     def fail(self, kind: Any, times: int = 1, matching: str = "", method: str = "") -> None:
         """The next requests of a method, with a text in their path, get this from `fault`."""
-        fault = {"kind": kind, "times": times, "matching": matching, "method": method}
-        self._faults.append(fault)
+        self._faults.append({"kind": kind, "times": times, "matching": matching, "method": method})
 
     def heal(self) -> None:
         self._faults.clear()

@@ -6,15 +6,18 @@ import pathlib
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import ImageRef, Label
+from beam_pipeline.planning.refs import ImageRef, Label, RefBatch
 
 
 def put(root: pathlib.Path, *names: str) -> None:
-    """Writes files that hold their names."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode("utf-8", "surrogateescape"))
+
+
+def batches_of(refs: list[ImageRef], size: int) -> list[RefBatch]:
+    return [RefBatch(refs[i : i + size]) for i in range(0, len(refs), size)]
 
 
 def listed(path: object, spool: str = "", **options) -> tuple[dict[str, ImageRef], dict[str, int]]:

@@ -22,7 +22,6 @@ def write_manifest(directory: str, manifest: Mapping[str, Any]) -> dict[str, Any
 
 
 def shards_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields every (split, shard) of a manifest."""
     for split, entry in manifest["splits"].items():
         for shard in entry["shards"]:
             yield split, shard
@@ -37,10 +36,8 @@ def blank(**changes: Any) -> Manifest:
 
 
 def typed(manifest: Mapping[str, Any]) -> Manifest:
-    """Returns the manifest that a JSON object is."""
     return convert(manifest, Manifest)
 
 
 def typed_features(features: Mapping[str, Any]) -> dict[str, FeatureSpec]:
-    """Returns the features of a manifest as the index takes them."""
     return convert(features, dict[str, FeatureSpec])

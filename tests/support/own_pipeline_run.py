@@ -11,10 +11,8 @@ from beam_pipeline.images import process_pool
 
 def main(output: str, *addresses: str) -> None:
     process_pool._pools.append(process_pool.LocalPool(len(addresses)))  # on any machine
-    options = bp.ShardOptions(
-        plan=bp.PlanOptions(num_shards={"train": len(addresses)}),
-        urls=bp.UrlOptions(allow_private_hosts=True),
-    )
+    plan = bp.PlanOptions(num_shards={"train": len(addresses)})
+    options = bp.ShardOptions(plan=plan, urls=bp.UrlOptions(allow_private_hosts=True))
     refs = [bp.ImageRef(uri, uri, f"class {i}", "train") for i, uri in enumerate(addresses)]
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
         planned = pipeline | beam.Create(refs) | bp.BatchRefs() | bp.PlanShards(options)

@@ -71,9 +71,8 @@ def damaged_jpeg(data: bytes = JPEG) -> bytes:
 
 def lossless_jpeg(side: int = 512) -> bytes:
     """A legal lossless (SOF3) JPEG, grey, of one value: each difference is one bit, 0."""
-    sides = side.to_bytes(2) * 2
     return (
-        b"\xff\xd8\xff\xc3\0\x0b\x08" + sides + b"\x01\x01\x11\0"
+        b"\xff\xd8\xff\xc3\0\x0b\x08" + side.to_bytes(2) * 2 + b"\x01\x01\x11\0"
         b"\xff\xc4\0\x14\0\x01" + bytes(16) + b"\xff\xda\0\x08\x01\x01\0\x01\0\0"
         + bytes(side * side // 8) + b"\xff\xd9"
     )  # fmt: skip
@@ -100,8 +99,7 @@ def draw_photos(folder: pathlib.Path, count: int = 26) -> None:
     sizes = [(500, 375), (320, 240), (375, 499), (1050, 702), (144, 175)]
     for number in range(count):
         width, height = sizes[number % len(sizes)]
-        hues = scene(width // 2, height // 2).convert("HSV")
-        hue, saturation, value = hues.split()
+        hue, saturation, value = scene(width // 2, height // 2).convert("HSV").split()
         turned = hue.point(lambda x, by=9 * number: (x + by) % 256)
         picture = Image.merge("HSV", (turned, saturation, value)).convert("RGB")
         name = f"{'dog' if number % 2 else 'cat'}.{number}.jpg"
@@ -118,8 +116,7 @@ def stored(upright: Image.Image, orientation: int) -> Image.Image:
 def draw_orientations(folder: pathlib.Path) -> None:
     """Two pictures in all nine EXIF orientations, 0 to 8: upright they are alike."""
     for name, width, height in (("Landscape", 225, 150), ("Portrait", 150, 225)):
-        size = (8 * width, 8 * height)
-        upright = scene(width, height).resize(size, Image.Resampling.BICUBIC)
+        upright = scene(width, height).resize((8 * width, 8 * height), Image.Resampling.BICUBIC)
         for orientation in range(9):
             tag = Image.Exif()
             tag[0x0112] = orientation

@@ -1,11 +1,8 @@
-"""A real Prism and a real worker pool for tests, at free ports of this host.
-
-with portable_servers.running(tmp_path) as servers:
-    build(*flags, *servers.flags)
-"""
+"""A real Prism and a real worker pool at free ports of this host, and builds for them."""
 
 import contextlib
 import dataclasses
+import io
 import os
 import pathlib
 import socket
@@ -16,13 +13,17 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from beam_pipeline.__main__ import main
 from scripts import prism
+from tests.support.builds import jpeg
 from tests.support.cluster import free_addresses
 from tests.support.commands import ROOT, wait_until
 
 POOL = "apache_beam.runners.worker.worker_pool_main"
 # Beam runs `pip freeze` for each job that is submitted, which takes as long as a small job.
 NO_FREEZE = "--experiments=disable_logging_submission_environment"
+SHARDS = 24
+IMAGES = 144
 
 
 def prism_binary() -> pathlib.Path:
@@ -48,7 +49,6 @@ class Server:
             return []
 
     def kill(self) -> None:
-        """SIGKILL, as a machine that is lost."""
         self.process.kill()
         self.process.wait(20)
 
@@ -88,7 +88,6 @@ class Servers:
 
 @contextlib.contextmanager
 def _serving(name, folder, command):
-    """A server at a port that is kept for it."""
     (address,) = free_addresses(1)
     port = int(address.rpartition(":")[2])
     log = folder / f"{name}-{port}.log"
@@ -130,3 +129,42 @@ def running(folder: pathlib.Path) -> Iterator[Servers]:
     prism_binary()
     with worker_pool(folder) as pool, job_service(folder) as service:
         yield Servers(service, pool)
+
+
+def photos_in(root: pathlib.Path) -> pathlib.Path:
+    """Two classes, large enough that a shard takes some 0.1 s; two are broken."""
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for i in range(IMAGES // 2):
+            picture = jpeg(i, 900, 700) if i else b"\xff\xd8 no picture"
+            (root / name / f"{i}.jpg").write_bytes(picture)
+    return root
+
+
+def flags(photos: object, output: object) -> list[str]:
+    return [
+        "--input", str(photos), "--output", str(output), "--image_size", "64", "--no_report",
+        "--splits", "train=1", "--num_shards", str(SHARDS), "--max_reject_fraction", "0.02",
+    ]  # fmt: skip
+
+
+def run_here(*arguments: str) -> tuple[int, str]:
+    """A whole build in this process: exit code and what it said."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        code = main(arguments)
+    return code, said.getvalue()
+
+
+def finished_shards(output: pathlib.Path) -> int:
+    return len(list((output / ".staging").glob("train-*.json")))
+
+
+def keep_few_shards(output: pathlib.Path) -> int:
+    """Forgets the other finished shards of a job that was stopped; how many there are now.
+
+    On a busy machine it may have finished all of them before it noticed.
+    """
+    for path in sorted((output / ".staging").glob("train-*.json"))[4:]:
+        path.unlink()
+    return finished_shards(output)

@@ -29,8 +29,7 @@ def make_prices(folder: pathlib.Path, count: int = 400) -> pathlib.Path:
             name, price, light = "dear.png", 340_000, 0.6
         pixels = np.clip(draw.normal(255 * light, 10, (16, 16, 3)), 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(folder / name)
-        partly = "nan" if number % 50 == 1 else price
-        rows.append([name, split, price, partly])
+        rows.append([name, split, price, "nan" if number % 50 == 1 else price])
     with open(folder / "table.csv", "w", newline="") as file:
         csv.writer(file).writerows([["image", "split", *COLUMNS], *rows])
     built = folder / "set"

@@ -11,46 +11,32 @@ from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from tests.support.external_sets import example
 from tests.support.pictures import saved
 from tests.support.trainer_data import write_manifest, write_shard
-from trainer.augment.augmentation import Augmentation
 from trainer.config import ReadConfig
+from trainer.dataset import spec
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.spec import (
-    DatasetSpec,
-    FeatureSpec,
-    ImageSpec,
-    ModelInputs,
-    ReadOptions,
-    Subset,
-)
 from trainer.dataset.subset import select
 from trainer.reader.batches import TrainingData
 
 SIDE_PX = 8
 CLASSES = ("ant", "bee", "cat")
-IMAGE = ImageSpec((SIDE_PX, SIDE_PX), False, 3, (0.5,) * 3, (0.25,) * 3)
-MODEL = ModelInputs((SIDE_PX, SIDE_PX), IMAGE)
-READ_OPTIONS = ReadOptions(threads=2)
+IMAGE = spec.ImageSpec((SIDE_PX, SIDE_PX), False, 3, (0.5,) * 3, (0.25,) * 3)
+MODEL = spec.ModelInputs((SIDE_PX, SIDE_PX), IMAGE)
+READ_OPTIONS = spec.ReadOptions(threads=2)
 FEATURES = {
-    IMAGE_FEATURE: FeatureSpec("string", ()),
-    LABEL_FEATURE: FeatureSpec("int64", ()),
-    "age": FeatureSpec("float32", ()),
-    "box": FeatureSpec("float32", (4,)),
-    "tokens": FeatureSpec("int64", None),
-    "text": FeatureSpec("string", ()),
-    "number": FeatureSpec("int64", ()),
+    IMAGE_FEATURE: spec.FeatureSpec("string", ()),
+    LABEL_FEATURE: spec.FeatureSpec("int64", ()),
+    "age": spec.FeatureSpec("float32", ()),
+    "box": spec.FeatureSpec("float32", (4,)),
+    "tokens": spec.FeatureSpec("int64", None),
+    "text": spec.FeatureSpec("string", ()),
+    "number": spec.FeatureSpec("int64", ()),
 }
 
 
 def training_data(
-    subset: Subset,
-    batch_size: int,
-    *,
-    read_options: ReadOptions = READ_OPTIONS,
-    seed: int = 3,
-    inputs: ModelInputs = MODEL,
-    augmentation: Augmentation | None = None,
-    skip_broken: int = 0,
-) -> TrainingData:
+    subset, batch_size, *, read_options=READ_OPTIONS, seed=3, inputs=MODEL, augmentation=None,
+    skip_broken=0,
+) -> TrainingData:  # fmt: skip
     """What is trained on, not augmented, or by the functions that are given."""
     data = TrainingData(subset, read_options, inputs, batch_size, seed, "none", "host", skip_broken)
     if augmentation is not None:
@@ -74,7 +60,7 @@ def record_of(record: int, label: int) -> bytes:
     return example(picture | columns | lists)
 
 
-def make_set(folder, shards, *, empty=(), **changes: Any) -> DatasetSpec:
+def make_set(folder, shards, *, empty=(), **changes: Any) -> spec.DatasetSpec:
     """Writes one split `train` whose shards hold records of the given labels.
 
     `empty` are the numbers of records that are written without anything in them. `changes` are
@@ -96,7 +82,7 @@ def make_set(folder, shards, *, empty=(), **changes: Any) -> DatasetSpec:
     return dataclasses.replace(load_manifest(str(folder)), **changes)
 
 
-def choose(dataset, classes=None, filters=(), balance="none") -> Subset:
+def choose(dataset, classes=None, filters=(), balance="none") -> spec.Subset:
     classes = None if classes is None else tuple(classes)
     read = {"classes": classes, "where": tuple(filters), "balance": balance}
     config = ReadConfig(dataset.data, batch_size=1, **read)

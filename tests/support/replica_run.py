@@ -58,7 +58,6 @@ def start(strategy, config, name="tests.support.tiny_models:dense"):
 
 
 def make_step(strategy: Any, network: Any) -> Any:
-    """One step, as the training loop takes it."""
     from trainer.models.step import make_train_step
 
     step = make_train_step(network, strategy)
@@ -86,13 +85,6 @@ def values(network: Any) -> Any:
     return [(path, array.copy()) for path, array in state_values(network)]
 
 
-def put_back(network: Any, kept: Any) -> None:
-    from trainer.models.model import state_variables
-    from trainer.training.checkpoint import restore
-
-    restore(state_variables(network), kept)
-
-
 def digest(arrays: Sequence[Any]) -> str:
     return hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()
 
@@ -108,6 +100,9 @@ def continuation(strategy, config, soft=False, rebuild=False):
     With `rebuild` the kept state is put into a new model. The same model, which stands at step six,
     takes half the time: any state that was not kept shows there as well.
     """
+    from trainer.models.model import state_variables
+    from trainer.training.checkpoint import restore
+
     batches = [batch(step, soft) for step in range(TOTAL_STEPS)]
     network = start(strategy, config)
     step = make_step(strategy, network)
@@ -118,7 +113,7 @@ def continuation(strategy, config, soft=False, rebuild=False):
     if rebuild:
         network = start(strategy, config)
         step = make_step(strategy, network)
-    put_back(network, kept)
+    restore(state_variables(network), kept)
     feed(strategy, step, batches[3:])
     return [straight, digest([array for _, array in values(network)])]
 
@@ -184,8 +179,7 @@ def _check_frozen(strategy: Any, name: str) -> Any:
     from trainer.models.freezing import Frozen, schedule_after
 
     network = start(strategy, CONFIGS[name], "tests.support.replica_run:no_dropout")
-    schedule = schedule_after(CONFIGS[name], BATCH_SIZE, TOTAL_STEPS - 2)
-    frozen = Frozen(network, "all", 1, schedule)
+    frozen = Frozen(network, "all", 1, schedule_after(CONFIGS[name], BATCH_SIZE, TOTAL_STEPS - 2))
     with _eagerly():
         for epoch in range(2):
             frozen.begin_epoch(epoch)
@@ -237,9 +231,8 @@ def _check_overflow(strategy: Any, name: str) -> Any:
 
     with strategy.scope():
         network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        network.compile(
-            LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=4.0), loss="mse"
-        )
+        sgd = keras.optimizers.SGD(0.1)
+        network.compile(LossScaleOptimizer(sgd, initial_scale=4.0), loss="mse")
         network.optimizer.build(network.trainable_variables)
     pictures = np.ones((4, 2), np.float32)
     pictures[3] = np.inf
@@ -268,9 +261,8 @@ def _check_augment(strategy: Any, level: str) -> Any:
         return pixels.augment_batch(some, level, 9, (32, 32), NUM_CLASSES, [127.5] * 3)
 
     # Not traced, which takes seconds for two replicas: test_augment_batch has graphs of slices.
-    shares = strategy.run(
-        augment, args=(next(iter(strategy.experimental_distribute_dataset(data))),)
-    )
+    distributed = next(iter(strategy.experimental_distribute_dataset(data)))
+    shares = strategy.run(augment, args=(distributed,))
     found = [shares["inputs"]["image"], shares["label"], shares["weight"]]
     parts = [strategy.experimental_local_results(value) for value in found]
     image, label, weight = (tf.concat(values, 0).numpy() for values in parts)

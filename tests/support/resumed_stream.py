@@ -19,5 +19,4 @@ def assert_resumes(stream: Callable[[int], Iterable[Any]], steps: int, more: int
     whole = list(itertools.islice(stream(0), steps + more))
     assert len(whole) == steps + more
     for start in range(1, steps + 1):
-        rest = list(itertools.islice(stream(start), more))
-        assert_same(rest, whole[start : start + more])
+        assert_same(list(itertools.islice(stream(start), more)), whole[start : start + more])

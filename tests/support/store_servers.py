@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import json
 import os
-import pathlib
 import subprocess
 import sys
 import urllib.request
@@ -20,8 +19,8 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from imageshards import storage
+from tests.support.commands import ROOT
 
-_REPOSITORY = pathlib.Path(__file__).parents[2]
 _BUCKETS = itertools.count()
 
 
@@ -106,7 +105,7 @@ def store_server(scheme, cores=None, certificate=None) -> Iterator[StoreServer]:
     more = [str(certificate.absolute())] if certificate else []
     environ = {k: v for k, v in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.store_front", scheme, *more], cwd=_REPOSITORY,
+        [sys.executable, "-m", "tests.support.store_front", scheme, *more], cwd=ROOT,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ,
     )  # fmt: skip
     try:

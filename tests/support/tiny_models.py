@@ -32,8 +32,7 @@ def whole_model(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
 
 
 def with_gap(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    number = layers.Reshape((1,))(inputs["gap"])
-    branches = [layers.Flatten()(inputs["image"]), number]
+    branches = [layers.Flatten()(inputs["image"]), layers.Reshape((1,))(inputs["gap"])]
     return layers.Dense(num_classes)(layers.Concatenate()(branches))
 
 

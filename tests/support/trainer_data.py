@@ -20,8 +20,7 @@ from tests.support.pictures import saved
 
 CLASSES = ("circle", "square", "triangle")
 RECORD_FEATURES: dict[str, Any] = {
-    "image/encoded": {"dtype": "string", "shape": []},
-    "image/class/label": {"dtype": "int64", "shape": []},
+    name: manifests.RECORD_FEATURES[name] for name in ("image/encoded", "image/class/label")
 }
 
 
@@ -52,23 +51,15 @@ ROLES = {
 
 
 def make_dataset(
-    folder: pathlib.Path,
-    num_records: dict[str, int],
-    *,
-    num_shards: int = 3,
-    size_px: Sequence[tuple[int, int]] = ((64, 64),),
-    grey: bool = False,
-    mode: str = "crop",
-    first_label: int = 0,
-    hot: bool = False,
-    seed: int = 1,
-) -> pathlib.Path:
+    folder, num_records, *, num_shards=3, size_px=((64, 64),), grey=False, mode="crop",
+    first_label=0, hot=False,
+) -> pathlib.Path:  # fmt: skip
     """Writes shards and `manifest.json`; record i is named `<split>-<i>`, of class i % 3.
 
     Where `hot` is asked for, a column of this name has a 1 for the class, int64 [3].
     """
     folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     features = RECORD_FEATURES | ({"hot": {"dtype": "int64", "shape": [3]}} if hot else {})
     splits: dict[str, Any] = {}
     means: list[Any] = []
@@ -92,20 +83,12 @@ def make_dataset(
             file = f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord"
             told.append(write_shard(folder, split, file, records, features, CLASSES, first_label))
         splits[split] = {"num_records": count, "shards": told}
-    height, width = size_px[0]
-    write_manifest(
-        folder,
-        splits=splits,
-        features=features,
-        **({"first_label": first_label, "adopted": ROLES} if first_label else {}),
-        image={
-            "size": height if height == width else [height, width],
-            "mode": mode,
-            "channels": 1 if grey else 3,
-            "mean": np.mean(means, 0).tolist(),
-            "std": [0.27] if grey else [0.27] * 3,
-        },
-    )
+    size = size_px[0][0] if size_px[0][0] == size_px[0][1] else size_px[0]
+    channels = 1 if grey else 3
+    described = {"size": size, "mode": mode, "channels": channels, "std": [0.27] * channels}
+    described["mean"] = np.mean(means, 0).tolist()
+    adopted = {"first_label": first_label, "adopted": ROLES} if first_label else {}
+    write_manifest(folder, splits=splits, features=features, image=described, **adopted)
     return folder
 
 
@@ -138,15 +121,14 @@ def write_shard(
             "image/height": [1],
         }
         rows.add(told | own, len(payload) + 16, None)
+    index = index_table(rows, split, file, typed_features(features))
     return {
         "file": file,
         "num_records": len(records),
         "num_bytes": num_bytes,
         "sha256": hashlib.sha256((folder / file).read_bytes()).hexdigest(),
         "classes": Counter(rows.columns["class_name"]),
-        "index": msgspec.to_builtins(
-            write_index(str(folder), file, index_table(rows, split, file, typed_features(features)))
-        ),
+        "index": msgspec.to_builtins(write_index(str(folder), file, index)),
     }
 
 

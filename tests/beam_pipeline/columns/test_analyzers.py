@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from beam_pipeline.columns.preprocessing import ZScoreFn
 
-FINITE_FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
+FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+VALUES, CUTS = st.lists(FINITE | st.just(math.nan), max_size=40), st.lists(st.integers(0, 40))
 
 
 def statistics(values: list[float], cuts: list[int]) -> list[float]:
@@ -20,11 +21,7 @@ def statistics(values: list[float], cuts: list[int]) -> list[float]:
     return list(fn.extract_output(fn.merge_accumulators(found)))
 
 
-@given(
-    st.data(),
-    st.lists(FINITE_FLOAT32 | st.just(math.nan), max_size=40),
-    st.lists(st.integers(0, 40), max_size=4),
-)
+@given(st.data(), VALUES, CUTS)
 def test_mean_and_deviation_are_exact_in_any_order_and_bundles(data, values, cuts):
     fractions = [Fraction(value) for value in values if not math.isnan(value)]
     n = max(len(fractions), 1)

@@ -38,11 +38,6 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def build_alone(*arguments):
-    command = [sys.executable, "-c", ALONE, "build", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-
-
 @pytest.mark.process
 def test_labels_alone_are_built_without_tensorflow_and_its_relatives(tmp_path):
     class_folders(tmp_path / "photos", {"cat": 3, "dog": 3})
@@ -50,10 +45,12 @@ def test_labels_alone_are_built_without_tensorflow_and_its_relatives(tmp_path):
     rows = [f"{p.relative_to(tmp_path)},{p.parent.name},1" for p in tmp_path.rglob("*.jpg")]
     table.write_text("\n".join(["image,label,age", *rows]))
     given = ["--input", table, "--output", tmp_path / "out", "--num_shards", "1"]
-    refused = build_alone(*given)
-    assert refused.returncode == 2
-    assert "pip install 'imageshards[columns]'" in refused.stderr
-    done = build_alone(*given, "--columns", "")
+    refused, done = (
+        subprocess.run([sys.executable, "-c", ALONE, "build", *given, *more], cwd=REPOSITORY,
+                       capture_output=True, text=True)
+        for more in ([], ["--columns", ""])
+    )  # fmt: skip
+    assert refused.returncode == 2 and "pip install 'imageshards[columns]'" in refused.stderr
     assert done.returncode == 0, done.stderr
     assert exported_classes(str(tmp_path / "out" / "transform")) == ["cat", "dog"]
 

@@ -12,8 +12,9 @@ from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.manifest import FeatureSpec
-from tests.support.columns_run import ODD_LABELS, analyse, batches_of
+from tests.support.columns_run import ODD_LABELS, analyse
 from tests.support.errors import refused
+from tests.support.listings import batches_of
 
 GOOD_MODULE = """
 import dataclasses
@@ -46,10 +47,8 @@ def through_module(tmp_path_factory) -> tuple[list[list[ImageRef]], str]:
     tmp = tmp_path_factory.mktemp("module")
     module = tmp / "transform_me.py"
     module.write_text(GOOD_MODULE)
-    refs = [
-        ImageRef(f"k00{i}", "u", label, columns={"half": i / 2, "times": [i] * i, "number": i})
-        for i, label in enumerate(ODD_LABELS)
-    ]
+    columns = [{"half": i / 2, "times": [i] * i, "number": i} for i in range(len(ODD_LABELS))]
+    refs = [ImageRef(f"k00{i}", "u", ODD_LABELS[i], columns=row) for i, row in enumerate(columns)]
     return analyse(tmp, batches_of(refs, 2), columns=COLUMNS, transform_module=str(module))
 
 

@@ -27,9 +27,7 @@ def folder_for(output, columns=(), is_local_run=False, **more):
         ("s3://b/set", (), {}, "", True),  # nothing is put there
     ],
 )
-def test_the_output_holds_the_temp_folder_if_tensorflow_can(
-    monkeypatch, output, columns, more, emulator, is_there
-):
+def test_an_output_may_hold_the_folder(monkeypatch, output, columns, more, emulator, is_there):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     if emulator:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)

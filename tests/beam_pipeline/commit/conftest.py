@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from tests.support.builds import build, class_folders
+from tests.support.builds import build_set, class_folders
 
 COLUMNS = "age:int,weight:float,place:float[2],tokens:int[],note:string,words:string[]"
 
@@ -26,9 +26,6 @@ def insects(tmp_path_factory) -> pathlib.Path:
     ]  # fmt: skip
     listed = root / "list.jsonl"
     listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = [
-        "--image_size", "24x32", "--splits", "train=0.8,validation=0.2", "--num_shards",
-        "train=4,validation=2", "--max_reject_fraction", "0.5", "--columns", COLUMNS,
-    ]  # fmt: skip
-    assert build("--input", listed, "--output", root / "set", "--no_report", *flags) == 0
-    return root / "set"
+    shards = ["--splits", "train=0.8,validation=0.2", "--num_shards", "train=4,validation=2"]
+    flags = ["--image_size", "24x32", "--max_reject_fraction", 0.5, "--columns", COLUMNS, *shards]
+    return build_set(listed, root / "set", "--no_report", *flags)

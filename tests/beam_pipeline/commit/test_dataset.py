@@ -122,6 +122,5 @@ def test_shards_are_made_final_side_by_side(flags, monkeypatch):
 def test_the_example_runs(tmp_path, monkeypatch):
     class_folders(tmp_path / "photos", {"ant": 20, "bee": 20})
     run_example(commit.CommitShards, tmp_path, monkeypatch)
-    made = manifest(tmp_path / "shards")
-    assert made["listed"] == 40
+    assert manifest(tmp_path / "shards")["listed"] == 40
     assert verify.main([str(tmp_path / "shards")]) == 0

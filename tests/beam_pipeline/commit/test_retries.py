@@ -17,24 +17,14 @@ from beam_pipeline.commit.finalize import FinalizeTask, FinalShard
 from beam_pipeline.commit.staging import mark_committed
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
+from tests.support import commit_steps
 from tests.support.builds import quarantined
-from tests.support.commit_steps import (
-    Disturbed,
-    Job,
-    contents,
-    everything,
-    fail,
-    fingerprint_if_whole,
-    make_units,
-    restore,
-    spreads,
-)
 
 
 @pytest.fixture
-def disturbed(monkeypatch) -> Iterator[Disturbed]:
+def disturbed(monkeypatch) -> Iterator[commit_steps.Disturbed]:
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    found = Disturbed()
+    found = commit_steps.Disturbed()
     with found.installed():
         yield found
 
@@ -47,14 +37,14 @@ def output(request, tmp_path) -> str:
 class Attempts:
     """Runs the steps of a commit again and again, each until it has succeeded."""
 
-    def __init__(self, job: Job, disturbed: Disturbed, draw: random.Random):
+    def __init__(self, job: commit_steps.Job, disturbed: Any, draw: random.Random):
         self.job, self.disturbed, self.draw = job, disturbed, draw
         self.tasks: list[FinalizeTask] = []
         self.entries: dict[str, FinalShard] = {}
 
     def attempt(self, step: Callable[[], Any]) -> Any:
         """A step that may fail, or be overtaken by another attempt at it, at any operation."""
-        act = self.draw.choice([lambda: None, fail(), step])
+        act = self.draw.choice([lambda: None, commit_steps.fail(), step])
         with contextlib.suppress(OSError, UserError):
             with self.disturbed.at(self.draw.randrange(60), act):
                 step()
@@ -90,69 +80,65 @@ class Attempts:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_repeated_steps_make_the_same_dataset(disturbed, output, tmp_path, overwrite):
     if overwrite:
-        Job(output, make_units(tmp_path / "old", 100, shards=2)).run()
+        commit_steps.Job(output, commit_steps.make_units(tmp_path / "old", 100, shards=2)).run()
         storage.write(storage.join(output, "report/index.html"), b"of the old dataset")
-    before = contents(output)
-    job = Job(output, make_units(tmp_path / "new", 0), overwrite)
+    before = commit_steps.contents(output)
+    job = commit_steps.Job(output, commit_steps.make_units(tmp_path / "new", 0), overwrite)
     job.run()
-    expected = contents(output)
-    assert spreads(output) <= {0, 1} and len(quarantined(output)) == 5
+    expected = commit_steps.contents(output)
+    assert commit_steps.spreads(output) <= {0, 1} and len(quarantined(output)) == 5
     assert not [name for name in expected if "of-00002" in name]
-    restore(output, before)
+    commit_steps.restore(output, before)
     job.begin()
-    written = everything(output)
+    written = commit_steps.everything(output)
     shutil.rmtree(tmp_path / "new")  # the originals are not read again
 
     # A smaller example would say no more, and takes minutes to find.
     @settings(deadline=None, max_examples=25, derandomize=True, phases=[Phase.generate])
     @given(draw=st.randoms(use_true_random=False))
     def check(draw: random.Random) -> None:
-        restore(output, written)
+        commit_steps.restore(output, written)
         Attempts(job, disturbed, draw).run()
-        assert contents(output) == expected
+        assert commit_steps.contents(output) == expected
 
     check()
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
-def test_a_failed_read_does_not_replace_what_an_earlier_attempt_finished(
-    disturbed, output, tmp_path, is_finished
-):
-    job = Job(output, make_units(tmp_path / "photos", 0))
+def test_a_failed_read_replaces_nothing_finished(disturbed, output, tmp_path, is_finished):
+    job = commit_steps.Job(output, commit_steps.make_units(tmp_path / "photos", 0))
     job.begin()
-    written = everything(output)
+    written = commit_steps.everything(output)
     for number in itertools.count():
-        restore(output, written)
-        tasks = job.begin_commit()
-        entries = [job.finalize(task) for task in tasks]
+        commit_steps.restore(output, written)
+        entries = [job.finalize(task) for task in job.begin_commit()]
         if is_finished:
             job.finish(entries)
-            expected = contents(output)
-        with disturbed.at(number, fail()):
+            expected = commit_steps.contents(output)
+        with disturbed.at(number, commit_steps.fail()):
             with contextlib.suppress(OSError, UserError):
                 job.begin_commit()
             reached = disturbed.count > number
         if is_finished:
-            assert contents(output) == expected
+            assert commit_steps.contents(output) == expected
         else:
             job.commit()
-            assert spreads(output) <= {0, 1}
+            assert commit_steps.spreads(output) <= {0, 1}
         if not reached:
             break
     assert number > 5
 
 
-@pytest.mark.parametrize("at_the_last_moment", [False, True])
-def test_a_job_that_lost_its_output_to_another_build_publishes_nothing(
-    disturbed, output, tmp_path, monkeypatch, at_the_last_moment
-):
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_lost_job_publishes_nothing(disturbed, output, tmp_path, monkeypatch, is_late):
     """So is a job on a cluster whose client was killed."""
-    lost, other = (Job(output, make_units(tmp_path / name, n)) for n, name in enumerate("ab"))
+    units = [commit_steps.make_units(tmp_path / name, n) for n, name in enumerate("ab")]
+    lost, other = (commit_steps.Job(output, of_job) for of_job in units)
     lost.begin()
     tasks = lost.begin_commit()
     entries = [lost.finalize(task) for task in tasks]
     steps: list[Callable[[], Any]] = [lambda: lost.finish(entries)]
-    if at_the_last_moment:  # after the last check of job.json
+    if is_late:  # after the last check of job.json
         name = "beam_pipeline.commit.dataset.mark_committed"
 
         def mark_after_the_other_build(*given: Any) -> None:
@@ -167,47 +153,43 @@ def test_a_job_that_lost_its_output_to_another_build_publishes_nothing(
     for step in steps:
         with pytest.raises(LeaseLostError, match="publishes nothing"):
             step()
-    found = contents(output)
-    assert fingerprint_if_whole(output)
+    found = commit_steps.contents(output)
+    assert commit_steps.fingerprint_if_whole(output)
     storage.delete_folder(output)
     other.run()
-    assert found == contents(output)
+    assert found == commit_steps.contents(output)
 
 
-def test_a_full_disk_at_any_write_leaves_the_old_dataset_or_the_new_one(
-    disturbed, output, tmp_path
-):
-    Job(output, make_units(tmp_path / "old", 100, shards=2)).run()
-    old, before = fingerprint_if_whole(output), contents(output)
-    job = Job(output, make_units(tmp_path / "new", 0), overwrite=True)
+def test_a_full_disk_leaves_the_old_dataset_or_the_new_one(disturbed, output, tmp_path):
+    commit_steps.Job(output, commit_steps.make_units(tmp_path / "old", 100, shards=2)).run()
+    old, before = commit_steps.fingerprint_if_whole(output), commit_steps.contents(output)
+    job = commit_steps.Job(output, commit_steps.make_units(tmp_path / "new", 0), overwrite=True)
     job.run()
-    new, expected = fingerprint_if_whole(output), contents(output)
+    new, expected = commit_steps.fingerprint_if_whole(output), commit_steps.contents(output)
     assert old and new and old != new
-    restore(output, before)
+    commit_steps.restore(output, before)
     job.begin()
-    written, seen = everything(output), []
+    written, seen = commit_steps.everything(output), []
     for number in itertools.count():
-        restore(output, written)
+        commit_steps.restore(output, written)
         job.begin()  # the job of the last round is another one
         try:
-            with disturbed.at(number, fail(errno.ENOSPC), writes_only=True):
+            with disturbed.at(number, commit_steps.fail(errno.ENOSPC), writes_only=True):
                 job.commit()
         except (OSError, UserError):
-            there = fingerprint_if_whole(output)
-            aside = fingerprint_if_whole(storage.join(output, ".staging", "replaced"))
+            there = commit_steps.fingerprint_if_whole(output)
+            aside = commit_steps.fingerprint_if_whole(storage.join(output, ".staging", "replaced"))
             assert there == old or (there is None and aside == old)
             seen.append(there or "aside")
         else:
             break
         job.run()  # the same command again, when there is room
-        assert contents(output) == expected
+        assert commit_steps.contents(output) == expected
     assert {*seen} == {old, "aside"}
 
 
-def test_a_finished_shard_is_reused_only_with_the_bytes_that_it_rejected(
-    disturbed, output, tmp_path
-):
-    job = Job(output, make_units(tmp_path / "photos", 0))
+def test_a_finished_shard_is_reused_only_with_its_rejected_bytes(disturbed, output, tmp_path):
+    job = commit_steps.Job(output, commit_steps.make_units(tmp_path / "photos", 0))
     job.begin()
     job.begin()
     assert job.reused == [True] * 3

@@ -31,8 +31,7 @@ def test_every_record_of_every_split_is_read(builder, insects, described):
             assert set(example) == set(described["features"])
             assert example.pop("image/encoded").shape == (24, 32, 3)
             for name, value in example.items():
-                wanted = expected.get(name, [])
-                np.testing.assert_array_equal(np.ravel(value), wanted, err_msg=name)
+                np.testing.assert_array_equal(np.ravel(value), expected.get(name, []), err_msg=name)
 
 
 def test_tfds_reads_counts_names_and_shapes(builder, described):

@@ -100,10 +100,8 @@ def test_findings_of_the_listing_are_warnings():
 
 
 def test_counts_and_names_separates_names_and_adds_up_counts():
-    skipped = [
-        {"hidden": 1, "empty_class_folder: b: c": 1, "excluded_by_glob: *": 3},
-        {"hidden": 2, "empty_class_folder: a": 2, "other": 1, "excluded_by_glob: b": 4},
-    ]
-    counts, names = counts_and_names(skipped)
+    some = {"hidden": 1, "empty_class_folder: b: c": 1, "excluded_by_glob: *": 3}
+    more = {"hidden": 2, "empty_class_folder: a": 2, "other": 1, "excluded_by_glob: b": 4}
+    counts, names = counts_and_names([some, more])
     assert counts == {"hidden": 3, "other": 1, "excluded_by_glob": 7}
     assert names == {"empty_class_folder": ["a", "b: c"], "excluded_by_glob": ["*", "b"]}

@@ -93,8 +93,7 @@ def test_a_deadly_shard_is_given_up_with_the_signal(pool, said, number):
 def test_a_picture_that_ends_its_process_is_left_out_after_two_tries(said, tmp_path, deed, message):
     log = tmp_path / "log"
     with LocalPool(1, said.append, picture_sec=1) as pool:
-        deeds = {1: "once", 2: deed, 4: deed}
-        left_out = submit(pool, tasks.decode, deeds, str(log)).result()
+        left_out = submit(pool, tasks.decode, {1: "once", 2: deed, 4: deed}, str(log)).result()
         assert pool.progress() == (6, 600, 0, 0)
     assert left_out == [(number, "decoder_crashed", message) for number in (2, 4)]
     met = log.read_text().split()

@@ -68,7 +68,7 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "expected", "words"), ANSWERS, ids=[row[0] for row in ANSWERS])
+@pytest.mark.parametrize(("path", "expected", "words"), ANSWERS)
 def test_answers_become_bytes_or_rejects(server, path, expected, words):
     found, message = fetch(server.url + path, FAST if expected == "url_timeout" else STEADY)
     assert found == expected and words in message
@@ -142,8 +142,7 @@ def test_only_addresses_of_the_internet_are_public(address):
 def test_unreachable_and_invalid_addresses_are_told_apart():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-        assert fetch(f"http://127.0.0.1:{port}/a.jpg")[0] == "url_unreachable"
+        assert fetch(f"http://127.0.0.1:{closed.getsockname()[1]}/a.jpg")[0] == "url_unreachable"
     assert fetch("http://does-not-exist.invalid/a.jpg")[0] == "url_unreachable"
     for url in ("http:///a.jpg", "http://[::1/a.jpg"):
         assert fetch(url)[0] == "url_invalid"
@@ -182,11 +181,9 @@ def test_https_is_checked_and_timed(tmp_path, monkeypatch):
 
 def test_one_list_may_mix_files_stores_and_addresses(server, tmp_path):
     (tmp_path / "x.jpg").write_bytes(b"local")
-    refs = [
-        ImageRef("x", str(tmp_path / "x.jpg"), "a"),
-        ImageRef("a", server.url.upper().replace("HTTP", "Http") + "/a.jpg", "a"),
-        ImageRef("n", server.url + "/none", "a"),
-    ]
+    odd = server.url.upper().replace("HTTP", "Http")
+    places = [str(tmp_path / "x.jpg"), f"{odd}/a.jpg", f"{server.url}/none"]
+    refs = [ImageRef(place, place, "a") for place in places]
     found = [data for _, data in read_images(refs, 100, STEADY)]
     assert found[:2] == [b"local", b"aaaa"]
     assert isinstance(found[2], ImageError)

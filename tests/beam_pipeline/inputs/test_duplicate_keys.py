@@ -14,11 +14,11 @@ from beam_pipeline.inputs import selection
 from beam_pipeline.inputs.selection import RefuseDuplicateKeys
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import user_error_in
+from tests.support.listings import batches_of
 
 
-def batches_of(keys: list[str], size: int = 3) -> list[RefBatch]:
-    refs = [ImageRef(key, f"/{i:03d}.jpg", "x") for i, key in enumerate(keys)]
-    return [RefBatch(refs[i : i + size]) for i in range(0, len(refs), size)]
+def with_keys(keys: list[str], size: int = 3) -> list[RefBatch]:
+    return batches_of([ImageRef(key, f"/{i:03d}.jpg", "x") for i, key in enumerate(keys)], size)
 
 
 def check(batches: list[RefBatch]) -> None:
@@ -30,10 +30,9 @@ def check(batches: list[RefBatch]) -> None:
 @pytest.mark.parametrize(
     ("batches", "words"),
     [
-        (batches_of([*(f"k{i}" for i in range(40)), "k17"]), ["'k17'", "'/017.jpg'", "'/040.jpg'"]),
+        (with_keys([*(f"k{i}" for i in range(40)), "k17"]), ["'k17'", "'/017.jpg'", "'/040.jpg'"]),
         ([RefBatch([ImageRef("a.jpg", "/a.jpg", "x")] * 2)], ["two rows", "'a.jpg'", "'/a.jpg'"]),
     ],
-    ids=["two images", "two rows of one image"],
 )
 def test_equal_keys_are_refused_with_both_images(batches, words):
     with pytest.raises(Exception, match="twice|two rows") as error:
@@ -45,7 +44,7 @@ def test_equal_keys_are_refused_with_both_images(batches, words):
 def test_equal_hashes_of_two_keys_are_no_duplicate(monkeypatch):
     same = np.int64(7)
     monkeypatch.setattr(selection, "hash_keys", lambda batch: np.repeat(same, len(batch)))
-    check(batches_of(["a", "b", "c", "d"]))
+    check(with_keys(["a", "b", "c", "d"]))
 
 
 @given(st.lists(st.text(st.characters()), max_size=60), st.integers(1, 9))
@@ -53,7 +52,7 @@ def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, num_buckets):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "NUM_BUCKETS", num_buckets)
         patch.setattr(selection, "MAX_SUSPECTS", 100)
-        batches = batches_of(keys, 7)
+        batches = with_keys(keys, 7)
         buckets = collections.defaultdict(list)
         for batch in batches:
             for bucket, hashes in selection.bucketed_hashes(batch):
@@ -65,7 +64,7 @@ def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, num_buckets):
 
 
 def test_one_key_for_all_images_gathers_nothing_large():
-    for batch in batches_of(["same"] * 5000, 1000):
+    for batch in with_keys(["same"] * 5000, 1000):
         ((_, sent),) = selection.bucketed_hashes(batch)
         assert len(sent) == 16
     assert selection.first_two([["/b"], ["/a", "/c"], ["/d"]]) == ["/a", "/b"]

@@ -180,10 +180,7 @@ def test_a_glob_does_not_enter_folders_that_it_cannot_match(tmp_path, monkeypatc
     scan.assert_called_once_with(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("pattern", "root"),
-    [("/a/b/*.jpg", "/a/b"), ("/a/b[12]/c/*", "/a"), ("/*.jpg", "/"), ("*.jpg", "."),
-     ("gs://b/c/**", "gs://b/c")],
-)  # fmt: skip
-def test_the_root_of_a_glob_is_above_all_it_can_match(pattern, root):
-    assert layout.glob_root(pattern) == root
+def test_the_root_of_a_glob_is_above_all_it_can_match():
+    roots = {"/a/b/*.jpg": "/a/b", "/a/b[12]/c/*": "/a", "/*.jpg": "/", "*.jpg": ".",
+             "gs://b/c/**": "gs://b/c"}  # fmt: skip
+    assert {pattern: layout.glob_root(pattern) for pattern in roots} == roots

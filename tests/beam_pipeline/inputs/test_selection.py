@@ -39,8 +39,7 @@ def test_a_glob_that_leaves_nothing_out_is_refused():
 
 
 def test_keys_are_read_from_lines_and_a_dataset(tmp_path):
-    made = Dataset(tmp_path / "a")
-    every = read_keys(str(made.directory))
+    every = read_keys(str(Dataset(tmp_path / "a").directory))
     assert len(every) == 30 and every == sorted(every)
     (tmp_path / "keys.txt").write_bytes("\ufeffcat/ü 1.jpg\r\n\r\n#2\n".encode())
     assert read_keys(str(tmp_path / "keys.txt")) == ["#2", "cat/ü 1.jpg"]

@@ -22,7 +22,6 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def here(photos):
-    """The dataset made from this machine's folder."""
     output = photos.parent / "local"
     assert build("--input", photos, "--output", output, *FLAGS) == 0
     return output
@@ -36,7 +35,6 @@ def server(request):
 
 @pytest.fixture(scope="module")
 def there(server, photos):
-    """The folder of the same photos in the store."""
     folder = server.bucket() + "/deep/photos"
     storage.copy_folder(str(photos), folder)
     return folder

@@ -50,9 +50,8 @@ def test_a_long_folder_of_this_machine_is_never_held_whole(tmp_path):
 
 
 def test_an_error_of_one_folder_ends_the_listing():
-    broken = (1 // n for n in (1, 0))
     with pytest.raises(ZeroDivisionError):
-        list(transforms.interleave([iter(range(10)), broken, iter(range(10))], 2))
+        list(transforms.interleave([iter(range(10)), (1 // n for n in (1, 0)), iter(range(10))], 2))
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 16])

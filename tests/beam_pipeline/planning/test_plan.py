@@ -21,11 +21,8 @@ from beam_pipeline.planning.refs import (
 from tests.support.errors import refused
 
 # {(split, label): images}
-COUNTS = st.dictionaries(
-    st.tuples(st.sampled_from(["train", "validation", "test"]), st.sampled_from("abcdefg")),
-    st.integers(1, 60),
-    min_size=1,
-)
+KEYS = st.tuples(st.sampled_from(["train", "validation", "test"]), st.sampled_from("abcdefg"))
+COUNTS = st.dictionaries(KEYS, st.integers(1, 60), min_size=1)
 
 
 def make_plan(counts, **options):
@@ -98,8 +95,7 @@ def test_a_split_has_16_shards_where_each_holds_32_records(images, options, expe
 def test_buckets_are_about_as_large_as_shards(monkeypatch, counts, shards, expected):
     monkeypatch.setattr(planning, "MIN_BUCKET_SIZE", 10)
     plan = make_plan({("train", name): n for name, n in counts.items()}, num_shards={"*": shards})
-    buckets = [plan.num_buckets("train", i) for i in range(len(counts))]
-    assert buckets == expected
+    assert [plan.num_buckets("train", i) for i in range(len(counts))] == expected
 
 
 def test_hashes_are_stable_across_releases_and_differ_by_salt_and_purpose():

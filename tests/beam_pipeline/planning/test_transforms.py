@@ -20,6 +20,7 @@ from beam_pipeline.planning.refs import ORDER, ImageRef, KeyHasher, RefBatch, Sh
 from beam_pipeline.planning.transforms import AssignSplits, BatchByKeyFn, PlanShards
 from tests.support.builds import jpeg
 from tests.support.errors import refused
+from tests.support.listings import batches_of
 
 COUNTS = st.dictionaries(st.sampled_from("abcd"), st.integers(5, 60), min_size=1)
 
@@ -27,10 +28,6 @@ COUNTS = st.dictionaries(st.sampled_from("abcd"), st.integers(5, 60), min_size=1
 def refs_of(counts: dict[str, int], split: str | None = None) -> list[ImageRef]:
     labels = [(label, i) for label, count in counts.items() for i in range(count)]
     return [ImageRef(f"{label}/{i}.jpg", f"/in/{i}.jpg", label, split) for label, i in labels]
-
-
-def batched(refs: list[ImageRef], size: int) -> list[RefBatch]:
-    return [RefBatch(refs[i : i + size]) for i in range(0, len(refs), size)]
 
 
 def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[ShardUnit]:
@@ -66,19 +63,19 @@ def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[Sh
 def test_every_image_is_in_one_shard_in_any_order(counts, num_shards, batch_size, seed):
     options = PlanOptions(splits={"train": 1.0}, num_shards={"*": num_shards}, allow_one_class=True)
     refs = refs_of(counts)
-    units = run(batched(refs, batch_size), options, seed)
+    units = run(batches_of(refs, batch_size), options, seed)
     found = [ref for unit in units for ref in unit.refs]
     assert sorted(found) == sorted(ref._replace(split="train") for ref in refs)
     sizes = [len(unit.refs) for unit in units]
     assert max(sizes) - min(sizes) <= 1
     random.Random(seed).shuffle(refs)
-    assert run(batched(refs, batch_size + 1), options, seed + 1) == units
+    assert run(batches_of(refs, batch_size + 1), options, seed + 1) == units
 
 
 @pytest.mark.parametrize("bucket_size", [1, 40])
 def test_large_classes_ranked_in_buckets_give_the_same_plan(monkeypatch, bucket_size):
     options = PlanOptions(num_shards={"*": 3})
-    batches = batched(refs_of({"a": 150, "b": 61}), 16)
+    batches = batches_of(refs_of({"a": 150, "b": 61}), 16)
     expected = run(batches, options)
     monkeypatch.setattr(plan_module, "MIN_BUCKET_SIZE", bucket_size)
     assert run(batches, options, seed=1) == expected
@@ -87,7 +84,7 @@ def test_large_classes_ranked_in_buckets_give_the_same_plan(monkeypatch, bucket_
 def test_records_inside_a_shard_are_in_the_order_of_their_hashes():
     options = PlanOptions(splits={"train": 1.0}, num_shards={"*": 2})
     hasher = KeyHasher(options.salt, ORDER)
-    refs = batched(refs_of({"a": 50, "b": 50}), 9)
+    refs = batches_of(refs_of({"a": 50, "b": 50}), 9)
     units = run(refs, options)
     for unit in units:
         hashes = [hasher(ref.key) for ref in unit.refs]
@@ -98,7 +95,7 @@ def test_records_inside_a_shard_are_in_the_order_of_their_hashes():
 
 def test_a_shard_knows_the_ids_of_its_labels_and_its_name():
     options = PlanOptions(num_shards={"*": 2}, class_names=("z", "b", "a"))
-    units = run(batched(refs_of({"a": 4, "b": 4}, "test"), 3), options)
+    units = run(batches_of(refs_of({"a": 4, "b": 4}, "test"), 3), options)
     assert [unit.name for unit in units] == ["test-00000-of-00002", "test-00001-of-00002"]
     assert all(unit.class_ids == {"a": 2, "b": 1} for unit in units)
 
@@ -123,7 +120,7 @@ def test_a_given_split_stays_and_a_group_keeps_together():
 def test_a_sample_does_not_depend_on_batches(images, batch_size):
     refs = refs_of({"a": images})
     whole = planning.sample_of([RefBatch(refs)], "s").refs
-    parts = [planning.sample_of([batch], "s") for batch in batched(refs[::-1], batch_size)]
+    parts = [planning.sample_of([batch], "s") for batch in batches_of(refs[::-1], batch_size)]
     assert planning.sample_of(parts, "s").refs == whole
     assert len(whole) == min(images, planning.SAMPLE_SIZE)
 
@@ -173,7 +170,7 @@ def test_batches_by_key_hold_every_reference_once_within_the_limit(labels, limit
         patch.setattr(planning, "MAX_HELD_REFS", limit)
         fn.start_bundle()
         sent: list[tuple[str, RefBatch]] = []
-        for batch in batched(refs, 3):
+        for batch in batches_of(refs, 3):
             sent += fn.process(batch)
             assert sum(map(len, fn._batches.values())) < limit
         sent += [windowed.value for windowed in fn.finish_bundle()]
@@ -187,12 +184,12 @@ def test_batches_by_key_hold_every_reference_once_within_the_limit(labels, limit
 def test_shards_of_images_without_one_label_differ_by_one_record(labels, monkeypatch):
     monkeypatch.setattr("beam_pipeline.planning.plan.MIN_BUCKET_SIZE", 5)
     refs = [ImageRef(f"{i}.jpg", f"{i}.jpg", labels[i % len(labels)]) for i in range(101)]
-    units = run(batched(refs, 7), PlanOptions(num_shards={"*": 4}))
+    units = run(batches_of(refs, 7), PlanOptions(num_shards={"*": 4}))
     for split in ("train", "validation"):
         sizes = [len(unit.refs) for unit in units if unit.split == split]
         assert len(sizes) == 4 and max(sizes) - min(sizes) <= 1
     assert {ref.key for unit in units for ref in unit.refs} == {ref.key for ref in refs}
     names = {n for label in labels for n in label or ()}
     assert all(unit.class_ids.keys() <= names for unit in units)
-    again = run(batched(refs[::-1], 11), PlanOptions(num_shards={"*": 4}), seed=1)
+    again = run(batches_of(refs[::-1], 11), PlanOptions(num_shards={"*": 4}), seed=1)
     assert {u.name: u.refs for u in again} == {u.name: u.refs for u in units}

@@ -25,7 +25,6 @@ BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")
         (["--runner=no_such_module.Runner"], "No module named 'no_such_module'"),
         (["--direct_running_mode=multi_threading"], "multi_threading.; expected in_memory"),
     ],
-    ids=lambda case: case[0] if isinstance(case, list) else "",
 )
 def test_a_flag_nobody_can_use_is_refused(argv, sentence, capsys):
     with pytest.raises(UserError, match=sentence) as error:
@@ -47,15 +46,9 @@ def test_the_local_runner_is_named_so_that_none_is_downloaded(name, monkeypatch)
     assert worker_handlers.STATE_CACHE_SIZE_MB == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("flink", "RemoteRunner"),
-        ("apache_beam.runners.DataflowRunner", "DataflowRunner"),
-        ("PortableRunner", "RemoteRunner"),
-    ],
-)
-def test_a_named_runner_is_not_local_and_checks_types(name, kind):
+@pytest.mark.parametrize("name", ["flink", "apache_beam.runners.DataflowRunner", "PortableRunner"])
+def test_a_named_runner_is_not_local_and_checks_types(name):
     chosen = choose(["--runner", name], BUILD)
+    kind = "DataflowRunner" if "Dataflow" in name else "RemoteRunner"
     assert (type(chosen).__name__, chosen.local) == (kind, False)
     assert chosen.options.view_as(TypeOptions).pipeline_type_check

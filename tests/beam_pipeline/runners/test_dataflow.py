@@ -23,7 +23,7 @@ from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
 from tests.support.errors import refused
-from tests.support.portable_builds import run_here
+from tests.support.portable_servers import run_here
 from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
@@ -52,7 +52,6 @@ def store():
 
 @pytest.fixture(scope="module")
 def bucket(store, tmp_path_factory):
-    """A bucket with pictures in `photos`."""
     images = tmp_path_factory.mktemp("images") / "photos"
     builds.class_folders(images, {"cat": 30, "dog": 20})
     name = store.bucket()
@@ -72,7 +71,6 @@ def staged_in(bucket: str) -> list[str]:
 
 
 def flags(bucket: str, output: str) -> list[str]:
-    """A build of the pictures in a bucket."""
     where = ["--input", f"{bucket}/photos", "--output", f"{bucket}/{output}"]
     return [*where, *staged_in(bucket), *BUILD]
 
@@ -89,23 +87,18 @@ class Submitted(NamedTuple):
         return "--columns" in self.asked
 
 
-def weighed(bucket: str) -> str:
-    """A table of the pictures in a bucket with an extra column."""
-    rows = ["image,label,weight"]
-    for at, found in enumerate(storage.files_below(f"{bucket}/photos")):
-        label = storage.name_of(storage.parent_of(found.path))
-        rows.append(f"{found.path},{label},{at * 0.37:.2f}")
-    storage.write(f"{bucket}/photos.csv", "\n".join([*rows, ""]))
-    return f"{bucket}/photos.csv"
-
-
 @pytest.fixture(scope="module", params=["labels", pytest.param("columns", marks=pytest.mark.long)])
 def submitted(store, bucket, request, tmp_path_factory) -> Submitted:
     """The whole way: flags, package, staging, submission, run, commit."""
     jobs, output = tmp_path_factory.mktemp("jobs"), f"{bucket}/sets/{request.param}"
     asked, temp = ["--input", f"{bucket}/photos", *BUILD], []
     if request.param == "columns":
-        asked = ["--input", weighed(bucket), "--columns", "weight:float:zscore", *BUILD]
+        rows = ["image,label,weight"]
+        for at, found in enumerate(storage.files_below(f"{bucket}/photos")):
+            label = storage.name_of(storage.parent_of(found.path))
+            rows.append(f"{found.path},{label},{at * 0.37:.2f}")
+        storage.write(f"{bucket}/photos.csv", "\n".join([*rows, ""]))
+        asked = ["--input", f"{bucket}/photos.csv", "--columns", "weight:float:zscore", *BUILD]
         # TensorFlow knows of no emulator: client and worker see a folder of this machine.
         temp = ["--transform_temp_dir", str(jobs / "tft")]
     with StandIn(jobs, store.environ) as stand_in:
@@ -162,7 +155,6 @@ class TestTheStagedJob:
 
 @pytest.fixture
 def package(tmp_path):
-    """Flags for a package of workers that needs no building."""
     path = tmp_path / "imageshards-0.tar.gz"
     path.write_bytes(b"never unpacked")
     return ["--extra_package", str(path)]

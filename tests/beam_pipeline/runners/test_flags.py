@@ -17,8 +17,7 @@ FLINK = ["--runner", "FlinkRunner"]
 
 
 def filled(args):
-    options = PipelineOptions(args)
-    given = options.get_all_options(drop_default=True, retain_unknown_options=True)
+    given = PipelineOptions(args).get_all_options(drop_default=True, retain_unknown_options=True)
     return dict(argument.removeprefix("--").split("=", 1) for argument in missing_defaults(given))
 
 
@@ -45,7 +44,6 @@ BUNDLES = {"max_bundle_size": "1000", "number_of_execution_retries": "0"}
         ([*FLINK, "--flink_master=http://flink:8081"], BUNDLES | TYPE | CONFIG),
         ([*FLINK, "--job_endpoint=localhost:2"], BUNDLES | TYPE | CONFIG),
     ],
-    ids=lambda case: " ".join(case) if isinstance(case, list) else "",
 )  # fmt: skip
 def test_a_cluster_gets_workers_of_a_pool_and_flink_its_bundles(flags, expected):
     assert filled(flags) == expected
@@ -83,7 +81,6 @@ DATAFLOW = "--runner=DataflowRunner"
         (("--extra_package", "a.whl"), "", {"setup_file": None}),
         (("--beam_plugins=x",), "", {"beam_plugins": "beam_pipeline.columns.tensorflow_settings"}),
     ],
-    ids=lambda case: " ".join(case) if isinstance(case, tuple) else None,
 )  # fmt: skip
 def test_flags_of_dataflow_that_can_be_known_are_filled_in(given, environ, expected, monkeypatch):
     if environ:

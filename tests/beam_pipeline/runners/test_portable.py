@@ -13,7 +13,7 @@ from imageshards.errors import user_error_in
 from tests.support import portable_servers
 from tests.support.builds import build, manifest, shard_bytes
 from tests.support.commands import ForkedBuild, wait_until
-from tests.support.portable_builds import (
+from tests.support.portable_servers import (
     IMAGES,
     SHARDS,
     finished_shards,
@@ -28,8 +28,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def servers(tmp_path):
-    """For one test, which may kill the servers."""
-    portable_servers.prism_binary()
     with portable_servers.running(tmp_path) as both:
         yield both
 
@@ -55,7 +53,6 @@ def test_a_build_resumes_after_ctrl_c_a_killed_client_and_a_killed_worker(server
     (worker,) = servers.workers()
     worker.suspend()  # so that the job runs for as long as this test needs it to
     process.kill()
-    process.wait()
     worker.kill()  # Prism waits for it for ever: it is started anew, as its users do
     servers.job_service.kill()
 

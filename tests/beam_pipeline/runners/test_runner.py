@@ -11,12 +11,10 @@ from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.runners import runner as runner_module
 from beam_pipeline.runners.runner import choose, job_name
 from imageshards.errors import UserError
-from tests.support import builds, portable_builds
+from tests.support import builds, portable_servers
 from tests.support.cluster import free_addresses
 
 pytestmark = pytest.mark.process
-
-BUILD = BuildOptions(InputOptions("in"), "out")
 
 
 def run(monkeypatch, error, states=(), cancel=None):
@@ -27,7 +25,8 @@ def run(monkeypatch, error, states=(), cancel=None):
     type(result).state = mock.PropertyMock(side_effect=states)
     monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: result)
     monkeypatch.setattr(runner_module, "_POLL_SEC", 0.0)
-    runner = choose(["--runner", "PortableRunner", "--job_name=mine"], BUILD)
+    build = BuildOptions(InputOptions("in"), "out")
+    runner = choose(["--runner", "PortableRunner", "--job_name=mine"], build)
     with pytest.raises((UserError, RuntimeError, KeyboardInterrupt)) as caught:
         runner.run(runner.new_pipeline())
     return caught.value
@@ -40,14 +39,13 @@ _OF_A_WORKER = "…\nbeam_pipeline.errors.UserError: --quality is wrong. [while 
 @pytest.mark.parametrize(
     ("error", "kind", "sentence"),
     [
-        (RuntimeError(_TRACEBACK), UserError, "the job failed (KeyError: 'q')"),
+        (_TRACEBACK, UserError, "the job failed (KeyError: 'q')"),
         # Whoever prints it finds the sentence of the worker.
-        (RuntimeError(_OF_A_WORKER), RuntimeError, _OF_A_WORKER),
+        (_OF_A_WORKER, RuntimeError, _OF_A_WORKER),
     ],
-    ids=["unexpected", "of a worker"],
 )
 def test_a_failed_job_ends_with_one_sentence(error, kind, sentence, monkeypatch):
-    raised = run(monkeypatch, error)
+    raised = run(monkeypatch, RuntimeError(error))
     assert type(raised) is kind and sentence in str(raised)
     assert kind is RuntimeError or "\n" not in str(raised)
 
@@ -96,8 +94,7 @@ def test_a_missing_job_service_leaves_one_sentence(flags, sentence, silent, tmp_
     addresses = {"NOBODY": free_addresses(1)[0], "SILENT": silent}
     given = [addresses.get(word, word) for word in flags.split()]
     photos, output = builds.class_folders(tmp_path / "in", {"cat": 2, "dog": 2}), tmp_path / "set"
-    code, said = portable_builds.run_here(
-        "--input", str(photos), "--output", str(output), "--runner", "PortableRunner", *given
-    )
+    folders = ["--input", str(photos), "--output", str(output)]
+    code, said = portable_servers.run_here(*folders, "--runner", "PortableRunner", *given)
     assert code == 2 and sentence in said, said
     assert "Traceback" not in said and not output.exists()

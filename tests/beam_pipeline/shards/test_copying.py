@@ -9,12 +9,7 @@ from beam_pipeline.images.read import RECORD
 from beam_pipeline.options import UrlOptions
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.shards import copying
-from beam_pipeline.shards.copying import (
-    DAMAGED,
-    copy_record,
-    read_files_and_records,
-    read_records,
-)
+from beam_pipeline.shards.copying import DAMAGED, copy_record, read_files_and_records, read_records
 from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.example import decode_example, encode_example

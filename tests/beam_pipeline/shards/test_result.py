@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.shards.result import (
-    ShardResult,
-    ShardStats,
-    WrittenFile,
-    merge_stats,
-)
+from beam_pipeline.shards.result import ShardResult, ShardStats, WrittenFile, merge_stats
 from imageshards.images.encode import encode_image
 from imageshards.manifest import Reject
 from imageshards.typed import decode
@@ -23,12 +18,9 @@ from tests.support.builds import jpeg
 from tests.support.strangers import changed
 
 SMALL = ImageOptions(height_px=20, width_px=20)
-
-
 NAMES = st.sampled_from(["formats", "rejects", "notes"])
-STATS = st.builds(
-    ShardStats, st.dictionaries(NAMES, st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)))
-)
+COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
+STATS = st.builds(ShardStats, st.dictionaries(NAMES, COUNTS))
 
 
 @given(st.lists(STATS, max_size=6), st.randoms())
@@ -56,7 +48,6 @@ def test_formats_notes_and_inputs_are_counted_the_largest_first():
 @pytest.mark.parametrize(
     ("pixels", "mean", "deviation"),
     [([(4, 510, 2 * 255**2)], [0.5], [0.5]), ([(3, 30, 300)], [0.039216], [0.0]), ([], [], [])],
-    ids=["0 and 255", "equal", "none"],
 )
 def test_mean_and_deviation_of_known_sums(pixels, mean, deviation):
     stats = ShardStats()

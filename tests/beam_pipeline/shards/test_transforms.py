@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import itertools
 import pathlib
-from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -15,12 +14,6 @@ from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import PlanShards
 from beam_pipeline.shards import transforms
-from beam_pipeline.shards.transforms import (
-    BalancedSink,
-    ReadRejects,
-    WriteBalancedTFRecord,
-    rejects_of,
-)
 from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
@@ -35,24 +28,9 @@ SMALL = ShardOptions(image=ImageOptions(height_px=16, width_px=16))
 def batches(tmp_path_factory) -> list[RefBatch]:
     """References of 21 pictures of two classes, as a pipeline of one's own may have them."""
     root = class_folders(tmp_path_factory.mktemp("in"), {"cat": 11, "dog": 10})
-    refs = [
-        ImageRef(path.name, str(path), path.parent.name, "train")
-        for path in sorted(root.glob("*/*.jpg"))
-    ]
+    paths = sorted(root.glob("*/*.jpg"))
+    refs = [ImageRef(path.name, str(path), path.parent.name, "train") for path in paths]
     return [RefBatch(refs[:7]), RefBatch(refs[7:])]
-
-
-def run(batches, write: WriteBalancedTFRecord, shards: int = 4) -> list[str]:
-    """Runs a pipeline of the transforms alone; returns the paths that came out."""
-    options = dataclasses.replace(SMALL, plan=PlanOptions(num_shards={"train": shards}))
-    units = [ShardUnit("train", index, shards, {}, []) for index in range(shards)]
-    paths = [write.places.final_path(write.places.shard_name(unit)) for unit in units]
-    with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
-        planned = pipeline | beam.Create(batches) | PlanShards(options)
-        files = planned.units | write
-        assert_that(files, equal_to(paths))
-        assert_that(files | ReadRejects(write), equal_to([]), "no rejects")
-    return paths
 
 
 def payloads(path: str) -> list[bytes]:
@@ -66,61 +44,42 @@ def payloads(path: str) -> list[bytes]:
         ("deep/er-", "", "-SSS-of-NN", 4, "deep/er-train-003-of-04"),
         ("all-", "", "", 1, "all-train"),
     ],
-    ids=["default", "given", "empty"],
 )
-def test_prefix_template_and_suffix_name_the_files(
-    batches, tmp_path, prefix, suffix, template, shards, last
-):
+def test_files_have_the_given_names(batches, tmp_path, prefix, suffix, template, shards, last):
     (tmp_path / "deep").mkdir()
-    write = WriteBalancedTFRecord(
-        f"{tmp_path}/{prefix}", SMALL, file_name_suffix=suffix, shard_name_template=template
-    )
-    paths = run(batches, write, shards)
+    names = {"file_name_suffix": suffix, "shard_name_template": template}
+    write = transforms.WriteBalancedTFRecord(f"{tmp_path}/{prefix}", SMALL, **names)
+    options = dataclasses.replace(SMALL, plan=PlanOptions(num_shards={"train": shards}))
+    units = [ShardUnit("train", index, shards, {}, []) for index in range(shards)]
+    paths = [write.places.final_path(write.places.shard_name(unit)) for unit in units]
+    with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
+        planned = pipeline | beam.Create(batches) | PlanShards(options)
+        files = planned.units | write
+        assert_that(files, equal_to(paths))
+        assert_that(files | transforms.ReadRejects(write), equal_to([]), "no rejects")
     assert paths[-1] == f"{tmp_path}/{last}"
     assert sorted(len(payloads(path)) for path in paths) == ([5, 5, 5, 6] if shards > 1 else [21])
     left = {str(p) for p in tmp_path.rglob("*") if p.is_file()}
     assert left == set(paths)  # nothing else, as of temporary folders
 
 
-def test_a_template_without_a_number_is_for_one_shard():
-    write = WriteBalancedTFRecord("two-", SMALL, shard_name_template="")
+def test_a_template_without_a_number_is_for_one_shard_also_in_the_root():
+    places = transforms.WriteBalancedTFRecord("/set-", SMALL, shard_name_template="").places
     with pytest.raises(ValueError, match=r"shard_name_template received '' for the 2 shards"):
-        write.places.shard_name(ShardUnit("train", 0, 2, {}, []))
-
-
-def test_a_prefix_in_the_root_names_files_in_the_root():
-    write = WriteBalancedTFRecord("/set-", file_name_suffix=".tfrecord")
-    unit = ShardUnit("train", 0, 1, {}, [])
-    path = write.places.final_path(write.places.shard_name(unit))
-    assert path == "/set-train-00000-of-00001.tfrecord"
+        places.shard_name(ShardUnit("train", 0, 2, {}, []))
+    name = places.shard_name(ShardUnit("train", 0, 1, {}, []))
+    assert places.final_path(name) == "/set-train"
 
 
 def test_two_runs_with_the_same_options_are_two_runs():
     options = ShardOptions()
-    runs = {WriteBalancedTFRecord("out/set-", options).options.run_id for _ in range(2)}
+    runs = {transforms.WriteBalancedTFRecord("out/set-", options).options.run_id for _ in range(2)}
     assert len(runs) == 2 and "" not in runs and options == ShardOptions()
 
 
 def test_a_suffix_that_promises_compression_is_refused():
     with pytest.raises(ValueError, match="file_name_suffix received '.tfrecord.gz', of compressed"):
-        WriteBalancedTFRecord("x/", SMALL, file_name_suffix=".tfrecord.gz")
-
-
-def write_two(batches: list[RefBatch], folder: pathlib.Path) -> tuple[BalancedSink, str, list[Any]]:
-    """A sink, its temporary folder, and what its writers gave for two shards, one with a reject."""
-    sink = WriteBalancedTFRecord(f"{folder}/out-", SMALL)._sink
-    temporary = sink.initialize_write()
-    bad = ImageRef("bad.jpg", f"{folder}/none.jpg", "cat", "train")
-    results = []
-    for index, batch in enumerate(batches):
-        writer = sink.open_writer(temporary, str(index))
-        writer.write(ShardUnit("train", index, 2, {"cat": 0, "dog": 1}, [*batch.refs, bad]))
-        results.append(writer.close())
-    return sink, temporary, results
-
-
-def finalize(sink: BalancedSink, temporary: str, results: list[Any]) -> list[str]:
-    return list(sink.finalize_write(temporary, results, sink.pre_finalize(temporary, results)))
+        transforms.WriteBalancedTFRecord("x/", SMALL, file_name_suffix=".tfrecord.gz")
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -133,27 +92,36 @@ def test_finalize_write_may_be_repeated_in_any_state(
     (tmp_path / "out-train-00000-of-00007").write_bytes(b"not of this many shards")
     (tmp_path / "quarantine").mkdir()
     (tmp_path / "quarantine" / "out-train-00001-of-00002.tfrecord").write_bytes(b"of another job")
-    sink, temporary, results = write_two(batches, tmp_path)
+    sink = transforms.WriteBalancedTFRecord(f"{tmp_path}/out-", SMALL)._sink
+    temporary, results = sink.initialize_write(), []
+    bad = ImageRef("bad.jpg", f"{tmp_path}/none.jpg", "cat", "train")
+    for index, batch in enumerate(batches):
+        writer = sink.open_writer(temporary, str(index))
+        writer.write(ShardUnit("train", index, 2, {"cat": 0, "dog": 1}, [*batch.refs, bad]))
+        results.append(writer.close())
     names = [f"out-train-{index:05d}-of-00002" for index in range(2)]
     files = [f"{tmp_path}/{name}" for name in names]
     quarantined = [f"{tmp_path}/quarantine/{name}.tfrecord" for name in names]
     calls, move = itertools.count(), storage.move
 
+    def finalize() -> list[str]:
+        return list(sink.finalize_write(temporary, results, sink.pre_finalize(temporary, results)))
+
     def disturbed(source: str, target: str) -> None:
         if next(calls) == number:
             if not overtaken:
                 raise OSError("disturbed")
-            finalize(sink, temporary, results)
+            finalize()
         move(source, target)
 
     with monkeypatch.context() as patch, contextlib.suppress(OSError):
         patch.setattr(storage, "move", disturbed)
         # One after the other: the files that were moved before are known.
         patch.setattr(transforms, "map_concurrently", map)
-        finalize(sink, temporary, results)
+        finalize()
     for _ in range(2):
-        assert finalize(sink, temporary, results) == files
-        rejects = [found for file in files for found in rejects_of(file, sink.places)]
+        assert finalize() == files
+        rejects = [found for file in files for found in transforms.rejects_of(file, sink.places)]
         assert [(found.key, found.reason) for found in rejects] == [("bad.jpg", "not_found")] * 2
     assert {str(path) for path in tmp_path.rglob("*") if path.is_file()} == {
         *files, *quarantined, f"{tmp_path}/out-train-00000-of-00007"
@@ -161,13 +129,13 @@ def test_finalize_write_may_be_repeated_in_any_state(
     assert [len(payloads(file)) for file in files + quarantined] == [7, 14, 1, 1]
     pathlib.Path(files[0]).unlink()
     with pytest.raises(FileNotFoundError):  # a shard that is lost ends the write
-        finalize(sink, temporary, results)
+        finalize()
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capfd, caplog):
     class_folders(tmp_path / "photos", {"cat": 20, "dog": 20})
     (tmp_path / "photos" / "cat" / "bad.jpg").write_bytes(b"no picture")
-    run_example(WriteBalancedTFRecord, tmp_path, monkeypatch)
+    run_example(transforms.WriteBalancedTFRecord, tmp_path, monkeypatch)
     said = capfd.readouterr().out.splitlines()
     assert "out/set-train-00000-of-00001" in said
     (rejected,) = [line for line in said if line.startswith("Reject(")]

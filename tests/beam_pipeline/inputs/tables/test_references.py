@@ -37,14 +37,12 @@ ROWS = [
 
 
 def write(path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
-    """Writes rows in the format of the name."""
     if path.suffix == ".csv":
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(rows[0])
             for row in rows:
-                cells = (json.dumps(v) if isinstance(v, list) else v for v in row.values())
-                writer.writerow(cells)
+                writer.writerow(json.dumps(v) if isinstance(v, list) else v for v in row.values())
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     else:
@@ -321,6 +319,7 @@ H = "image,label,age\n"
 J = '{"image": "x", "label": "a", "age": 1}\n'
 B = f"image,label,{','.join(SIDES)}\n"
 COLUMNS = {"columns": (ColumnSpec("age", "int"),)}
+SCALARS = tuple(ColumnSpec(side, "float") for side in SIDES)
 SEVERAL = {"label": "several"}
 
 
@@ -338,14 +337,8 @@ SEVERAL = {"label": "several"}
         (H + "x,a,1\n" * INFERENCE_ROWS + "y,b,\n", {}, ["line 1002", "''", "columns='age:float'"]),
         (H + "x,a,1\n,b,2\n", {}, ["line 3", "'image'", "not empty"]),
         (J + '{"image": "y", "age": 2}\n', {}, ["line 2", "None", "'label'"]),
-        (
-            '{"image": "x", "label": "a", "age": "x"}\n{"image": "y", "label": "b"}\n',
-            {}, ["line 2", "no column 'age'"],
-        ),
-        (
-            J + '{"image": "y", "label": 0.5, "age": 1}', {},
-            ["line 2", "0.5", "label='none' and columns='label:float'", "target='label'"],
-        ),
+        (J.replace("1", '"x"') + '{"image": "y", "label": "b"}', {}, ["line 2", "'age'"]),
+        (J + '{"image": "y", "label": 0.5, "age": 1}', {}, ["line 2", "0.5", "'label:float'"]),
         (J + '{"image": "y", "label": NaN, "age": 1}', {}, ["line 2", "nan", "fill it"]),
         (J + '{"image": {"path": "y"}, "label": 1}', {}, ["line 2", "'path'", "text"]),
         ("x/a.jpg,cat\nx/b.jpg,cat\n", {}, ["'x/a.jpg'", "first line looks like a row"]),
@@ -354,33 +347,17 @@ SEVERAL = {"label": "several"}
         (J + '{"image": "\\ud800", "label": "b", "age": 1}', {}, ["line 2", "'image'"]),
         ("image,label,split\nx,a,my split\n", {}, ["line 2", "'my split'", "letters"]),
         (B + 'x,a,0,1,0,1\ny,b,"[0,0]",1,0,1\n', {}, ["line 3", "different number"]),
-        (
-            "image,label,XMin,YMin,XMax,YMax\nx,a,0,10,20,30\n", {},
-            ["line 2", "'XMax'", "20", "0 to 1", "bbox_format='pixels'"],
-        ),
+        ("image,label,XMin,YMin,XMax,YMax\nx,a,0,10,20,30\n", {}, ["line 2", "'XMax'", "'pixels'"]),
         (B + "x,a,0,nan,0,1\n", PIXELS, ["line 2", "nan", "numbers of pixels"]),
         (B + "x,,0,1,0,1\n", {"label": "none"}, ["line 2", "'label'", "not empty"]),
         (B + "x,a,0,1,0,1\n", XYWH, ["bbox_format", "xywh", "x, y, width, height"]),
         (H + "x,a,1\n", PIXELS, ["bbox_format", "pixels", "xmin, ymin, xmax, ymax"]),
-        (
-            H + "x,a,1\n", {"label": "none", "label_column": "label"},
-            ["label_column", "label='none'"],
-        ),
+        (H + "x,a,1\n", {"label": "none", "label_column": "label"}, ["label_column", "'none'"]),
         (f"image,label,{SIDES[0]}\nx,a,0\n", {}, [SIDES[0], "without", SIDES[1]]),
-        (
-            'image,label\na,"[""cat""]"\n', {},
-            ["line 2", "'[\"cat\"]'", "expected one class", "label='several'", "label_column"],
-        ),
+        ('image,label\na,"[""cat""]"\n', {}, ["line 2", "'[\"cat\"]'", "label='several'"]),
         ("image,label\na,b\n", SEVERAL, ["line 2", "'b'", "list", "label_separator"]),
-        (
-            'image,label\na,"[""cat""]"\n', {"label_separator": ","},
-            ["line 2", "expected labels with ',' between", "leave label_separator out"],
-        ),
-        (
-            B + "x,a,0,1,0,1\n",
-            {"columns": tuple(ColumnSpec(side, "float") for side in SIDES)},
-            ["columns", f"{SIDES[0]}:float[]"],
-        ),
+        ('image,label\na,"[""cat""]"\n', {"label_separator": ","}, ["line 2", "label_separator"]),
+        (B + "x,a,0,1,0,1\n", {"columns": SCALARS}, ["columns", f"{SIDES[0]}:float[]"]),
     ],
 )  # fmt: skip
 def test_a_wrong_table_is_refused_in_one_sentence(tmp_path, content, options, words):
@@ -420,13 +397,11 @@ def test_a_glob_of_files_is_one_table(tmp_path, suffix, where):
         write(tmp_path / name / f"rows{suffix}", rows)
     assert len(list(table_files(f"{tmp_path}//a/*{suffix}"))) == 1
     pattern = where(tmp_path / f"*/*{suffix}")
-    files = list(table_files(pattern))
-    assert files == [where(tmp_path / name / f"rows{suffix}") for name in "ab"]
+    assert list(table_files(pattern)) == [where(tmp_path / name / f"rows{suffix}") for name in "ab"]
     # Paths are relative to the file that names them.
-    assert {key: ref.uri for key, ref in listed(pattern)[0].items()} == {
-        row["image"]: where(tmp_path / folder / row["image"])
-        for folder, row in zip("ab", ROWS, strict=True)
-    }
+    uris = {key: ref.uri for key, ref in listed(pattern)[0].items()}
+    names = {row["image"]: folder for folder, row in zip("ab", ROWS, strict=True)}
+    assert uris == {name: where(tmp_path / names[name] / name) for name in names}
     with refused("input", "*.none"):
         read_schema(InputOptions(where(tmp_path / "*.none"), layout="table"))
 
@@ -496,9 +471,7 @@ def test_a_row_without_a_picture_is_named_and_nothing_is_left(tmp_path):
         list(read_refs(path, schema))
 
 
-@pytest.mark.parametrize(
-    "said", [b"{}", b"not JSON", b'{"info": {"features": {"label": {"names": 3}}}}', b"[]"]
-)
+@pytest.mark.parametrize("said", [b"not JSON", b'{"info": {"features": {"label": {"names": 3}}}}'])
 def test_metadata_that_name_no_class_change_nothing(tmp_path, said):
     table = pa.table({"image": pa.array([b"x"], pa.binary()), "label": pa.array([4])})
     path = tmp_path / "a.parquet"
