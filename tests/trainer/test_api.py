@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import imageshards as ims
 from imageshards.tfrecord import read_records
@@ -17,8 +18,6 @@ from tests.support.trainer_data import edit_manifest, make_dataset, write_shard
 from trainer.api import Data
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest
-
-tf = pytest.importorskip("tensorflow")
 
 # Two shards of 5 and 6 records: 4 of the class 0, 3 of 1, 4 of 2.
 LABELS = [[0, 1, 2, 0, 1], [2, 0, 1, 2, 2, 0]]

@@ -5,8 +5,10 @@ import pathlib
 import shutil
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import imageshards as ims
@@ -25,10 +27,6 @@ from tests.support.trainer_data import (
 )
 from trainer import evaluate
 from trainer.dataset.spec import FeatureSpec
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
 
 NUM_RECORDS = 23
 KEYS = (

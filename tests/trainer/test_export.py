@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import imageshards as ims
 from tests.support.errors import refused
@@ -24,10 +25,7 @@ from tests.support.served_models import (
 )
 from trainer import export
 from trainer.dataset.spec import FeatureSpec
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.serving.predictor import Predictor  # noqa: E402
+from trainer.serving.predictor import Predictor
 
 JPEG = encoded(scene(), quality=95)
 

@@ -3,16 +3,15 @@
 import pathlib
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import imageshards as ims
 from tests.support.builds import class_folders
 from tests.support.errors import refused
 from tests.support.target_sets import make_targets, read_columns
-
-keras = pytest.importorskip("keras")
-tf = pytest.importorskip("tensorflow")
 
 SIDE_PX = 16
 

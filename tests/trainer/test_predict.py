@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import imageshards as ims
@@ -16,8 +17,6 @@ from tests.support.pictures import saved as encoded
 from tests.support.served_models import card, image_spec, network, saved, values_card
 from trainer import predict
 from trainer.dataset.spec import FeatureSpec
-
-tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="module")

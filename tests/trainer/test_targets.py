@@ -5,8 +5,10 @@ import pathlib
 import types
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import imageshards as ims
 from tests.support.commands import run_forked
@@ -15,13 +17,8 @@ from tests.support.prices import NUM_MISSING, make_prices
 from tests.support.runs import metrics
 from tests.support.target_sets import make_targets, read_columns
 from trainer import evaluate
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
-
-from trainer.__main__ import main as train  # noqa: E402
-from trainer.evaluation import labels  # noqa: E402
+from trainer.__main__ import main as train
+from trainer.evaluation import labels
 
 WORDS = ("blue", "green", "red")
 FLAGS = ("--steps", 24, "--batch_size", 16, "--augment", "none", "--learning_rate", 0.01)

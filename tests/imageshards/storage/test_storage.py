@@ -203,10 +203,7 @@ def test_copies_moves_and_deletes(place, tmp_path):
 
 
 # Locks of this machine are the kernel's.
-ONLY_STORES = pytest.mark.parametrize("folder", STORES, indirect=True)
-
-
-@ONLY_STORES
+@pytest.mark.parametrize("folder", STORES, indirect=True)
 def test_compare_and_swap(folder, place):
     path = storage.join(place, "lease")
     store = storage.backend(path)
@@ -445,8 +442,8 @@ def test_a_forked_process_makes_a_new_client(server):
 
 @pytest.mark.usefixtures("new_clients")
 def test_a_missing_extra_is_reported_in_one_sentence(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "boto3", None)
-    monkeypatch.delitem(__import__("sys").modules, "imageshards.storage.s3", raising=False)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.delitem(sys.modules, "imageshards.storage.s3", raising=False)
     storage.forget_clients()
     with pytest.raises(StorageError, match=r"pip install 'imageshards\[aws\]'"):
         storage.check_bucket("s3://photos", "--input")
@@ -455,7 +452,6 @@ def test_a_missing_extra_is_reported_in_one_sentence(monkeypatch):
 def test_a_local_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "sub" / "x"
     storage.write(str(path), b"old")
-
     monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         storage.write(str(path), b"new")

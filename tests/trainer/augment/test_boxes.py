@@ -6,18 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import imageshards as ims
 from tests.support.box_sets import make_boxes
 from tests.support.errors import refused
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.augment.boxes import View, cut_boxes, move_boxes  # noqa: E402
-from trainer.augment.geometry import Window, affine_maps  # noqa: E402
-from trainer.augment.params import draw_params  # noqa: E402
+from trainer.augment.boxes import View, cut_boxes, move_boxes
+from trainer.augment.geometry import Window, affine_maps
+from trainer.augment.params import draw_params
 
 NAN = math.nan
 BOTH, XMIN = ["image", "bounding_boxes"], ["image", "image/object/bbox/xmin"]

@@ -4,13 +4,12 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-tf = pytest.importorskip("tensorflow")
-
-from trainer.augment import geometry  # noqa: E402
-from trainer.augment.params import STRONG  # noqa: E402
+from trainer.augment import geometry
+from trainer.augment.params import STRONG
 
 sides = st.integers(1, 3000)
 units = st.integers(0, 2**24 - 1).map(lambda number: number / 2**24)

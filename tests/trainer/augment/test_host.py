@@ -4,18 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from imageshards.jpeg import FORMATS
+from tests.support.augment_pictures import batch, image_spec, jpeg, smooth_picture
 from tests.support.pictures import saved
-
-tf = pytest.importorskip("tensorflow")
-
-from tests.support.augment_pictures import batch, image_spec, jpeg, smooth_picture  # noqa: E402
-from trainer.augment import host, pixels  # noqa: E402
-from trainer.augment.decode import Rows  # noqa: E402
-from trainer.augment.geometry import crop_windows  # noqa: E402
-from trainer.augment.params import LIGHT, draw_params  # noqa: E402
+from trainer.augment import host, pixels
+from trainer.augment.decode import Rows
+from trainer.augment.geometry import crop_windows
+from trainer.augment.params import LIGHT, draw_params
 
 COUNT = 16
 FULL = (64, 80)

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-
-from tests.support.augment_pictures import batch, smooth_picture  # noqa: E402
-from trainer.augment import pixels  # noqa: E402
-from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw_params  # noqa: E402
-from trainer.augment.pixels import mix_pairs  # noqa: E402
+from tests.support.augment_pictures import batch, smooth_picture
+from trainer.augment import pixels
+from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw_params
+from trainer.augment.pixels import mix_pairs
 
 CLASSES = 3
 SIZE = (13, 17)

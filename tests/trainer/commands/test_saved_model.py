@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 import imageshards as ims
 from tests.support.errors import refused
@@ -17,7 +18,6 @@ from tests.support.trainer_data import make_dataset
 from trainer.__main__ import main
 from trainer.serving import model_file
 
-tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.process
 
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from tests.support.errors import refused
@@ -12,8 +13,6 @@ from tests.support.reader_sets import FEATURES, MODEL, jpeg, make_set, record_of
 from trainer.dataset.open import check_inputs
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import FeatureSpec
-
-tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.errors import refused
 from tests.support.evaluations import evaluation_of
@@ -11,16 +13,11 @@ from tests.support.manifests import blank
 from tests.support.trainer_data import CLASSES
 from trainer.dataset.spec import DatasetSpec, ImageSpec, ModelInputs, ReadOptions, Split, Subset
 from trainer.dataset.subset import class_ids
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
-
-from trainer.evaluation.classes import ClassEvaluation  # noqa: E402
-from trainer.evaluation.evaluator import Evaluator  # noqa: E402
-from trainer.reader import pipeline  # noqa: E402
-from trainer.reader.batches import EvaluationData  # noqa: E402
-from trainer.reader.broken_records import BrokenRecords  # noqa: E402
+from trainer.evaluation.classes import ClassEvaluation
+from trainer.evaluation.evaluator import Evaluator
+from trainer.reader import pipeline
+from trainer.reader.batches import EvaluationData
+from trainer.reader.broken_records import BrokenRecords
 
 IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
 

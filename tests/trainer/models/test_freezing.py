@@ -3,20 +3,18 @@
 import dataclasses
 import math
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support import replica_run
 from tests.support.errors import refused
 from tests.support.replica_run import BATCH_SIZE, CONFIGS, batch, digest, start, train
 from trainer.dataset.spec import ImageSpec, MeanStd, ModelInputs
-
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
-
-from trainer.models import model, optimizer  # noqa: E402
-from trainer.models.freezing import Frozen, schedule_after  # noqa: E402
-from trainer.models.keras_internals import last_learning_rate, without_loss_scale  # noqa: E402
+from trainer.models import model, optimizer
+from trainer.models.freezing import Frozen, schedule_after
+from trainer.models.keras_internals import last_learning_rate, without_loss_scale
 
 HERE = tf.distribute.get_strategy()
 INPUTS = ModelInputs((32, 32), ImageSpec((32, 32), False, 3, (0.5,) * 3, (0.25,) * 3))

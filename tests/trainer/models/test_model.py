@@ -4,19 +4,17 @@ import dataclasses
 import re
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support import replica_run
 from tests.support.errors import refused
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import FeatureSpec, ImageSpec, MeanStd, ModelInputs
-
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
-
-from trainer.models import model  # noqa: E402
-from trainer.models.pretrained import load_weights  # noqa: E402
+from trainer.models import model
+from trainer.models.pretrained import load_weights
 
 RGB = ImageSpec((32, 32), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 GREY = ImageSpec((32, 32), False, 1, (0.5,), (0.0,))

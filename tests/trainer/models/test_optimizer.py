@@ -3,18 +3,16 @@
 import dataclasses
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support import replica_run
 from tests.support.errors import refused
 from trainer.config import OPTIMIZERS, OptimizerConfig
 from trainer.dataset.spec import MeanStd
-
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
-
-from trainer.models import optimizer  # noqa: E402
+from trainer.models import optimizer
 
 
 @pytest.mark.parametrize(

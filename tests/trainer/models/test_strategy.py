@@ -5,14 +5,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support import replica_run
 from tests.support.errors import refused
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.models import strategy  # noqa: E402
-from trainer.models.strategy import make_strategy, to_device  # noqa: E402
+from trainer.models import strategy
+from trainer.models.strategy import make_strategy, to_device
 
 pytestmark = pytest.mark.process
 

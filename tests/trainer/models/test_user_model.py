@@ -3,6 +3,7 @@
 import inspect
 import sys
 
+import keras
 import numpy as np
 import pytest
 
@@ -10,12 +11,8 @@ import trainer
 from tests.support.errors import refused
 from trainer.config import ReadConfig, RunConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs
-
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
-
-from trainer.models import model, strategy, user_model  # noqa: E402
-from trainer.training.several_hosts import described  # noqa: E402
+from trainer.models import model, strategy, user_model
+from trainer.training.several_hosts import described
 
 RGB = ImageSpec((8, 8), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 PICTURE = ModelInputs((8, 8), RGB)

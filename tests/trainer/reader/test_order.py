@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from imageshards import storage
 from imageshards.tfrecord import RecordError, frame_record
@@ -17,13 +18,10 @@ from tests.support.reader_sets import choose, make_set, record_of
 from tests.support.resumed_stream import assert_resumes
 from trainer.dataset.spec import WHOLE, ReplicaSlices
 from trainer.reader import pieces as pieces_module
+from trainer.reader import read_ahead
 from trainer.reader.order import evaluation_order, shareable_size, training_order, without_copies
 from trainer.reader.pieces import PieceReader
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.reader import read_ahead  # noqa: E402
-from trainer.reader.records import record_batches  # noqa: E402
+from trainer.reader.records import record_batches
 
 # Shards of unequal length, one of them empty.
 SHARDS = [[(7 * k + i) % 3 for i in range((k * 5) % 4)] for k in range(19)]

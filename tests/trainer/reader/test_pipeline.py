@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.reader_sets import (
@@ -22,17 +23,14 @@ from tests.support.reader_sets import (
 )
 from tests.support.resumed_stream import assert_same
 from tests.support.trainer_data import edit_manifest, make_dataset
+from trainer.augment.augmentation import Augmentation, make_augmentation
+from trainer.augment.decode import Pictures
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.augment.augmentation import Augmentation, make_augmentation  # noqa: E402
-from trainer.augment.decode import Pictures  # noqa: E402
-from trainer.reader import pipeline  # noqa: E402
-from trainer.reader.batches import EvaluationData  # noqa: E402
-from trainer.reader.order import training_order  # noqa: E402
+from trainer.reader import pipeline
+from trainer.reader.batches import EvaluationData
+from trainer.reader.order import training_order
 
 SHARDS = [[0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1], [2, 2, 2, 2, 1, 1], [0] * 6]
 LABELS = [label for shard in SHARDS for label in shard]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from imageshards.tfrecord import write_records
 from tests.support.errors import refused
@@ -24,17 +25,14 @@ from tests.support.reader_sets import (
     value_of,
 )
 from tests.support.resumed_stream import assert_same
+from trainer.augment.augmentation import make_augmentation
 from trainer.config import ReadConfig
 from trainer.dataset.open import wanted_inputs
 from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.augment.augmentation import make_augmentation  # noqa: E402
-from trainer.reader import pixel_cache  # noqa: E402
-from trainer.reader.batches import EvaluationData, TrainingData  # noqa: E402
-from trainer.reader.pieces import PieceReader  # noqa: E402
-from trainer.reader.pixel_cache import decode_once  # noqa: E402
+from trainer.reader import pixel_cache
+from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.pieces import PieceReader
+from trainer.reader.pixel_cache import decode_once
 
 SHARDS = [[0, 1, 2, 0], [1, 2, 0], [1], [2, 2], [0, 1, 2]]
 

@@ -8,19 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from imageshards.example import decode_example, encode_example
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.trainer_data import make_dataset, rewrite_shard
 from trainer.config import ReadConfig
+from trainer.reader.batches import open_data
 from trainer.reader.broken_records import LIST_FILE, BrokenRecord, BrokenRecords
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.reader.batches import open_data  # noqa: E402
-from trainer.reader.order import training_order  # noqa: E402
-from trainer.reader.stream import TrainingStream, next_batch  # noqa: E402
+from trainer.reader.order import training_order
+from trainer.reader.stream import TrainingStream, next_batch
 
 FILE = "train-00000-of-00001.tfrecord"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import imageshards as ims
 from imageshards.example import decode_example, encode_example
@@ -17,8 +18,6 @@ from trainer.config import ReadConfig
 from trainer.dataset import subset
 from trainer.reader.batches import open_data
 from trainer.reader.unreadable import make_check
-
-tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="module")

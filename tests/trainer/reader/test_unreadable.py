@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from imageshards.index import read_index
 from imageshards.tfrecord import RecordError
@@ -118,8 +119,6 @@ def test_without_a_broken_record_the_error_quotes_tensorflow(folder):
 
 
 def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jpegs, tmp_path):
-    import tensorflow as tf
-
     files = sorted(p for p in broken_jpegs.rglob("*") if p.is_file())
     pictures = [p.read_bytes() for p in files if p.stat().st_size < 200_000][:40]
     data = make_dataset(tmp_path / "d", {"train": 3}, num_shards=1, mode="shortest")

@@ -9,6 +9,7 @@ import zipfile
 from typing import Any
 from unittest import mock
 
+import keras
 import numpy as np
 import pytest
 
@@ -18,8 +19,6 @@ from trainer.dataset.spec import FeatureSpec, MeanStd
 from trainer.serving import model_file
 
 pytestmark = pytest.mark.process
-
-keras = pytest.importorskip("keras")
 
 
 def pictures(count: int = 4) -> Any:

@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -14,10 +15,7 @@ from imageshards.images.decode import exif_orientation
 from imageshards.images.encode import encode_image
 from imageshards.images.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import lossless_jpeg, saved, scene
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.serving import preprocess, resize  # noqa: E402
+from trainer.serving import preprocess, resize
 
 
 def with_exif(block: bytes, before: bytes = b"") -> bytes:

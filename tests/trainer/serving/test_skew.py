@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import imageshards as ims
@@ -20,8 +21,6 @@ from tests.support.served_models import picture_reader
 from tests.support.served_models import saved as saved_model
 from trainer.dataset.spec import ModelCard
 from trainer.training.output_folder import copy_transform
-
-tf = pytest.importorskip("tensorflow")
 
 pytestmark = pytest.mark.slow
 

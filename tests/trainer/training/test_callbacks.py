@@ -3,19 +3,16 @@
 import json
 from typing import Any
 
+import keras
 import pytest
+import tensorflow as tf
+from keras.optimizers import SGD
 
 from imageshards.errors import UserError
 from tests.support.errors import refused
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
-from keras.optimizers import SGD  # noqa: E402
-
-from tests.support.tiny_models import linear  # noqa: E402
-from trainer.models.step import Execution  # noqa: E402
-from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime  # noqa: E402
+from tests.support.tiny_models import linear
+from trainer.models.step import Execution
+from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime
 
 STEPS = 4
 

@@ -4,22 +4,19 @@ import signal
 import threading
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from keras.callbacks import LambdaCallback
+from keras.optimizers import SGD
 
 import imageshards as ims
 from imageshards.errors import UserError
 from tests.support.errors import refused
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
-from keras.callbacks import LambdaCallback  # noqa: E402
-from keras.optimizers import SGD  # noqa: E402
-
-from tests.support.tiny_models import StopAfter, linear  # noqa: E402
-from trainer.models import optimizer, strategy  # noqa: E402
-from trainer.training.fit import _check  # noqa: E402
+from tests.support.tiny_models import StopAfter, linear
+from trainer.models import optimizer, strategy
+from trainer.training.fit import _check
 
 
 def test_wrong_arguments_are_refused(data, train, tmp_path, monkeypatch):

@@ -9,21 +9,18 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from keras import callbacks
+from keras.optimizers import SGD, Adam
 
 import imageshards as ims
 from imageshards.errors import UserError
 from tests.support.errors import refused
+from tests.support.tiny_models import linear
 from tests.support.trainer_data import make_dataset, rewrite_shard
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
-from keras import callbacks  # noqa: E402
-from keras.optimizers import SGD, Adam  # noqa: E402
-
-from tests.support.tiny_models import linear  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -6,6 +6,7 @@ import types
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,13 +14,10 @@ from tests.support.errors import refused
 from trainer.cluster.hosts import Hosts
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
+from trainer.training import open_run as opening
+from trainer.training.open_run import Epochs, check_same, epochs_of
 from trainer.training.output_folder import begin_run
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.training import open_run as opening  # noqa: E402
-from trainer.training.open_run import Epochs, check_same, epochs_of  # noqa: E402
-from trainer.training.run import build_and_compile  # noqa: E402
+from trainer.training.run import build_and_compile
 
 
 def _config(shapes: pathlib.Path, read: dict[str, Any], **changes: Any) -> RunConfig:

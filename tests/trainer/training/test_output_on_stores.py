@@ -19,9 +19,6 @@ from trainer.training import output_folder
 from trainer.training.checkpoint import Checkpoints, RunState
 from trainer.training.output_folder import check_no_model, hold_output, remove_run
 
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
-
 pytestmark = pytest.mark.process
 
 

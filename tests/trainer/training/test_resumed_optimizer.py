@@ -3,17 +3,13 @@
 import pathlib
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
-
-import imageshards as ims
-
-pytest.importorskip("tensorflow")
-
-import keras
 from keras.optimizers import SGD, Adam, AdamW
 from keras.optimizers.schedules import CosineDecay, LearningRateSchedule
 
+import imageshards as ims
 from tests.support.tiny_models import linear
 from trainer.training.resumed_optimizer import describe_optimizer, notes, refusal
 

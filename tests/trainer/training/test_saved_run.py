@@ -9,17 +9,13 @@ import threading
 from collections.abc import Iterator
 from typing import IO, Any
 
+import keras
 import numpy as np
 import pytest
 
 from imageshards import storage
 from tests.support import tiny_models
 from tests.support.errors import refused
-
-pytest.importorskip("tensorflow")
-
-import keras
-
 from trainer.training.saved_run import REMEMBERED, SavedRun, state_values
 from trainer.training.signals import Stopped
 
