@@ -28,6 +28,7 @@ FEATURES = RECORD_FEATURES | {
     "parts": FeatureSpec("string", None),
     "tokens": FeatureSpec("int64", None),
 }
+FOREIGN = pa.table({"key": ["a"] * 3, "x": [1] * 3})
 
 
 def rows_of_three():
@@ -109,9 +110,6 @@ def test_all_or_some_columns_are_read_or_none_of_an_empty_shard(written):
     assert some.column_names == ["place", "key"]
     entry = index.write_index(str(directory), SHARD, table(IndexRows()))
     assert index.read_index(str(directory), manifest(entry, 0)).num_rows == 0
-
-
-FOREIGN = pa.table({"key": ["a"] * 3, "x": [1] * 3})
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,15 @@ from imageshards.errors import UserError
 from imageshards.output_folder import check_page_folder, foreign_files
 from imageshards.page import render
 
+OURS = render("imageshards.page", "base.jinja", title="t", what="w", tiles=[], parts=[])
+MINE = "<!DOCTYPE html><title>mine</title>"
+
 
 def test_logs_hidden_files_and_those_of_the_file_system_may_lie_beside_results():
     ours = [".gitkeep", "lost+found", "log.txt", "train_log.txt", "a.log", "job-1.out", "job-1.err"]
     assert foreign_files(ours) == []
     mine = ["report", "manifest.json", "notes.txt", "train-00000-of-00001.tfrecord"]
     assert foreign_files([*mine, *ours]) == mine
-
-
-OURS = render("imageshards.page", "base.jinja", title="t", what="w", tiles=[], parts=[])
-MINE = "<!DOCTYPE html><title>mine</title>"
 
 
 @pytest.mark.parametrize(

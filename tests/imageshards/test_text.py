@@ -17,6 +17,8 @@ from imageshards.text import (
     shortened,
 )
 
+_NAMES = st.lists(st.sampled_from(["\\", "udce9", "\udce9", "\udcff", "a", "é"])).map("".join)
+
 
 def test_a_count_in_words():
     assert counted(1, "class") == "1 class" and counted(1200, "class") == "1,200 classes"
@@ -46,9 +48,6 @@ def test_bytes_that_are_no_text_are_escaped_as_python_shows_them():
     value = {name: [name, 1, None, (name,)], "é": {"x": name}}
     escaped = printable(name)
     assert printable_in(value) == {escaped: [escaped, 1, None, [escaped]], "é": {"x": escaped}}
-
-
-_NAMES = st.lists(st.sampled_from(["\\", "udce9", "\udce9", "\udcff", "a", "é"])).map("".join)
 
 
 @given(_NAMES, _NAMES)

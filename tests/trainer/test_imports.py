@@ -21,6 +21,7 @@ CODE = (
     "with quiet_import():\n    import tensorflow\n"
     "print('afterwards', file=sys.stderr)"
 )
+NOISE = "import os; os.write(2, b'noise '); "
 
 
 def imported(folder: pathlib.Path, source: str, **environment: str) -> str:
@@ -30,9 +31,6 @@ def imported(folder: pathlib.Path, source: str, **environment: str) -> str:
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{folder}:{ROOT}", **environment}
     command = [sys.executable, "-c", CODE]
     return subprocess.run(command, env=variables, capture_output=True, text=True).stderr
-
-
-NOISE = "import os; os.write(2, b'noise '); "
 
 
 def test_the_terminal_is_quiet_and_gpus_are_not_taken_whole_unless_that_was_asked_for(tmp_path):

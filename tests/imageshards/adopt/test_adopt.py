@@ -40,6 +40,7 @@ from tests.support.pictures import flat, saved
 
 TEXTS = {1: "tench", 2: "crane", 3: "crane"}
 SCALAR = FeatureSpec("string", ())
+HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
 
 
 @pytest.fixture
@@ -224,9 +225,6 @@ def test_class_names_in_another_order_than_the_texts_are_refused(tmp_path):
     write_slim(tmp_path, {"train-00000-of-00001": [1, 2, 1]}, {1: "ant", 2: "bee"})
     with pytest.raises(UserError, match="class 0 is 'bee', but most records .* text 'ant'"):
         adopt(str(tmp_path), options=AdoptOptions(label_offset=1, class_names=("bee", "ant")))
-
-
-HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
 
 
 def test_one_hot_vectors_are_classes(tmp_path):

@@ -11,6 +11,9 @@ from imageshards.commands import COMMANDS, parser_of
 from tests.support.commands import ROOT
 from tests.support.dataset_factory import Dataset
 
+INDEX = "index/train-00000-of-00003.parquet"
+SHARD = "train-00000-of-00003.tfrecord"
+
 
 def test_every_help_fits_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
@@ -35,10 +38,6 @@ def test_what_is_no_command_is_one_sentence(argv, sentence, capsys):
     assert main(argv) == 2
     out, err = capsys.readouterr()
     assert sentence in err and (err.count("\n") == 1 or not argv) and not out
-
-
-INDEX = "index/train-00000-of-00003.parquet"
-SHARD = "train-00000-of-00003.tfrecord"
 
 
 @pytest.mark.parametrize(

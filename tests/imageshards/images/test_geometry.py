@@ -12,6 +12,14 @@ from imageshards.images.geometry import BoxTransform, canvas_layout, map_boxes
 from imageshards.images.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import opened_bytes, saved, stored
 
+_SIDE = st.integers(1, 3000)
+_RANGE = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted)
+_BOXES = st.lists(st.tuples(_RANGE, _RANGE).map(lambda b: (*b[0], *b[1])), max_size=6)
+_SIZES = st.tuples(st.integers(60, 220), st.integers(60, 220))
+_TARGETS = st.tuples(st.integers(40, 150), st.integers(40, 150))
+_MODES = st.sampled_from(RESIZE_MODES)
+_FRAMES = st.sampled_from(["stored", "upright"])
+
 
 def _options(mode, height, width, **more):
     return ImageOptions(height, height if mode == "shortest" else width, resize_mode=mode, **more)
@@ -38,9 +46,6 @@ def test_the_layout_of_a_mode(mode, source, target, only_shrink, crop, content, 
     assert (layout.content, layout.canvas, layout.offset) == (content, canvas, offset)
 
 
-_SIDE = st.integers(1, 3000)
-
-
 @given(st.sampled_from(RESIZE_MODES), _SIDE, _SIDE, st.integers(1, 512), st.integers(1, 512))
 def test_only_shrink_never_enlarges_and_stays_inside(mode, width, height, to_height, to_width):
     layout = canvas_layout(width, height, _options(mode, to_height, to_width, only_shrink=True))
@@ -55,10 +60,6 @@ def test_only_shrink_never_enlarges_and_stays_inside(mode, width, height, to_hei
         assert layout.canvas == (to_width, to_height)
 
 
-_RANGE = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted)
-_BOXES = st.lists(st.tuples(_RANGE, _RANGE).map(lambda b: (*b[0], *b[1])), max_size=6)
-
-
 @given(_BOXES)
 def test_boxes_keep_every_bit_if_the_picture_does_not_change(boxes):
     assert map_boxes(boxes, BoxTransform()) == list(enumerate(boxes))
@@ -69,12 +70,6 @@ def test_boxes_are_clipped_to_the_visible_half_or_left_out():
     boxes += [(0.6, 0.5, 0.0, 1.0), (math.nan, 0.5, 0.0, 1.0), (0.5, 0.5, 0.5, 0.5)]
     expected = [(0, (0.5, 1.0, 0.25, 0.75)), (1, (0.0, 1.0, 0.0, 1.0)), (5, (0.5,) * 4)]
     assert map_boxes(boxes, BoxTransform(1, visible=(0.25, 0.0, 0.75, 1.0))) == expected
-
-
-_SIZES = st.tuples(st.integers(60, 220), st.integers(60, 220))
-_TARGETS = st.tuples(st.integers(40, 150), st.integers(40, 150))
-_MODES = st.sampled_from(RESIZE_MODES)
-_FRAMES = st.sampled_from(["stored", "upright"])
 
 
 @settings(max_examples=150, deadline=None)

@@ -22,6 +22,11 @@ from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 from tests.support.manifests import typed, write_manifest
 
+TRAIN = ("splits", "train")
+SHARD = (*TRAIN, "shards", 1)
+FILE = (*SHARD, "file")
+INDEX = {"file": "index/a.parquet", "num_bytes": 1, "sha256": "0" * 64}
+
 
 @pytest.fixture
 def dataset(tmp_path):
@@ -84,12 +89,6 @@ def test_one_that_is_newer_or_may_not_be_read_is_no_damaged_one(dataset, monkeyp
     with pytest.raises(UserError, match=r"not be read \(refused by the store\); .*fix its") as held:
         load_manifest("gs://bucket/set", "data")
     assert {newer.type, held.type} == {UserError}
-
-
-TRAIN = ("splits", "train")
-SHARD = (*TRAIN, "shards", 1)
-FILE = (*SHARD, "file")
-INDEX = {"file": "index/a.parquet", "num_bytes": 1, "sha256": "0" * 64}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ INDEX = index_file(SECOND)
 SURPLUS = "test-00000-of-00001.tfrecord"
 REJECTS = "quarantine/rejects-00000-of-00001.tfrecord"
 GONE = "the manifest lists it, but it is missing."
+TRAIN = ("splits", "train")
 
 
 @pytest.fixture(scope="module")
@@ -186,9 +187,6 @@ def test_a_check_that_could_not_read_everything_says_ok_where_read(dataset):
     by_check = {check: next(filter(None, rest)).strip() for check, *rest in rows if check in CHECKS}
     wrong = dict.fromkeys(("files", "checksums"), "2 wrong")
     assert by_check == dict.fromkeys(CHECKS, "ok where read") | wrong
-
-
-TRAIN = ("splits", "train")
 
 
 @pytest.mark.parametrize(

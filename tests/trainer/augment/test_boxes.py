@@ -19,6 +19,7 @@ from trainer.augment.params import draw_params
 
 NAN = math.nan
 BOTH, XMIN = ["image", "bounding_boxes"], ["image", "image/object/bbox/xmin"]
+units = st.integers(0, 2**24).map(lambda number: number / 2**24)
 
 
 def _floats(*values):
@@ -43,9 +44,6 @@ def test_boxes_are_cut_off_at_the_edges_and_hidden_ones_dropped(box, least, expe
     boxes, labels = (found[name][0].numpy().tolist() for name in ("boxes", "labels"))
     assert labels == ([0, 1] if expected else [1, -1])
     assert boxes == ([expected, other] if expected else [other, [-1] * 4])
-
-
-units = st.integers(0, 2**24).map(lambda number: number / 2**24)
 
 
 @settings(max_examples=100, deadline=None)

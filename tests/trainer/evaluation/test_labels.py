@@ -19,6 +19,8 @@ from trainer.evaluation.labels import LabelsEvaluation, average_precision
 NAMES = ("cat", "dog", "cow")
 LABEL = [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]]
 LOGITS = [[2.0, -1, 1], [-1, 3, -2], [0, 1, -3], [1, -5, -4]]
+# Few different scores, so that some are equal.
+ROWS = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, max_size=40)
 
 
 def by_definition(relevant: list[bool], score: list[float]) -> float:
@@ -29,10 +31,6 @@ def by_definition(relevant: list[bool], score: list[float]) -> float:
             hits = [other for other, value in zip(relevant, score, strict=True) if value >= one]
             found.append(sum(hits) / len(hits))
     return sum(found) / len(found)
-
-
-# Few different scores, so that some are equal.
-ROWS = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, max_size=40)
 
 
 @given(ROWS)

@@ -14,6 +14,13 @@ from trainer.config import OPTIMIZERS, OptimizerConfig
 from trainer.dataset.spec import MeanStd
 from trainer.models import optimizer
 
+IN_DEVIATIONS: dict[str, Any] = {
+    "mean_squared_error": np.square,
+    "mean_absolute_error": np.abs,
+    "huber": lambda errors: np.where(abs(errors) <= 1, errors**2 / 2, abs(errors) - 0.5),
+    "log_cosh": lambda errors: np.log(np.cosh(errors)),
+}
+
 
 @pytest.mark.parametrize(
     ("options", "expected"),
@@ -140,14 +147,6 @@ def test_a_compiled_model_has_all_that_was_asked_for():
     assert (network.loss.num_classes, network.loss.label_smoothing) == (3, 0.2)
     assert float(chosen.learning_rate) == 0.5 and chosen.ema_momentum == 0.9
     assert network.jit_compile is False
-
-
-IN_DEVIATIONS: dict[str, Any] = {
-    "mean_squared_error": np.square,
-    "mean_absolute_error": np.abs,
-    "huber": lambda errors: np.where(abs(errors) <= 1, errors**2 / 2, abs(errors) - 0.5),
-    "log_cosh": lambda errors: np.log(np.cosh(errors)),
-}
 
 
 @pytest.mark.parametrize("name", IN_DEVIATIONS)

@@ -14,6 +14,7 @@ from tests.support.pictures import saved
 pytest.importorskip("tensorflow")
 
 COLOURS = [(250, 10, 10), (20, 240, 30), (40, 60, 230), (90, 90, 90), (240, 240, 30)]
+NONE, CACHED = {"augment": "none", "image_size": (32, 40)}, {"cache": "pixels"}
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +33,6 @@ def folder(tmp_path_factory):
 def _check(pictures, labels):
     for picture, label in zip(pictures, np.asarray(labels), strict=True):
         assert np.abs(np.asarray(picture, int) - COLOURS[int(label)]).max() <= 3
-
-
-NONE, CACHED = {"augment": "none", "image_size": (32, 40)}, {"cache": "pixels"}
 
 
 @pytest.mark.parametrize("options", [{}, {"augment_on": "device"}, NONE, CACHED], ids=str)

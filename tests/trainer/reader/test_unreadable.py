@@ -18,6 +18,7 @@ from trainer.reader.unreadable import explain, find_unreadable
 
 NUM_RECORDS = 20
 LABEL, IMAGE = "image/class/label", "image/encoded"
+PICTURE = jpeg(size_px=(16, 16))
 
 
 @pytest.fixture
@@ -44,9 +45,6 @@ def spoil(folder, index, number, payload):
 
 def find(subset, numbers=range(NUM_RECORDS)):
     return find_unreadable(subset, np.array(numbers))
-
-
-PICTURE = jpeg(size_px=(16, 16))
 
 
 @pytest.mark.parametrize(

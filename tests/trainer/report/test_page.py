@@ -28,6 +28,9 @@ from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, plain
 from trainer.evaluation.values import ValuesEvaluation
 
+LABEL = [0, 0, 0, 1, 1, 2, 2, 2, 2, 0]
+PREDICTED = [0, 1, 1, 1, 0, 2, 2, 0, 1, 2]
+
 
 def classified(label, predicted, classes=CLASSES, record=None):
     """The model is surer of each example than of the one before."""
@@ -60,10 +63,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def validation_of(folder: pathlib.Path) -> Subset:
     return whole_split(load_manifest(str(folder)), "validation")
-
-
-LABEL = [0, 0, 0, 1, 1, 2, 2, 2, 2, 0]
-PREDICTED = [0, 1, 1, 1, 0, 2, 2, 0, 1, 2]
 
 
 def test_class_figures_by_hand() -> None:

@@ -13,6 +13,12 @@ import imageshards as ims
 from tests.support.tiny_models import linear
 from trainer.training.resumed_optimizer import describe_optimizer, notes, refusal
 
+RATE_NOTE = (
+    "note: the learning rate stays 0.001, that of the checkpoint, not 1e-05 of model.compile; to "
+    "change it from the next epoch on, use the callback "
+    "keras.callbacks.LearningRateScheduler(lambda epoch: 1e-05)\n"
+)
+
 
 class Halves(LearningRateSchedule):
     """A schedule of the user's own, which cannot be saved."""
@@ -29,13 +35,6 @@ def fit(train: Any, optimizer: Any, folder: pathlib.Path, epochs: int, *callback
 
 def rate_of(model: keras.Model) -> float:
     return float(np.asarray(model.optimizer.learning_rate))
-
-
-RATE_NOTE = (
-    "note: the learning rate stays 0.001, that of the checkpoint, not 1e-05 of model.compile; to "
-    "change it from the next epoch on, use the callback "
-    "keras.callbacks.LearningRateScheduler(lambda epoch: 1e-05)\n"
-)
 
 
 def test_the_rate_of_the_checkpoint_trains_on_and_is_named(train, tmp_path, capsys):

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 MODELS = "tests.support.tiny_models"
 RATE = ("--learning_rate", 0.01)
+ZEROS = ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"]
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +62,6 @@ def _check(output: pathlib.Path, printed: str, epochs: str, found: Any, expected
     page = Page((output / "report" / "index.html").read_text("utf-8"))
     assert f"This page describes {epochs}, which evaluate, predict and export take." in page.words
     assert _shown(page) == _shown(expected)
-
-
-ZEROS = ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"]
 
 
 @pytest.mark.parametrize("more", [[], ["--optimizer", "adam", "--ema", 0.5], ZEROS])
