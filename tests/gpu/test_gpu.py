@@ -50,7 +50,6 @@ def python(*arguments: object, **environment: str) -> subprocess.CompletedProces
 
 
 def train(*flags: object) -> subprocess.CompletedProcess[str]:
-    """`imageshards train`, which has to end well, on GPUs."""
     ran = python("-m", "trainer", *flags)
     assert ran.returncode == 0 and " on GPU" in ran.stdout, ran.stdout + ran.stderr
     return ran

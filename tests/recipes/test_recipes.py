@@ -64,7 +64,6 @@ SMALL = {
 
 
 def run_small(script: str, folder: pathlib.Path) -> pathlib.Path:
-    """Runs a recipe on few pictures; its output."""
     draw, variables = SMALL[script]
     if not (folder / "images").exists():
         (folder / "images").mkdir()

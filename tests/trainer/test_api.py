@@ -55,7 +55,6 @@ def tell_seeds(images: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
 
 
 def taken(batches: Any, count: int) -> list[Any]:
-    """The first batches, as NumPy arrays."""
     return list(batches.take(count).as_numpy_iterator())
 
 

@@ -35,7 +35,6 @@ def run(model_path: pathlib.Path, output: pathlib.Path) -> int:
 
 
 def served(model_path: pathlib.Path, output: pathlib.Path) -> Any:
-    """The signature of an export."""
     assert run(model_path, output) == 0
     return tf.saved_model.load(str(output)).signatures["serving_default"]
 

@@ -128,7 +128,6 @@ def test_splits_are_given_by_folders_and_globs_and_may_have_several_places(kaggl
 
 
 def adopted(folder, *records, name="a.tfrecord"):
-    """The manifest of a file of such records, and their rows."""
     write_records(str(folder / name), map(example, records))
     told = adopt(str(folder))
     return told, read_index(str(folder), told).to_pydict()

@@ -57,7 +57,6 @@ with FileLock(sys.argv[1]) as lock:
 
 
 def holder_of(path, program=HOLD):
-    """A process that holds a lock by now."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(path)], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

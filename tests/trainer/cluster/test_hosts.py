@@ -46,7 +46,6 @@ def at_once(*hosts: Callable[[], Any]) -> list[Any]:
 
 
 def on_hosts(count, body, timeout_sec=TIMEOUT_SEC):
-    """What `body` returned or raised on each of so many hosts."""
     addresses = free_addresses(count)
     run = functools.partial(one_host, addresses, timeout_sec=timeout_sec, body=body)
     return at_once(*(functools.partial(run, index) for index in range(count)))

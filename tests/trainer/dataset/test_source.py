@@ -29,7 +29,6 @@ EXTRA = {
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """Shards of 6, 6 and 6 records, and of validation."""
     return Dataset(tmp_path_factory.mktemp("data") / "set")
 
 

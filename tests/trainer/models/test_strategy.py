@@ -88,7 +88,6 @@ def test_a_gpu_that_tensorflow_does_not_see_is_named(
             make_strategy(2, 6)
     else:
         assert make_strategy(2, 6) == ["CPU:0", "CPU:1"]
-    # Of a GPU that is seen nothing is said.
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"])
     make_strategy(None, 6)
     assert not capsys.readouterr().err

@@ -31,7 +31,6 @@ RECORD_PX = 128
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], ims.Data]:
-    """Photos as they were given, and the dataset made of them."""
     folder = tmp_path_factory.mktemp("skew")
     draw = np.random.default_rng(0)
     photos = []

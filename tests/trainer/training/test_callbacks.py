@@ -61,7 +61,6 @@ def test_metrics_file_has_an_object_per_epoch_also_of_a_resumed_run(train, tmp_p
     assert found[0]["val_loss"] is None
     # That of the epoch's last step, after which the callback lowers it.
     assert [r["learning_rate"] for r in found] == pytest.approx([0.1, 0.1, 0.01])
-    # A resumed run repeats no epoch.
     again = MetricsFile(str(path))
     again.load_state_dict(json.loads(json.dumps(metrics.state_dict())))
     again.set_model(linear())

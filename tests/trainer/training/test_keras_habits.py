@@ -142,7 +142,6 @@ def test_a_callback_does_what_it_does_in_keras_fit(train, batches, tmp_path, cas
 
 
 def _check_close(ours: Any, theirs: Any) -> None:
-    """Histories have the same figures, and their models the same weights."""
     for figure, values in theirs.history.items():
         assert ours.history[figure] == pytest.approx(values, rel=1e-4, nan_ok=True), figure
     for mine, other in zip(ours.model.get_weights(), theirs.model.get_weights(), strict=True):
@@ -278,8 +277,6 @@ def test_broken_records_within_a_call_are_left_out_as_they_are_one_by_one(tmp_pa
 
 
 class Refuses(Counts):
-    """Fails in the third step."""
-
     def call(self, x: Any, training: bool = False) -> Any:
         with tf.control_dependencies([tf.debugging.assert_less(self.calls.value, 2)]):
             self.calls.assign_add(1)

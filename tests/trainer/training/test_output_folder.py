@@ -53,7 +53,6 @@ def test_the_next_run_removes_what_a_killed_one_had_not_finished(tmp_path: pathl
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
     (note,) = (path.name for path in tmp_path.glob("notes.tmp-*"))
     assert found == {".run", ".saved", *mine, note}
-    # An overwriting run removes what a run wrote, and nothing else.
     _make(tmp_path, ("report/index.html", "model.keras"))
     with begin_run(str(tmp_path), overwrite=True):
         assert not (tmp_path / "model.keras").exists()

@@ -43,7 +43,6 @@ def misleading(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def _evaluated(output: pathlib.Path, data: pathlib.Path) -> tuple[Any, Page]:
-    """What `evaluate` says of the model that it takes, and its page."""
     report = output.parent / "evaluated"
     found = ims.evaluate(output, data, report=report)
     return found, Page((report / "index.html").read_text("utf-8"))
@@ -56,7 +55,6 @@ def _shown(page: Page) -> list[Any]:
 
 
 def _check(output: pathlib.Path, printed: str, epochs: str, found: Any, expected: Page) -> None:
-    """The last lines and the page of a run show what `evaluate` has found."""
     figures = f"validation accuracy {found['accuracy']:.3f}, loss {found['loss']:.4f}"
     assert f"\n{figures}: {epochs}\n" in printed
     page = Page((output / "report" / "index.html").read_text("utf-8"))
@@ -75,7 +73,6 @@ def test_the_page_and_the_last_line_describe_the_best_model(misleading, tmp_path
     assert found["step"] == best["step"]
     assert found["loss"] == pytest.approx(best["val_loss"], rel=1e-5)
     _check(output, printed, served, found, page)
-    # The finished run writes the same page again.
     (output / "report" / "index.html").unlink()
     assert train(flags) == 0
     _check(output, capsys.readouterr().out, served, found, page)

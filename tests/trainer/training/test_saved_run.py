@@ -21,8 +21,6 @@ from trainer.training.signals import Stopped
 
 
 class Remembers(keras.callbacks.Callback):
-    """Has plain values and arrays."""
-
     def __init__(self, **values: Any) -> None:
         super().__init__()
         self.values = values
@@ -111,7 +109,6 @@ def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Pat
     assert (found.state.epochs, found.state.best_step) == (1, 1)
     again = [array.tolist() for array in found.state.arrays.values()]
     assert again[-1] == [1, 1, 1] and again[0] == stopping.best_weights[0].tolist()
-    # It goes on, and keeps both files of the best epoch.
     with found:
         found.attach(model, [])
         found.restore()

@@ -37,7 +37,6 @@ def _flags(data: pathlib.Path, output: object, *more: object) -> list[object]:
 
 @pytest.fixture(scope="module")
 def two_replicas(shapes: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A run of one process, undisturbed."""
     output = tmp_path_factory.mktemp("one")
     ran = run_forked("trainer", *_flags(shapes, output, "--steps", 5, "--replicas", 2))
     assert ran.returncode == 0, ran.stderr
