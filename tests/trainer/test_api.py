@@ -63,6 +63,7 @@ def taken(batches: Any, count: int) -> list[Any]:
     ("asked", "steps"),
     [
         ({"augment": "none"}, 5),
+        ({"augment": "none", "balance": "sampling", "where": "age>=1"}, 5),
         ({"augment": "light"}, 1),
         ({"augment": "light", "augment_on": "device"}, 1),
         ({"augment": flip_and_soften}, 2),

@@ -156,17 +156,6 @@ def test_weights_that_cannot_be_used_are_refused(tmp_path):
     assert replica_run.digest([v.numpy() for v in network.weights]) == before
 
 
-def test_all_state_variables_exist_before_the_first_step():
-    strategy = tf.distribute.get_strategy()
-    network = replica_run.start(strategy, replica_run.CONFIGS["float16"])
-    before = [v.path for v in model.state_variables(network)]
-    assert sum("seed_generator" in path for path in before) == 1
-    for name in ("dynamic_scale", "average", "momentum", "iteration"):
-        assert any(name in path for path in before), name
-    replica_run.train(strategy, network, [replica_run.batch(0)])
-    assert [v.path for v in model.state_variables(network)] == before
-
-
 @pytest.mark.parametrize("name", sorted(replica_run.CONFIGS))
 def test_a_restored_model_continues_bit_for_bit(name):
     config = replica_run.CONFIGS[name]

@@ -15,7 +15,6 @@ from imageshards import storage
 from imageshards.tfrecord import RecordError, frame_record
 from tests.support.external_sets import flip_byte
 from tests.support.reader_sets import choose, make_set, record_of
-from tests.support.resumed_stream import assert_resumes
 from trainer.dataset.spec import WHOLE, ReplicaSlices
 from trainer.reader import pieces as pieces_module
 from trainer.reader import read_ahead
@@ -99,17 +98,6 @@ def test_each_host_reads_its_part_of_the_bytes(large, hosts, read, monkeypatch):
         # What is read ahead does not depend on the number of hosts.
         ahead = read_ahead.READ_AHEAD_PIECES + 2 * 64 // hosts
         assert 6 * 64 // hosts <= read.call_count <= 6 * 64 // hosts + ahead
-
-
-@pytest.mark.parametrize(
-    "choice",
-    [{}, {"balance": "sampling"}, {"classes": ("cat", "ant"), "filters": ("number>=5",)}],
-    ids=str,
-)
-def test_the_stream_resumes_at_every_position(dataset, choice):
-    subset = choose(dataset, **choice)
-    stream = lambda start: batches_of(subset, 1, 3, start=start).as_numpy_iterator()  # noqa: E731
-    assert_resumes(stream, subset.num_records + 4)
 
 
 def test_a_resumed_stream_reads_no_more_than_the_next_pieces_of_its_streams(large, read):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import pathlib
 import threading
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.external_sets import flip_byte, records_of
 from tests.support.reader_sets import (
     IMAGE,
     MODEL,
@@ -22,12 +20,9 @@ from tests.support.reader_sets import (
     value_of,
 )
 from tests.support.resumed_stream import assert_same
-from tests.support.trainer_data import edit_manifest, make_dataset
-from trainer.augment.augmentation import Augmentation, make_augmentation
-from trainer.augment.decode import Pictures
-from trainer.dataset.manifest import load_manifest
+from trainer.augment.augmentation import make_augmentation
 from trainer.dataset.pieces import PIECE_BYTES
-from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
+from trainer.dataset.spec import ReadOptions, ReplicaSlices
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData
 from trainer.reader.order import training_order
@@ -68,20 +63,6 @@ def test_left_over_records_open_the_next_epoch_for_any_number_of_threads(dataset
             np.testing.assert_allclose(picture, value_of(record), atol=3)
 
 
-def test_pictures_get_their_position_and_finish_gets_whole_batches(dataset):
-    def pictures(encoded, position, *_):
-        shape = (4, SIDE_PX, SIDE_PX, 3)
-        return tf.broadcast_to(tf.cast(position, tf.uint8)[:, None, None, None], shape)
-
-    made = Pictures(pictures, lambda stored, position: None)
-    finish = lambda batch: batch | {"label": tf.one_hot(batch["label"], 3)}  # noqa: E731
-    own = Augmentation((SIDE_PX, SIDE_PX), made, finish)
-    batches = _train(choose(dataset), 4, 2, augmentation=own, start_step=5)
-    found = np.concatenate([batch["inputs"]["image"] for batch in batches])
-    assert found[:, 0, 0, 0].tolist() == list(range(20, 28))
-    assert batches[0]["label"].shape == (4, 3)
-
-
 def test_classes_are_weighted_and_renumbered_in_training_only(dataset):
     subset = choose(dataset, classes=("cat", "bee"), balance="weights")
     assert subset.class_weights is not None
@@ -93,23 +74,6 @@ def test_classes_are_weighted_and_renumbered_in_training_only(dataset):
     evaluated = EvaluationData(subset, READ_OPTIONS, MODEL, 6).batches()
     weights = _column(list(evaluated.as_numpy_iterator()), "weight")
     assert sum(weights) == subset.num_records and set(weights) <= {0.0, 1.0}
-
-
-def test_damaged_records_keep_their_place_with_a_weight_of_zero(tmp_path, dataset):
-    damaged = make_set(tmp_path, SHARDS)
-    for shard, place in ((0, 4), (3, 3)):  # the records 4 and 20
-        path = pathlib.Path(damaged.splits["train"].shards[shard].path)
-        flip_byte(path, records_of(path)[place].offset_bytes + 30)
-    sound, repaired = (_train(choose(d), 5, 6, skip_broken=2) for d in (dataset, damaged))
-    assert _column(sound, "record") == _column(repaired, "record")
-    for batch, other in zip(sound, repaired, strict=True):
-        gone = np.isin(batch["record"], (4, 20))
-        np.testing.assert_array_equal(other["weight"], np.where(gone, 0, 1))
-        np.testing.assert_array_equal(other["present"], ~gone)
-        np.testing.assert_array_equal(other["label"], np.where(gone, 0, batch["label"]))
-        assert not other["inputs"]["image"][gone].any()
-        kept = other["inputs"]["image"][~gone]
-        np.testing.assert_array_equal(kept, batch["inputs"]["image"][~gone])
 
 
 @pytest.mark.parametrize(("batch_size", "replicas"), [(5, 1), (23, 1), (64, 1), (6, 2), (46, 2)])
@@ -127,16 +91,6 @@ def test_evaluation_holds_each_record_once_and_fills_up_for_replicas(dataset, ba
     assert _column(found, "label") == [LABELS[r] if r >= 0 else 0 for r in numbers]
     assert _column(found, "position") == list(range(NUM_RECORDS + filling))
     assert not np.concatenate([b["inputs"]["image"] for b in found])[NUM_RECORDS:].any()
-
-
-def test_grey_and_varying_pictures_come_in_one_shape(tmp_path):
-    sizes = ((20, 30), (64, 16), (24, 24))
-    path = make_dataset(tmp_path, {"train": 9}, size_px=sizes, grey=True, mode="shortest")
-    edit_manifest(path, image={"size": 24, "mode": "shortest", "channels": 1})
-    grey = load_manifest(str(path))
-    batch = _train(choose(grey), 3, 1, inputs=ModelInputs((24, 24), grey.image))[0]
-    image = batch["inputs"]["image"]
-    assert image.shape == (3, 24, 24, 1) and image.std() > 5
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from tests.support.trainer_data import make_dataset, rewrite_shard
 from trainer.config import ReadConfig
 from trainer.reader.batches import open_data
 from trainer.reader.broken_records import LIST_FILE, BrokenRecord, BrokenRecords
-from trainer.reader.order import training_order
 from trainer.reader.stream import TrainingStream, next_batch
 
 FILE = "train-00000-of-00001.tfrecord"
@@ -109,17 +108,6 @@ def test_a_list_that_no_run_wrote_is_refused_but_any_name_of_a_file_is_none(tmp_
     (tmp_path / LIST_FILE).write_text(json.dumps({"train": [dataclasses.asdict(odd)]}))
     _, _, broken = _stream(whole[0], tmp_path, augment="none", skip_broken=1)
     assert broken.found == [odd]
-
-
-def test_a_damaged_record_counts_with_its_batch(tmp_path):
-    folder = make_dataset(tmp_path / "d", {"train": 40}, num_shards=1, size_px=((8, 8),))
-    _flip(folder)
-    stream, reading, broken = _stream(folder, tmp_path, augment="none")
-    step = training_order(reading.subset, 4, 5).records_at(0, 40).tolist().index(2) // 4
-    assert step  # pieces are read long before their last record is used
-    assert len(_read_all(stream, broken, step)) == step
-    with refused("data", "record 2 at byte"):
-        _read_all(stream, broken, step + 1)
 
 
 def test_more_damaged_records_than_allowed_are_refused(tmp_path, whole):

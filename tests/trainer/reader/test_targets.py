@@ -14,9 +14,7 @@ from imageshards.tfrecord import read_records, write_records
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.target_sets import CHANNELS, WORDS, make_targets, read_columns
-from trainer.config import ReadConfig
 from trainer.dataset import subset
-from trainer.reader.batches import open_data
 from trainer.reader.unreadable import make_check
 
 
@@ -176,20 +174,6 @@ def test_mean_and_deviation_of_long_lists_are_read_from_the_records(made, tmp_pa
     monkeypatch.setattr(subset, "MAX_SAMPLED", 2)
     mean, _ = data.train(batch_size=4, target="wide").target_mean_std or ((), ())
     assert mean[0] == (0 + 23) / 2
-
-
-def test_numbers_count_only_where_records_are_read(made):
-    data, where = ims.open(made), ["gap>=-1e30"]
-    assert data.train(batch_size=4, target="gap", where=where).subset.missing_target == 0
-    inputs = ["image", "gap"]
-    train = data.train(batch_size=4, target="bright", inputs=inputs, where=where, augment="none")
-    assert train.num_records == 22
-    with refused("inputs", "'gap'", "nan in record 4"):
-        data.evaluation(batch_size=4, target="bright", inputs=inputs, split="train")
-    splits: dict[str, Any] = {"train_split": "validation", "validation_split": "train"}
-    config = ReadConfig(str(made), target="bright", inputs=("image", "gap"), batch_size=4, **splits)
-    with refused("inputs", "'gap'", "record 4 of the split train"):
-        open_data(config)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,9 @@ import tensorflow as tf
 
 from imageshards.index import read_index
 from imageshards.tfrecord import RecordError
-from tests.support.errors import refused
 from tests.support.external_sets import example, flip_byte, jpeg, records_of, whole_split
 from tests.support.trainer_data import make_dataset, rewrite_shard
-from trainer.dataset.manifest import check_shards, load_manifest
-from trainer.dataset.spec import FeatureSpec, ModelInputs
+from trainer.dataset.manifest import load_manifest
 from trainer.reader.pieces import PieceReader
 from trainer.reader.unreadable import explain, find_unreadable
 
@@ -68,16 +66,6 @@ def test_an_unreadable_record_is_found_with_number_and_offset(folder, payload, r
     assert find(load(folder), [3, 8, 15]) is None
 
 
-def test_a_missing_input_of_the_model_is_found(folder):
-    dataset = load_manifest(str(folder))
-    extra = {"age": FeatureSpec("float32", ())}
-    dataset = dataclasses.replace(dataset, features={**dataset.features, **extra})
-    inputs = ModelInputs((16, 16), dataset.image, extra)
-    found = find_unreadable(whole_split(dataset), np.array([4]), inputs)
-    assert found is not None
-    assert (found.record, found.reason[:20]) == (4, "a feature is missing")
-
-
 def test_wrong_checksums_and_missing_records_are_found(folder):
     flip_byte(shard(folder, 0), records_of(shard(folder, 0))[3].offset_bytes + 30)
     whole = records_of(shard(folder, 1))
@@ -93,9 +81,6 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
     assert [r.reason for r in found.values()] == reasons + ["the file is missing"] * 6
     assert found[12].offset_bytes == whole[5].offset_bytes
     assert find(load(folder)) is None
-    # Of no size that differs the first shard says nothing.
-    with refused("data", f"{shard(folder, 1).name} (and 1 more)"):
-        check_shards(subset.dataset, [subset.split])
 
 
 def test_the_error_names_file_record_offset_and_remedy(folder):
