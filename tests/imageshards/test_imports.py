@@ -1,5 +1,3 @@
-"""What works where neither Beam nor TensorFlow is installed, and before either is imported."""
-
 import shutil
 import subprocess
 import sys

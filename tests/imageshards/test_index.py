@@ -1,5 +1,3 @@
-"""`index/`: what its rows say, which columns are small, the same bytes again, damage."""
-
 import hashlib
 
 import numpy as np

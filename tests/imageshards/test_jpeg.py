@@ -1,5 +1,3 @@
-"""How pictures of records are opened, and what a JPEG's markers say."""
-
 import numpy as np
 import pytest
 from hypothesis import given

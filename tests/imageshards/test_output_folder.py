@@ -1,5 +1,3 @@
-"""What may lie in an output folder, and which pages are replaced."""
-
 import pytest
 
 from imageshards.errors import UserError

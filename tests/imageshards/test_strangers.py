@@ -1,5 +1,3 @@
-"""Datasets that somebody else wrote: each command works or says one sentence, in their folder."""
-
 import contextlib
 import copy
 import json

@@ -1,5 +1,3 @@
-"""Counts in words, and names that are too long for their column."""
-
 import os
 
 import pytest

@@ -1,5 +1,3 @@
-"""The recipes run, on a few pictures."""
-
 import pathlib
 import re
 import subprocess

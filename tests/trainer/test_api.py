@@ -1,5 +1,3 @@
-"""`ims.open` and what it gives: batches for Keras and for NumPy, resumed at any step."""
-
 import dataclasses
 import itertools
 import json

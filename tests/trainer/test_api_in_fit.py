@@ -1,5 +1,3 @@
-"""Keras's plain `fit` takes the datasets, on one replica and on four; others' data as well."""
-
 import json
 import pathlib
 from typing import Any

@@ -1,5 +1,3 @@
-"""The flags' values, and the checks that need no data."""
-
 import os
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`imageshards evaluate`: what it prints, and what it refuses."""
-
 import json
 import pathlib
 import shutil

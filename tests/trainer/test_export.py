@@ -1,5 +1,3 @@
-"""Exports: what they take and give, whole or not at all."""
-
 import pathlib
 import re
 import resource

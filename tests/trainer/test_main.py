@@ -1,5 +1,3 @@
-"""The command: what it prints and leaves behind, and one sentence for every mistake."""
-
 import hashlib
 import json
 import pathlib

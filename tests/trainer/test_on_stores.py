@@ -1,5 +1,3 @@
-"""Datasets on s3:// and in an emulator of gs://: the same batches as from local disk."""
-
 import pathlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,3 @@
-"""Several targets, or none, and functions of batches: `target=[…]`, `target=None`, `map`."""
-
 import pathlib
 from typing import Any
 

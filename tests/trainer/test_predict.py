@@ -1,5 +1,3 @@
-"""`imageshards predict`: rows for good files, reasons for bad ones."""
-
 import json
 import pathlib
 from typing import Any

@@ -1,5 +1,3 @@
-"""Trained models that find labels, quantities or columns: evaluated, asked about files, served."""
-
 import json
 import pathlib
 import types

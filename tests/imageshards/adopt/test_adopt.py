@@ -1,5 +1,3 @@
-"""TFRecords that others wrote: Kaggle's, tf-slim's ImageNet, and what is asked for or refused."""
-
 import gzip
 import json
 import re

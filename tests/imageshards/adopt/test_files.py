@@ -1,5 +1,3 @@
-"""Files that others wrote: which split, which files of a series are missing."""
-
 import pytest
 
 from imageshards.adopt.files import list_files, split_files, split_of

@@ -1,5 +1,3 @@
-"""Folders of TensorFlow Datasets: what their JSON says, and what is refused."""
-
 import json
 import shutil
 

@@ -1,5 +1,3 @@
-"""The parser of all commands: exact flags, and the one that may have been meant."""
-
 import os
 import re
 import subprocess

@@ -1,5 +1,3 @@
-"""One command for both programs: their help, and mistakes in a word."""
-
 import os
 import subprocess
 import sys

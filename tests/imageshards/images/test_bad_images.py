@@ -1,5 +1,3 @@
-"""Damaged, hostile or foreign bytes: a code, and never anything else."""
-
 import dataclasses
 import subprocess
 import sys

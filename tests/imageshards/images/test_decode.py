@@ -1,5 +1,3 @@
-"""Odd but valid pictures: modes, formats, orientations; and the scaled decode."""
-
 import dataclasses
 import runpy
 import struct

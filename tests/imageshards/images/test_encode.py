@@ -1,5 +1,3 @@
-"""Every option changed and the change seen; what a result carries and what it does not."""
-
 import dataclasses
 import itertools
 import subprocess

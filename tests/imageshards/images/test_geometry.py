@@ -1,5 +1,3 @@
-"""Layouts and boxes, by tables, by properties, and against pictures that were really drawn."""
-
 import math
 
 import pytest

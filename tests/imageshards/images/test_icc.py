@@ -1,5 +1,3 @@
-"""Pictures with ICC profiles look as they did, by arithmetic that is not LittleCMS's."""
-
 import dataclasses
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The contract: what is written is loaded, what is damaged is refused with a remedy."""
-
 import errno
 import functools
 import json

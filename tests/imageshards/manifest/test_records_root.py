@@ -1,5 +1,3 @@
-"""A manifest names shards below its folder, and elsewhere only where the user allows it."""
-
 import json
 import shutil
 from collections.abc import Callable

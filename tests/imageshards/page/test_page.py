@@ -1,5 +1,3 @@
-"""Pages from templates: whatever the values, they are text; numbers are made readable."""
-
 import html
 import re
 from typing import Any

@@ -1,5 +1,3 @@
-"""Small pictures: what can be decoded, and how it is inside a page."""
-
 import pytest
 from PIL import Image, JpegImagePlugin
 

@@ -1,5 +1,3 @@
-"""The report: one page that shows all there is, safely, whatever the names and sizes."""
-
 import base64
 import json
 import pathlib

@@ -1,5 +1,3 @@
-"""Plain reads hold no more than was asked for, and give back nothing that broke off."""
-
 import pytest
 
 from imageshards.storage.direct import DirectReader

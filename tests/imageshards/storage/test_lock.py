@@ -1,5 +1,3 @@
-"""One job per output folder: no lock outlives its job, and a lost lease is one sentence."""
-
 import concurrent.futures
 import contextlib
 import errno

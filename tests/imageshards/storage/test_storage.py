@@ -1,5 +1,3 @@
-"""One interface over this machine, gs:// and s3://: the same calls, the same results."""
-
 import concurrent.futures
 import multiprocessing
 import os

@@ -1,5 +1,3 @@
-"""verify names every damage with file, record and offset, and is silent about good data."""
-
 import copy
 import functools
 import json

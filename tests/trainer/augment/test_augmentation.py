@@ -1,5 +1,3 @@
-"""Where augmentation is done, and the same pictures from the host and from the device."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Boxes go where the pixels of their picture go; hidden ones are dropped with their labels."""
-
 import math
 from contextlib import nullcontext
 from typing import Any

@@ -1,5 +1,3 @@
-"""Decoding and resizing, eagerly and inside tf.data alike."""
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,5 +1,3 @@
-"""Crop windows and affine transforms: size, position and content."""
-
 import math
 
 import numpy as np

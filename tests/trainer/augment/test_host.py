@@ -1,5 +1,3 @@
-"""Augmentation in the reader: the device's pictures, decoded only where they are seen."""
-
 from typing import Any
 
 import numpy as np

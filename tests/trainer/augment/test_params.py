@@ -1,5 +1,3 @@
-"""Draws of augmentation: functions of (seed, position) alone, and evenly spread."""
-
 import math
 
 import numpy as np

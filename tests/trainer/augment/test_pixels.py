@@ -1,5 +1,3 @@
-"""Augmentation inside the step: whole batches, colour, noise, erasing; MixUp and CutMix."""
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,5 +1,3 @@
-"""What TensorFlow makes of Ctrl-C is told as Ctrl-C."""
-
 import signal
 
 import pytest

@@ -1,5 +1,3 @@
-"""A model file may be a stranger's: whose code the commands run for it, and which file of a run."""
-
 import dataclasses
 import pathlib
 import subprocess

@@ -1,5 +1,3 @@
-"""Labels that begin at 1, are 0s and 1s, values or none at all, as the trainer reads them."""
-
 import itertools
 import json
 

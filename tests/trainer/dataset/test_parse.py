@@ -1,5 +1,3 @@
-"""Inputs besides the picture: which are allowed, and what a batch of them looks like."""
-
 import dataclasses
 
 import numpy as np

@@ -1,6 +1,3 @@
-"""`data.index(…)`, `data.source(split)`: any record by its number, on this machine and in buckets,
-and the loaders of others that read it."""
-
 import contextlib
 import importlib.util
 import itertools

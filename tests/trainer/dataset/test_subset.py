@@ -1,5 +1,3 @@
-"""Which records are read and how many that makes, before and inside TensorFlow."""
-
 import itertools
 import types
 import unicodedata

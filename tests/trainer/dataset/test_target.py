@@ -1,5 +1,3 @@
-"""Columns as targets: their kind by their form, and their classes by the index."""
-
 import dataclasses
 import itertools
 from typing import Any

@@ -1,5 +1,3 @@
-"""Evaluation: each example exactly once, for any batch size."""
-
 from typing import Any
 
 import keras

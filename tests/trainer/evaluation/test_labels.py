@@ -1,5 +1,3 @@
-"""Figures of labels, of which an example may have any number."""
-
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Architectures of keras.applications get the pixels that their weights were published for."""
-
 import importlib
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Layers that are frozen until an epoch begins: what changes, and with which rates."""
-
 import dataclasses
 import math
 

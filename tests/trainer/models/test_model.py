@@ -1,5 +1,3 @@
-"""Models: names, inputs, normalisation, precision, weights, and state that is restored."""
-
 import dataclasses
 import re
 from typing import Any

@@ -1,5 +1,3 @@
-"""Schedules, losses and optimizers: the numbers themselves."""
-
 import dataclasses
 from typing import Any
 

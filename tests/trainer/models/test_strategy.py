@@ -1,5 +1,3 @@
-"""Several replicas train as one does; settings they do not support are refused."""
-
 from typing import Any
 from unittest import mock
 

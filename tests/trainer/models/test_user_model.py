@@ -1,5 +1,3 @@
-"""User models, `--model module:function`: imported, called and checked."""
-
 import inspect
 import sys
 

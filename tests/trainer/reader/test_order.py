@@ -1,5 +1,3 @@
-"""The order as it is read: whole passes, any position, hosts, filters, reads that wait or fail."""
-
 import itertools
 import pathlib
 import threading

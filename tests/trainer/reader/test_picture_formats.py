@@ -1,5 +1,3 @@
-"""Adopted records of several picture formats: every way of reading decodes each of them."""
-
 import numpy as np
 import pytest
 from PIL import Image

@@ -1,5 +1,3 @@
-"""Batches: shapes, weights, inputs and order."""
-
 import dataclasses
 import itertools
 import threading

@@ -1,5 +1,3 @@
-"""Pictures decoded once: the batches of the JPEG reader, made once, whole or absent."""
-
 import concurrent.futures
 import dataclasses
 import itertools

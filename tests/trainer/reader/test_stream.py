@@ -1,5 +1,3 @@
-"""The training stream goes on past damaged records, and ends at unreadable ones."""
-
 import dataclasses
 import json
 import pathlib

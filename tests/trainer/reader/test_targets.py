@@ -1,5 +1,3 @@
-"""Labels and weights of batches: what each record says, read alone."""
-
 import pathlib
 import shutil
 from typing import Any

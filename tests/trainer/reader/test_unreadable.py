@@ -1,5 +1,3 @@
-"""Damaged and unreadable records are found, and explained in one sentence."""
-
 import dataclasses
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The report: one page that shows all there is, safely, whatever names and sizes."""
-
 import base64
 import io
 import pathlib

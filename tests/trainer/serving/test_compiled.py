@@ -1,5 +1,3 @@
-"""Compiled models as ones of ours: logits or values, whatever their last activation was."""
-
 from typing import Any
 
 import keras

@@ -1,5 +1,3 @@
-"""The saved model: what is inside, that it is whole, and what is said of anything else."""
-
 import dataclasses
 import json
 import pathlib

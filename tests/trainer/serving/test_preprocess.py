@@ -1,5 +1,3 @@
-"""The served graph against the builder's Pillow: orientation, placing, pixels, formats."""
-
 import io
 import struct
 

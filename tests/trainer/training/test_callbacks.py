@@ -1,5 +1,3 @@
-"""Our callbacks, in Keras's own `fit` and alone: seconds, metrics.jsonl, NaN, event files."""
-
 import json
 from typing import Any
 

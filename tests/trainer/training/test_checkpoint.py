@@ -1,5 +1,3 @@
-"""Checkpoints: whole or not at all, the last ones and the best, put back by paths."""
-
 import contextlib
 import dataclasses
 import functools

@@ -1,5 +1,3 @@
-"""`ims.fit`: Keras's fit with a user's own compiled model, killed anywhere and called again."""
-
 import json
 import pathlib
 import signal

@@ -1,5 +1,3 @@
-"""`ims.fit` refuses what would fail later, and leaves the model to Keras as it was."""
-
 import signal
 import threading
 from typing import Any

@@ -1,5 +1,3 @@
-"""What may change between the parts of one run, and what may not."""
-
 import dataclasses
 import pathlib
 import types

@@ -1,5 +1,3 @@
-"""A run is not begun among files that no run accounts for, and removes none of them."""
-
 import pathlib
 
 import pytest

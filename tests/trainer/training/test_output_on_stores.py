@@ -1,5 +1,3 @@
-"""Runs that live in a bucket: whole at every moment, resumed from another machine, read back."""
-
 from collections.abc import Iterator
 from typing import Any
 

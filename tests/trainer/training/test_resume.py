@@ -1,5 +1,3 @@
-"""Runs that are killed by real signals resume with the next record, to the same bits."""
-
 import pathlib
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""A resumed `ims.fit` says which learning rate and which optimizer train."""
-
 import pathlib
 from typing import Any
 

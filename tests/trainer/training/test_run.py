@@ -1,7 +1,3 @@
-"""What a run leaves describes the model that `evaluate`, `predict` and `export` take; a user's own
-model, callbacks and metrics.
-"""
-
 import math
 import pathlib
 from typing import Any

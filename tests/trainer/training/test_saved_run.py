@@ -1,5 +1,3 @@
-"""Checkpoints of a model in training: consistent, written beside it, small after an epoch."""
-
 import contextlib
 import inspect
 import pathlib

@@ -1,5 +1,3 @@
-"""Columns as targets in training: figures equal to Keras's own `fit`, replicas, resumed runs."""
-
 import pathlib
 from typing import Any
 
